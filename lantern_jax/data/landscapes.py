@@ -5,7 +5,7 @@ random numbers of its own key, so a caption leaves most of the picture open. Axi
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -103,7 +103,7 @@ def render_batch(seed: int, indices: Iterable[int], size: int = CANVAS) -> tuple
 
 def _paint(rng: Generator, scene: Scene) -> np.ndarray:
     palette = PALETTES[scene.time]
-    base = rng.uniform(0.52, 0.60) + (0.06 if scene.water == "none" else 0.0)
+    base = rng.uniform(0.52, 0.60) + (0.05 if scene.water == "none" else 0.0)
     side = rng.choice((-1.0, 1.0))
     image, haze, sun = paint_sky(rng, scene.time, scene.weather, base, side)
 
@@ -121,6 +121,8 @@ def _paint(rng: Generator, scene: Scene) -> np.ndarray:
     if scene.water != "sea":
         horizon = (base + 0.006 * line(rng, 1.4, low=2, high=24)).astype(np.float32)
         image = terrain.ground(rng, image, look, albedo, horizon)
+    if scene.water in ("none", "river"):
+        image = terrain.near_layers(rng, image, look, scene.terrain, albedo)
     if scene.water == "lake":
         image = paint_lake(rng, image, look, palette, albedo)
     elif scene.water == "river":
@@ -133,7 +135,7 @@ def _paint(rng: Generator, scene: Scene) -> np.ndarray:
 
 def _foreground(rng: Generator, image: np.ndarray, look: Look, scene: Scene, albedo: np.ndarray) -> np.ndarray:
     """What stands near the viewer: more dunes, trees at the sides, a beach."""
-    open_look = Look(**{**look.__dict__, "base": 1.0, "envelope": np.ones(CANVAS, np.float32)})
+    open_look = replace(look, base=1.0, envelope=np.ones(CANVAS, np.float32))
     if scene.water == "sea":
         shore = (0.93 + 0.02 * line(rng, 1.8, high=6) + 0.05 * (X[0] - 0.5) * rng.choice((-1, 1))).astype(np.float32)
         foam = mix(image, look.light * 0.95, below(shore - 0.018, 2.5) * 0.8)
@@ -142,11 +144,8 @@ def _foreground(rng: Generator, image: np.ndarray, look: Look, scene: Scene, alb
     if scene.terrain == "forest" or (scene.terrain == "mountains" and rng.random() < 0.4):
         edge = np.abs(X[0] - 0.5) * 2
         feet = (1.12 - 0.10 * edge + 0.02 * line(rng, 1.5, high=6)).astype(np.float32)
-        for place in (0.0, 1.0):
-            near = terrain.plant(
-                rng, image, look, feet, rng.uniform(0.5, 0.7), 0.17, "conifer", 0.0, rgb(0.08, 0.17, 0.11), 0.9
-            )
-            image = mix(image, near, (np.abs(X - place) < rng.uniform(0.12, 0.24)).astype(np.float32) * np.ones_like(Y))
+        tall, leaf = rng.uniform(0.5, 0.75), rgb(0.08, 0.17, 0.11)
+        image = terrain.plant(rng, image, look, feet, tall, 0.15, "conifer", 0.0, leaf, 0.8, gap=rng.uniform(0.6, 0.8))
     return image
 
 
@@ -155,7 +154,7 @@ def _weather(rng: Generator, image: np.ndarray, look: Look, scene: Scene) -> np.
     if scene.weather == "foggy":
         bank = fractal(rng, 1.7, stretch=4.0, low=1)
         level = np.exp(-(((Y - look.base + 0.02) / 0.17) ** 2))
-        thick = np.clip(0.34 + 0.42 * level + 0.17 * bank * (0.4 + level), 0.0, 0.93)
+        thick = np.clip(0.20 + 0.50 * level + 0.22 * bank * (0.35 + level), 0.0, 0.93)
         image = mix(image, look.haze, thick)
     if scene.weather == "snowy":
         for count, radius, strength in ((70, 0.65, 0.55), (28, 1.15, 0.8)):

@@ -70,7 +70,7 @@ def rgb(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-def tree_row(rng: Generator, base: np.ndarray, height: float, spacing: float, kind: str, density: float = 1.0):
+def tree_row(rng: Generator, base: np.ndarray, height: float, spacing: float, kind: str, density: float = 1.0, gap: float = 0.0):
     """A row of trees standing on a line.
 
     Args:
@@ -79,12 +79,14 @@ def tree_row(rng: Generator, base: np.ndarray, height: float, spacing: float, ki
       spacing: typical distance between neighbours.
       kind: "conifer" (tiers of branches under a point) or "round" (a crown on a short trunk).
       density: probability that a place in the row has a tree.
+      gap: width of the treeless middle of the row.
     Returns:
       (mask [S, S], light [S, S]): coverage, and -1 on the left of the crowns to 1 on their right.
     """
     count = int(np.ceil(1 / spacing)) + 4
     centre = (np.arange(count) - 2 + 0.5 + rng.uniform(-0.4, 0.4, count)) * spacing
     size = height * rng.uniform(0.6, 1.15, count) * (rng.random(count) < density)
+    size = size * (np.abs(centre - 0.5) >= gap / 2)
     phase = rng.random(count)
     column = np.floor(X[0] / spacing).astype(int) + 2
     mask = np.zeros((CANVAS, CANVAS), np.float32)

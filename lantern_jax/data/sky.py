@@ -41,14 +41,14 @@ PALETTES = {
     ),
     "dusk": Palette(
         zenith=rgb(0.20, 0.14, 0.38), middle=rgb(0.74, 0.27, 0.36), horizon=rgb(1.0, 0.58, 0.18), sun=rgb(1.0, 0.86, 0.45),
-        light=rgb(0.98, 0.56, 0.36), shade=rgb(0.22, 0.14, 0.27), haze=rgb(0.78, 0.38, 0.33),
-        cloud_light=rgb(1.0, 0.58, 0.35), cloud_shade=rgb(0.38, 0.19, 0.35), grey=rgb(0.62, 0.42, 0.45),
+        light=rgb(0.98, 0.56, 0.36), shade=rgb(0.22, 0.14, 0.27), haze=rgb(0.82, 0.42, 0.34),
+        cloud_light=rgb(1.0, 0.58, 0.35), cloud_shade=rgb(0.38, 0.19, 0.35), grey=rgb(0.64, 0.42, 0.48),
         sun_height=(0.55, 0.78), sun_radius=0.055,
     ),
     "night": Palette(
-        zenith=rgb(0.02, 0.03, 0.11), middle=rgb(0.05, 0.09, 0.24), horizon=rgb(0.14, 0.22, 0.40), sun=rgb(0.95, 0.95, 0.88),
-        light=rgb(0.36, 0.45, 0.68), shade=rgb(0.07, 0.09, 0.19), haze=rgb(0.13, 0.19, 0.34),
-        cloud_light=rgb(0.36, 0.42, 0.58), cloud_shade=rgb(0.07, 0.10, 0.21), grey=rgb(0.20, 0.25, 0.36),
+        zenith=rgb(0.03, 0.05, 0.17), middle=rgb(0.08, 0.14, 0.34), horizon=rgb(0.20, 0.31, 0.52), sun=rgb(0.95, 0.95, 0.88),
+        light=rgb(0.48, 0.58, 0.86), shade=rgb(0.11, 0.15, 0.30), haze=rgb(0.17, 0.26, 0.45),
+        cloud_light=rgb(0.42, 0.50, 0.70), cloud_shade=rgb(0.10, 0.15, 0.30), grey=rgb(0.22, 0.28, 0.41),
         sun_height=(0.15, 0.40), sun_radius=0.050,
     ),
 }  # fmt: skip
@@ -61,13 +61,14 @@ def paint_sky(rng: Generator, time: str, weather: str, base: float, side: float)
       (image [S, S, 3], haze [3] the colour of distance, sun (x, y) as fractions of the picture).
     """
     palette = PALETTES[time]
-    dull = {"clear": 0.0, "cloudy": 0.12, "foggy": 0.62, "snowy": 0.72}[weather]
+    dull = {"clear": 0.0, "cloudy": 0.12, "foggy": 0.48, "snowy": 0.75}[weather]
     height = np.clip(Y / base, 0.0, 1.0) + 0.02 * fractal(rng, 1.9, stretch=3.0)
     tint = rng.uniform(-0.03, 0.03, 3).astype(np.float32)
     image = mix(np.broadcast_to(palette.zenith + tint, (CANVAS, CANVAS, 3)), palette.middle, smoothstep(0.0, 0.68, height))
     image = mix(image, palette.horizon, smoothstep(0.45, 1.05, height))
-    image = mix(image, palette.grey, dull)
-    haze = palette.haze + (palette.grey - palette.haze) * np.float32(dull)
+    grey = palette.grey * np.float32(0.90 if weather == "snowy" else 1.0)
+    image = mix(image, grey, dull)
+    haze = palette.haze + (grey - palette.haze) * np.float32(dull)
 
     sun = (0.5 + side * rng.uniform(0.10, 0.34), base * rng.uniform(*palette.sun_height))
     away = np.hypot(X - sun[0], Y - sun[1])
@@ -87,13 +88,13 @@ def paint_sky(rng: Generator, time: str, weather: str, base: float, side: float)
     elif weather == "clear" and rng.random() < 0.5:
         image = _wisps(rng, image, palette, base)
     elif weather == "snowy":
-        image = _clouds(rng, image, palette, base, sun, rng.uniform(-0.9, -0.5), 0.45)
+        image = _clouds(rng, image, palette, base, sun, rng.uniform(-0.9, -0.5), 0.35)
     return image, haze.astype(np.float32), sun
 
 
 def _stars(rng: Generator, image: np.ndarray) -> np.ndarray:
     cover = np.zeros((CANVAS, CANVAS), np.float32)
-    for row, column in rng.integers(1, CANVAS - 2, (46, 2)):
+    for row, column in rng.integers(1, CANVAS - 2, (40, 2)):
         bright = rng.uniform(0.35, 1.0)
         cover[row : row + 2, column : column + 2] = bright
     milky = fractal(rng, 1.6, low=2)
@@ -103,9 +104,10 @@ def _stars(rng: Generator, image: np.ndarray) -> np.ndarray:
 
 def _perspective(noise: np.ndarray, base: float) -> np.ndarray:
     """Squeeze a texture towards the horizon at `base`, as a layer of clouds overhead is."""
-    depth = 0.30 / (np.clip(base - Y[:, 0], 0.0, 1.0) + 0.22)
-    rows = ((1.0 - depth) * CANVAS * 0.9).astype(int) % CANVAS
-    return noise[rows]
+    rows = (4.0 - 1.4 / (np.clip(base - Y[:, 0], 0.0, 1.0) + 0.63)) * CANVAS
+    whole = np.floor(rows).astype(int)
+    part = (rows - whole)[:, None]
+    return noise[whole % CANVAS] * (1.0 - part) + noise[(whole + 1) % CANVAS] * part
 
 
 def _clouds(rng, image, palette: Palette, base: float, sun, threshold: float, contrast: float) -> np.ndarray:

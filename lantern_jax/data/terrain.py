@@ -1,6 +1,6 @@
 """The four kinds of terrain, painted back to front in layers that fade into the haze of the air."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -54,7 +54,7 @@ def _peaks(rng: Generator, image, look: Look, count: int, top: float, distance: 
     crag = fractal(rng, 1.7, low=3)
     warped = X + 0.022 * crag
     elevation = rise[:, None] - steep[:, None] * np.abs(X - centre[:, None])
-    skyline = elevation.max(0) + 0.016 * line(rng, 0.9, low=5, high=48)
+    skyline = elevation.max(0) + 0.011 * line(rng, 1.1, low=7, high=56)
     skyline = np.maximum(skyline, 0.05 + 0.012 * line(rng, 1.2, low=2))
     height = (look.base - skyline * look.envelope).astype(np.float32)
 
@@ -62,22 +62,22 @@ def _peaks(rng: Generator, image, look: Look, count: int, top: float, distance: 
     owner = inside.argmax(0)
     spine = centre[owner] + rng.uniform(-0.35, 0.35, count)[owner] * (Y - look.base + rise[owner])
     face = (warped - spine) * look.side
-    gully = fractal(rng, 1.5, stretch=2.2, low=5)
-    lit = 0.28 + 0.62 * smoothstep(-0.012, 0.03, face + 0.012 * gully) + 0.13 * gully
+    gully = fractal(rng, 1.5, stretch=0.6, low=5)
+    lit = 0.20 + 0.68 * smoothstep(-0.012, 0.03, face + 0.012 * gully) + 0.11 * gully
     drop = Y - height[None, :]
     albedo = rock * (1.0 + 0.10 * crag[..., None])
-    above = snowline - (Y + 0.035 * gully + 0.02 * crag)
-    cover = smoothstep(-0.01, 0.02, above) * smoothstep(-1.9, -1.3, gully - 0.4 * crag)
+    above = snowline - (Y + 0.042 * gully + 0.015 * crag - 0.03 * smoothstep(0.0, 0.1, face))
+    cover = smoothstep(-0.01, 0.015, above)
     if look.snow:
-        cover = smoothstep(-1.2, -0.5, crag + 0.6 * gully + 0.3)
+        cover = 0.45 + 0.5 * smoothstep(-1.6, -0.2, gully + 0.4 * crag)
     albedo = mix(np.broadcast_to(albedo, image.shape), SNOW, cover)
-    lit = lit + 0.10 * cover - 0.6 * np.clip(drop - 0.3, 0, 1)
+    lit = lit + 0.08 * cover - 0.6 * np.clip(drop - 0.3, 0, 1)
     return _settle(image, look, height, look.colour(albedo, lit, distance), 0.35 + 0.4 * look.air)
 
 
-def _rolling(rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, slope=1.9):
+def _rolling(rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, high=10):
     """One rolling layer with soft shading; returns the image and its ridge line."""
-    relief = line(rng, slope, low=1, high=10)
+    relief = line(rng, 1.9, low=1, high=high)
     height = (look.base - (look.base - top + bottom_relief * relief) * look.envelope).astype(np.float32)
     grain = fractal(rng, 1.25, stretch=2.2, low=3)
     tilt = np.gradient(height) * CANVAS
@@ -85,23 +85,23 @@ def _rolling(rng: Generator, image, look: Look, top: float, bottom_relief: float
     lit = lit - 1.1 * np.clip(Y - height[None, :] - 0.02, 0.0, 0.30)
     ground = albedo * (1.0 + 0.10 * fractal(rng, 1.6, stretch=1.5, low=2)[..., None])
     if look.snow:
-        ground = mix(ground, SNOW, smoothstep(-1.9, -1.0, grain + 0.25))
+        ground = mix(ground, SNOW, 0.93 * smoothstep(-3.0, -1.2, grain))
     return _settle(image, look, height, look.colour(ground, lit, distance), 0.25 * look.air), height
 
 
-def plant(rng: Generator, image, look: Look, base, height: float, spacing: float, kind: str, distance: float, leaf, density=1.0):
+def plant(rng: Generator, image, look: Look, base, height: float, spacing: float, kind: str, distance: float, leaf, density=1.0, gap=0.0):
     """A row of trees on the line `base` [S], lit from the side of the sun, under snow when it snows."""
-    mask, light = tree_row(rng, base, height, spacing, kind, density)
+    mask, light = tree_row(rng, base, height, spacing, kind, density, gap)
     grain = fractal(rng, 1.0, low=6)
     lit = 0.42 + 0.38 * light * look.side + 0.16 * grain
     albedo = leaf * (1.0 + 0.10 * grain[..., None])
     if look.snow:
-        albedo = mix(albedo, SNOW, smoothstep(0.0, 1.0, grain + 0.25) * 0.85)
+        albedo = mix(albedo, SNOW, 0.25 + 0.5 * smoothstep(-0.8, 1.2, grain))
     return mix(image, look.colour(albedo, lit, distance), mask)
 
 
 def mountains(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
-    rock = rgb(0.46, 0.43, 0.45) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
+    rock = rgb(0.38, 0.35, 0.37) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     top = rng.uniform(0.10, 0.20)
     image = _peaks(rng, image, look, 5, top + 0.13, 0.75, rock, top + 0.28)
     image = _peaks(rng, image, look, int(rng.integers(2, 4)), top, 0.32, rock, top + 0.20)
@@ -124,9 +124,8 @@ def hills(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     return image
 
 
-def _dune(rng: Generator, image, look: Look, top: float, relief: float, distance: float, sand: np.ndarray):
+def _dune(rng: Generator, image, look: Look, top: float, relief: float, distance: float, sand: np.ndarray, count: int):
     """A dune: an asymmetric crest with a sharp edge between its lit and its dark flank, and wind ripples."""
-    count = int(rng.integers(2, 4))
     centre = (np.arange(count) + rng.uniform(0.2, 0.8, count)) / count
     rise = relief * rng.uniform(0.6, 1.1, count)
     dx = X[0][None, :] - centre[:, None]
@@ -135,28 +134,30 @@ def _dune(rng: Generator, image, look: Look, top: float, relief: float, distance
     bumps = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).max(0)
     height = (look.base - (look.base - top + bumps + 0.006 * line(rng, 1.8, high=12)) * look.envelope).astype(np.float32)
     wind = fractal(rng, 1.6, low=2)
-    owner = bumps.argmax() * 0 + (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).argmax(0)
+    owner = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).argmax(0)
     bend = rng.uniform(0.5, 1.3) * np.clip(Y - height.min(), 0, 1) * rng.choice((-1.0, 1.0))
     face = (X - centre[owner][None, :] + bend * 0.45 + 0.012 * wind) * look.side
     ripples = np.sin((Y * 150 + 26 * X * rng.uniform(-1, 1) + 2.2 * wind) * (0.55 + 0.25 * distance))
-    lit = 0.24 + 0.62 * smoothstep(-0.012, 0.012, face) + 0.045 * ripples + 0.06 * wind
+    # Away from the crest both flanks level out, so neighbouring dunes meet without an edge.
+    levelling = np.exp(-((face / 0.15) ** 2))
+    lit = 0.60 + levelling * (0.68 * smoothstep(-0.010, 0.010, face) - 0.42) + 0.045 * ripples + 0.06 * wind
     albedo = np.broadcast_to(sand, image.shape) * (1.0 + 0.05 * fractal(rng, 1.2, stretch=3, low=3)[..., None])
     if look.snow:
-        albedo = mix(albedo, SNOW, smoothstep(-0.9, 0.2, wind + 0.15) * 0.85)
+        albedo = mix(albedo, SNOW, smoothstep(-1.2, 0.2, wind) * 0.85)
     return _settle(image, look, height, look.colour(albedo, lit, distance), 0.15 * look.air)
 
 
 def desert(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     sand = rgb(0.93, 0.70, 0.42) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     for distance, rise, relief in ((0.75, 0.10, 0.06), (0.45, 0.06, 0.11), (0.18, 0.0, 0.10)):
-        image = _dune(rng, image, look, look.base - rise, relief, distance, sand)
+        image = _dune(rng, image, look, look.base - rise, relief, distance, sand, int(rng.integers(2, 4)))
     return image
 
 
 def forest(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     leaf = rgb(0.13, 0.28, 0.17) + rng.uniform(-0.03, 0.03, 3).astype(np.float32)
-    image, _ = _rolling(rng, image, look, look.base - 0.20, 0.04, 0.85, rgb(0.20, 0.33, 0.26))
-    rows = ((0.16, 0.10, 0.022, 0.72), (0.10, 0.15, 0.035, 0.48), (0.045, 0.21, 0.052, 0.26), (-0.015, 0.27, 0.075, 0.08))
+    image, _ = _rolling(rng, image, look, look.base - 0.28, 0.05, 1.1, rgb(0.20, 0.33, 0.26))
+    rows = ((0.19, 0.11, 0.024, 0.95), (0.12, 0.17, 0.040, 0.65), (0.05, 0.24, 0.060, 0.34), (-0.03, 0.29, 0.085, 0.06))
     for lift, tall, spacing, distance in rows:
         feet = look.base - (lift + 0.02 * line(rng, 1.8, high=8)) * look.envelope
         shadow = look.colour(leaf * (0.9 + 0.15 * fractal(rng, 1.2, low=4)[..., None]), np.full_like(Y + X, 0.25), distance)
@@ -166,16 +167,39 @@ def forest(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     return image
 
 
+def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo: np.ndarray) -> np.ndarray:
+    """Land between the terrain and the viewer: swelling meadows, dunes or a clearing, in two layers."""
+    room = 1.0 - look.base
+    full = np.ones(CANVAS, np.float32)
+    for depth, (share, distance) in enumerate(((0.30, 0.12), (0.66, 0.0))):
+        crest = look.base + share * room
+        close = replace(look, base=1.0, envelope=full)
+        if kind == "desert":
+            image = _dune(rng, image, close, crest + 0.05, 0.10 + 0.03 * depth, distance, albedo, 1)
+            continue
+        tint = albedo * rng.uniform(0.88, 1.08) * (1.0 - 0.10 * depth)
+        relief = 0.05 if kind == "hills" else 0.03
+        image, height = _rolling(rng, image, close, crest, relief * 0.6, distance, tint, 4)
+        if kind == "hills" and depth == 0:
+            image = plant(rng, image, look, height + 0.03, 0.085, 0.11, "round", 0.1, rgb(0.15, 0.32, 0.10), 0.5)
+        elif kind in ("mountains", "forest") and depth == 0:
+            image = plant(
+                rng, image, look, height + 0.04, 0.15, 0.06, "conifer", 0.06, rgb(0.10, 0.22, 0.14), 0.7,
+                gap=rng.uniform(0.3, 0.7),
+            )  # fmt: skip
+    return image
+
+
 def ground(rng: Generator, image: np.ndarray, look: Look, albedo: np.ndarray, height: np.ndarray) -> np.ndarray:
     """The plain from the line `height` [S] down to the lower edge, its texture growing towards the viewer."""
-    near = np.clip((Y - look.base) / (1.0 - look.base), 0.0, 1.0)
+    near = np.clip((Y - look.base) / (1.001 - look.base), 0.0, 1.0)
     fine = fractal(rng, 1.2, stretch=4.0, low=4)
     coarse = fractal(rng, 1.5, stretch=2.5, low=2)
     texture = fine * (1.0 - near) + coarse * near
     lit = 0.60 + 0.16 * texture - 0.22 * near
     surface = albedo * (1.0 + 0.13 * coarse[..., None])
     if look.snow:
-        surface = mix(surface, SNOW, smoothstep(-1.8, -0.9, coarse + 0.2))
+        surface = mix(surface, SNOW, 0.95 * smoothstep(-3.2, -1.6, coarse))
     colour = look.colour(surface, lit, 0.0)
     colour = mix(colour, look.haze, (1.0 - near) ** 3 * 0.45 * look.air)
     return mix(image, colour, below(height))

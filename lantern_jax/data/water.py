@@ -1,5 +1,7 @@
 """Water: a lake that mirrors what stands behind it, a winding river, the open sea."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.random import Generator
 
@@ -30,7 +32,7 @@ def paint_lake(rng: Generator, image: np.ndarray, look: Look, palette: Palette, 
     far = (shore + 0.006 * line(rng, 1.3, low=2, high=20)).astype(np.float32)
     image = mix(image, water, below(far))
     bank = 0.93 - 0.16 * np.abs(X[0] - rng.uniform(0.3, 0.7)) ** 1.5 + 0.012 * line(rng, 1.5, high=16)
-    close = Look(**{**look.__dict__, "base": 0.85})
+    close = replace(look, base=0.85)
     return ground(rng, image, close, albedo * 0.85, bank.astype(np.float32))
 
 
