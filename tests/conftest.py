@@ -1,0 +1,34 @@
+"""Strictness and devices for every test: set here once, before JAX starts."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+TOLERANCE = 2e-4
+
+
+def pytest_addoption(parser):
+    parser.addoption("--golden-dir", default=None, help="folder of golden cases (default: tests/golden)")
+
+
+@pytest.fixture
+def assert_close():
+    """Compare two trees of float arrays with the one tolerance of the golden cases."""
+
+    def check(actual, expected, tolerance=TOLERANCE):
+        jax.tree.map(
+            lambda a, e: np.testing.assert_allclose(np.asarray(a), np.asarray(e), tolerance, tolerance),
+            actual,
+            expected,
+        )
+
+    return check
