@@ -44,7 +44,9 @@ class Scene:
     def __post_init__(self):
         for name, values in ATTRIBUTES.items():
             if getattr(self, name) not in values:
-                raise ValueError(f"scene: {name} is {getattr(self, name)!r}; expected one of {', '.join(values)}")
+                raise ValueError(
+                    f"scene: {name} is {getattr(self, name)!r}; expected one of {', '.join(values)}"
+                )
 
     @property
     def attributes(self) -> tuple[int, ...]:
@@ -67,8 +69,7 @@ def caption(attributes: Sequence[int]) -> str:
     where = {"none": "", "lake": " by a lake", "river": " with a river", "sea": " by the sea"}[water]
     sky = {"clear": " under a clear sky", "cloudy": " under a cloudy sky"}.get(weather, "")
     first = f"{weather} " if not sky else ""
-    moment = f"at {time}"
-    return f"{first}{land} {moment}{sky}{where}"
+    return f"{first}{land} at {time}{sky}{where}"
 
 
 def render(scene: Scene, size: int = CANVAS) -> np.ndarray:
@@ -108,13 +109,15 @@ def _paint(rng: Generator, scene: Scene) -> np.ndarray:
     image, haze, sun = paint_sky(rng, scene.time, scene.weather, base, side)
 
     dull = {"clear": 0.0, "cloudy": 0.22, "foggy": 0.45, "snowy": 0.30}[scene.weather]
-    light = palette.light * (1 - 0.55 * dull) + palette.shade * 0.55 * dull
+    light = palette.light + (1.15 * palette.grey - palette.light) * np.float32(1.2 * dull)
     envelope = np.ones(CANVAS, np.float32)
     if scene.water == "sea":
         inland = X[0] if rng.random() < 0.5 else 1.0 - X[0]
         envelope = 1.0 - smoothstep(0.38, 0.80, inland + 0.02 * line(rng, 1.0, low=3))
     air = {"clear": 0.55, "cloudy": 0.6, "foggy": 1.15, "snowy": 0.75}[scene.weather]
-    look = Look(light, palette.shade, haze, air, side, scene.weather == "snowy", base, envelope.astype(np.float32))
+    look = Look(
+        light, palette.shade, haze, air, side, scene.weather == "snowy", base, envelope.astype(np.float32)
+    )
 
     draw, albedo = _TERRAIN[scene.terrain]
     image = draw(rng, image, look)
@@ -133,11 +136,15 @@ def _paint(rng: Generator, scene: Scene) -> np.ndarray:
     return _weather(rng, image, look, scene)
 
 
-def _foreground(rng: Generator, image: np.ndarray, look: Look, scene: Scene, albedo: np.ndarray) -> np.ndarray:
+def _foreground(
+    rng: Generator, image: np.ndarray, look: Look, scene: Scene, albedo: np.ndarray
+) -> np.ndarray:
     """What stands near the viewer: more dunes, trees at the sides, a beach."""
     open_look = replace(look, base=1.0, envelope=np.ones(CANVAS, np.float32))
     if scene.water == "sea":
-        shore = (0.93 + 0.02 * line(rng, 1.8, high=6) + 0.05 * (X[0] - 0.5) * rng.choice((-1, 1))).astype(np.float32)
+        shore = (0.93 + 0.02 * line(rng, 1.8, high=6) + 0.05 * (X[0] - 0.5) * rng.choice((-1, 1))).astype(
+            np.float32
+        )
         foam = mix(image, look.light * 0.95, below(shore - 0.018, 2.5) * 0.8)
         sand = albedo * 0.4 + rgb(0.84, 0.72, 0.52) * 0.6
         return terrain.ground(rng, foam, open_look, sand, shore)
@@ -145,7 +152,14 @@ def _foreground(rng: Generator, image: np.ndarray, look: Look, scene: Scene, alb
         edge = np.abs(X[0] - 0.5) * 2
         feet = (1.12 - 0.10 * edge + 0.02 * line(rng, 1.5, high=6)).astype(np.float32)
         tall, leaf = rng.uniform(0.5, 0.75), rgb(0.08, 0.17, 0.11)
-        image = terrain.plant(rng, image, look, feet, tall, 0.15, "conifer", 0.0, leaf, 0.8, gap=rng.uniform(0.6, 0.8))
+        image = terrain.plant(
+            rng, image, look, feet, tall, 0.15, "conifer", 0.0, leaf, 0.8, gap=rng.uniform(0.6, 0.8)
+        )
+    elif scene.terrain == "desert" and scene.water != "sea":
+        for _ in range(rng.integers(1, 4)):
+            place = 0.5 + rng.choice((-1.0, 1.0)) * rng.uniform(0.24, 0.46)
+            foot = rng.uniform(0.96, 1.0) if scene.water == "lake" else rng.uniform(0.82, 0.97)
+            image = terrain.cactus(rng, image, look, place, foot, rng.uniform(0.16, 0.27))
     return image
 
 
@@ -158,7 +172,9 @@ def _weather(rng: Generator, image: np.ndarray, look: Look, scene: Scene) -> np.
         image = mix(image, look.haze, thick)
     if scene.weather == "snowy":
         for count, radius, strength in ((70, 0.65, 0.55), (28, 1.15, 0.8)):
-            image = _flakes(rng, image, count, radius, mix(look.light, SNOW, 0.6) * strength + (1 - strength) * look.haze)
+            image = _flakes(
+                rng, image, count, radius, mix(look.light, SNOW, 0.6) * strength + (1 - strength) * look.haze
+            )
     vignette = 1.0 - 0.16 * ((X - 0.5) ** 2 + (Y - 0.5) ** 2) * 2
     return image * vignette[..., None]
 

@@ -70,7 +70,15 @@ def rgb(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-def tree_row(rng: Generator, base: np.ndarray, height: float, spacing: float, kind: str, density: float = 1.0, gap: float = 0.0):
+def tree_row(
+    rng: Generator,
+    base: np.ndarray,
+    height: float,
+    spacing: float,
+    kind: str,
+    density: float = 1.0,
+    gap: float = 0.0,
+):
     """A row of trees standing on a line.
 
     Args:

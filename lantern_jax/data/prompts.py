@@ -36,7 +36,9 @@ class Vocabulary:
     def __post_init__(self):
         for word, (attribute, value) in self.words.items():
             if value not in self.attributes.get(attribute, ()):
-                raise ValueError(f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}")
+                raise ValueError(
+                    f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}"
+                )
 
     @property
     def num_attributes(self) -> int:
@@ -69,9 +71,12 @@ class Vocabulary:
             names = ", ".join(repr(word) for word in unknown)
             raise ValueError(f"prompt: unknown word {names}; known words: {', '.join(self.known_words())}")
         if not found:
-            raise ValueError(f"empty prompt {text!r}: expected at least one of: {', '.join(self.known_words())}")
+            raise ValueError(
+                f"empty prompt {text!r}: expected at least one of: {', '.join(self.known_words())}"
+            )
         return tuple(
-            values.index(found[name][0]) if name in found else UNSPECIFIED for name, values in self.attributes.items()
+            values.index(found[name][0]) if name in found else UNSPECIFIED
+            for name, values in self.attributes.items()
         )
 
     def _split(self, text: str) -> list[str]:
@@ -130,7 +135,9 @@ class Vocabulary:
         """Raises ValueError when an entry is missing or a word names an unknown value."""
         missing = [name for name in ("attributes", "words", "ignored") if name not in data]
         if missing:
-            raise ValueError(f"vocabulary: missing {', '.join(missing)}; expected attributes, words and ignored")
+            raise ValueError(
+                f"vocabulary: missing {', '.join(missing)}; expected attributes, words and ignored"
+            )
         return cls(
             attributes={name: tuple(values) for name, values in data["attributes"].items()},
             words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
@@ -148,12 +155,12 @@ _SYNONYMS = {
     },
     "terrain": {
         "mountains": "mountain range ranges peak peaks alps alpine mountainous summit summits",
-        "hills": "hill hilly rolling green meadow meadows",
+        "hills": "hill hilly meadow meadows",
         "desert": "deserts dune dunes sand sandy",
         "forest": "forests wood woods woodland woodlands tree trees pine pines fir firs wooded",
     },
     "weather": {
-        "clear": "cloudless sunny",
+        "clear": "cloudless sunny blue",
         "cloudy": "cloud clouds overcast",
         "foggy": "fog misty mist hazy haze",
         "snowy": "snow snowfall snowing winter wintry",
@@ -166,11 +173,11 @@ _SYNONYMS = {
     },
 }
 
-# Words without an attribute: grammar, and words that every landscape fits.
+# Words without an attribute: grammar, and words that fit several values ("green" hills or forest, "calm" water or air).
 _IGNORED = (
     "a an the of at in on by with and or under over above below near beside behind before during around between among "
     "through along to from its their this that there is are it beneath beyond next into onto one some "
-    "sky skies water waters calm quiet still peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
+    "green rolling capped sky skies water waters calm quiet still peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
 )
 
 LANDSCAPES = Vocabulary(

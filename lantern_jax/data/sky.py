@@ -42,7 +42,7 @@ PALETTES = {
     "dusk": Palette(
         zenith=rgb(0.20, 0.14, 0.38), middle=rgb(0.74, 0.27, 0.36), horizon=rgb(1.0, 0.58, 0.18), sun=rgb(1.0, 0.86, 0.45),
         light=rgb(0.98, 0.56, 0.36), shade=rgb(0.22, 0.14, 0.27), haze=rgb(0.82, 0.42, 0.34),
-        cloud_light=rgb(1.0, 0.58, 0.35), cloud_shade=rgb(0.38, 0.19, 0.35), grey=rgb(0.64, 0.42, 0.48),
+        cloud_light=rgb(1.0, 0.58, 0.35), cloud_shade=rgb(0.38, 0.19, 0.35), grey=rgb(0.56, 0.42, 0.54),
         sun_height=(0.55, 0.78), sun_radius=0.055,
     ),
     "night": Palette(
@@ -64,7 +64,11 @@ def paint_sky(rng: Generator, time: str, weather: str, base: float, side: float)
     dull = {"clear": 0.0, "cloudy": 0.12, "foggy": 0.48, "snowy": 0.75}[weather]
     height = np.clip(Y / base, 0.0, 1.0) + 0.02 * fractal(rng, 1.9, stretch=3.0)
     tint = rng.uniform(-0.03, 0.03, 3).astype(np.float32)
-    image = mix(np.broadcast_to(palette.zenith + tint, (CANVAS, CANVAS, 3)), palette.middle, smoothstep(0.0, 0.68, height))
+    image = mix(
+        np.broadcast_to(palette.zenith + tint, (CANVAS, CANVAS, 3)),
+        palette.middle,
+        smoothstep(0.0, 0.68, height),
+    )
     image = mix(image, palette.horizon, smoothstep(0.45, 1.05, height))
     grey = palette.grey * np.float32(0.90 if weather == "snowy" else 1.0)
     image = mix(image, grey, dull)
@@ -77,7 +81,9 @@ def paint_sky(rng: Generator, time: str, weather: str, base: float, side: float)
     strength = {"clear": 1.0, "cloudy": 0.85, "foggy": 0.55, "snowy": 0.25}[weather]
     reach = {"dawn": 0.30, "noon": 0.18, "dusk": 0.32, "night": 0.14}[time]
     image = mix(image, palette.sun, 0.62 * strength * np.exp(-((away / reach) ** 1.3)))
-    disc = np.clip((palette.sun_radius - away) * CANVAS / (1.0 if weather == "clear" else 2.0) + 0.5, 0.0, 1.0)
+    disc = np.clip(
+        (palette.sun_radius - away) * CANVAS / (1.0 if weather == "clear" else 2.0) + 0.5, 0.0, 1.0
+    )
     if time == "night" and rng.random() < 0.6:
         bite = np.hypot(X - sun[0] + 0.022 * side, Y - sun[1] + 0.010)
         disc = disc * np.clip((bite - palette.sun_radius * 0.92) * CANVAS + 0.5, 0.0, 1.0)
@@ -119,7 +125,9 @@ def _clouds(rng, image, palette: Palette, base: float, sun, threshold: float, co
     lit = np.clip(0.52 + 0.55 * (density - shifted) - 0.16 * (density - threshold - 0.6), 0.0, 1.0)
     away = np.hypot(X - sun[0], Y - sun[1])
     lit = lit + 0.35 * np.exp(-((away / 0.25) ** 2)) * (1.0 - cover * 0.6)
-    colour = palette.cloud_shade + (palette.cloud_light - palette.cloud_shade) * np.clip(lit, 0.0, 1.0)[..., None]
+    colour = (
+        palette.cloud_shade + (palette.cloud_light - palette.cloud_shade) * np.clip(lit, 0.0, 1.0)[..., None]
+    )
     if contrast < 1.0:
         colour = palette.grey + (colour - palette.grey) * contrast
     return mix(image, colour, cover * 0.94)

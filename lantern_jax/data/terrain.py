@@ -45,7 +45,16 @@ def _settle(image: np.ndarray, look: Look, height: np.ndarray, colour: np.ndarra
     return mix(image, colour, below(height))
 
 
-def _peaks(rng: Generator, image, look: Look, count: int, top: float, distance: float, rock: np.ndarray, snowline: float):
+def _peaks(
+    rng: Generator,
+    image,
+    look: Look,
+    count: int,
+    top: float,
+    distance: float,
+    rock: np.ndarray,
+    snowline: float,
+):
     """One range of mountains: peaks with a lit and a dark face, gullies, and snow above the snow line."""
     centre = (np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count
     rise = (look.base - top) * rng.uniform(0.5, 0.85, count)
@@ -58,7 +67,9 @@ def _peaks(rng: Generator, image, look: Look, count: int, top: float, distance: 
     skyline = np.maximum(skyline, 0.05 + 0.012 * line(rng, 1.2, low=2))
     height = (look.base - skyline * look.envelope).astype(np.float32)
 
-    inside = (rise[:, None, None] - steep[:, None, None] * np.abs(warped[None] - centre[:, None, None])).astype(np.float32)
+    inside = (
+        rise[:, None, None] - steep[:, None, None] * np.abs(warped[None] - centre[:, None, None])
+    ).astype(np.float32)
     owner = inside.argmax(0)
     spine = centre[owner] + rng.uniform(-0.35, 0.35, count)[owner] * (Y - look.base + rise[owner])
     face = (warped - spine) * look.side
@@ -75,7 +86,9 @@ def _peaks(rng: Generator, image, look: Look, count: int, top: float, distance: 
     return _settle(image, look, height, look.colour(albedo, lit, distance), 0.35 + 0.4 * look.air)
 
 
-def _rolling(rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, high=10):
+def _rolling(
+    rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, high=10
+):
     """One rolling layer with soft shading; returns the image and its ridge line."""
     relief = line(rng, 1.9, low=1, high=high)
     height = (look.base - (look.base - top + bottom_relief * relief) * look.envelope).astype(np.float32)
@@ -89,7 +102,19 @@ def _rolling(rng: Generator, image, look: Look, top: float, bottom_relief: float
     return _settle(image, look, height, look.colour(ground, lit, distance), 0.25 * look.air), height
 
 
-def plant(rng: Generator, image, look: Look, base, height: float, spacing: float, kind: str, distance: float, leaf, density=1.0, gap=0.0):
+def plant(
+    rng: Generator,
+    image,
+    look: Look,
+    base,
+    height: float,
+    spacing: float,
+    kind: str,
+    distance: float,
+    leaf,
+    density=1.0,
+    gap=0.0,
+):
     """A row of trees on the line `base` [S], lit from the side of the sun, under snow when it snows."""
     mask, light = tree_row(rng, base, height, spacing, kind, density, gap)
     grain = fractal(rng, 1.0, low=6)
@@ -115,7 +140,9 @@ def hills(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     top = look.base - rng.uniform(0.17, 0.24)
     for depth, green in enumerate(greens):
         rise = top + (look.base - top) * (0.34 * depth)
-        image, height = _rolling(rng, image, look, rise, 0.045 - 0.008 * depth, 0.75 - 0.3 * depth, green + shift)
+        image, height = _rolling(
+            rng, image, look, rise, 0.045 - 0.008 * depth, 0.75 - 0.3 * depth, green + shift
+        )
         if depth > 0:
             image = plant(
                 rng, image, look, height + 0.025, 0.028 + 0.022 * depth, 0.05, "round", 0.45 - 0.2 * depth,
@@ -124,15 +151,28 @@ def hills(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     return image
 
 
-def _dune(rng: Generator, image, look: Look, top: float, relief: float, distance: float, sand: np.ndarray, count: int):
+def _dune(
+    rng: Generator,
+    image,
+    look: Look,
+    top: float,
+    relief: float,
+    distance: float,
+    sand: np.ndarray,
+    count: int,
+):
     """A dune: an asymmetric crest with a sharp edge between its lit and its dark flank, and wind ripples."""
     centre = (np.arange(count) + rng.uniform(0.2, 0.8, count)) / count
     rise = relief * rng.uniform(0.6, 1.1, count)
     dx = X[0][None, :] - centre[:, None]
     steep, gentle = rng.uniform(0.30, 0.42), rng.uniform(0.55, 0.75)
-    across = np.where(dx * look.side < 0, -dx * look.side / gentle * count / 2, dx * look.side / steep * count / 2)
+    across = np.where(
+        dx * look.side < 0, -dx * look.side / gentle * count / 2, dx * look.side / steep * count / 2
+    )
     bumps = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).max(0)
-    height = (look.base - (look.base - top + bumps + 0.006 * line(rng, 1.8, high=12)) * look.envelope).astype(np.float32)
+    height = (look.base - (look.base - top + bumps + 0.006 * line(rng, 1.8, high=12)) * look.envelope).astype(
+        np.float32
+    )
     wind = fractal(rng, 1.6, low=2)
     owner = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).argmax(0)
     bend = rng.uniform(0.5, 1.3) * np.clip(Y - height.min(), 0, 1) * rng.choice((-1.0, 1.0))
@@ -141,7 +181,9 @@ def _dune(rng: Generator, image, look: Look, top: float, relief: float, distance
     # Away from the crest both flanks level out, so neighbouring dunes meet without an edge.
     levelling = np.exp(-((face / 0.15) ** 2))
     lit = 0.60 + levelling * (0.68 * smoothstep(-0.010, 0.010, face) - 0.42) + 0.045 * ripples + 0.06 * wind
-    albedo = np.broadcast_to(sand, image.shape) * (1.0 + 0.05 * fractal(rng, 1.2, stretch=3, low=3)[..., None])
+    albedo = np.broadcast_to(sand, image.shape) * (
+        1.0 + 0.05 * fractal(rng, 1.2, stretch=3, low=3)[..., None]
+    )
     if look.snow:
         albedo = mix(albedo, SNOW, smoothstep(-1.2, 0.2, wind) * 0.85)
     return _settle(image, look, height, look.colour(albedo, lit, distance), 0.15 * look.air)
@@ -157,10 +199,17 @@ def desert(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
 def forest(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
     leaf = rgb(0.13, 0.28, 0.17) + rng.uniform(-0.03, 0.03, 3).astype(np.float32)
     image, _ = _rolling(rng, image, look, look.base - 0.28, 0.05, 1.1, rgb(0.20, 0.33, 0.26))
-    rows = ((0.19, 0.11, 0.024, 0.95), (0.12, 0.17, 0.040, 0.65), (0.05, 0.24, 0.060, 0.34), (-0.03, 0.29, 0.085, 0.06))
+    rows = (
+        (0.19, 0.11, 0.024, 0.95),
+        (0.12, 0.17, 0.040, 0.65),
+        (0.05, 0.24, 0.060, 0.34),
+        (-0.03, 0.29, 0.085, 0.06),
+    )
     for lift, tall, spacing, distance in rows:
         feet = look.base - (lift + 0.02 * line(rng, 1.8, high=8)) * look.envelope
-        shadow = look.colour(leaf * (0.9 + 0.15 * fractal(rng, 1.2, low=4)[..., None]), np.full_like(Y + X, 0.25), distance)
+        shadow = look.colour(
+            leaf * (0.9 + 0.15 * fractal(rng, 1.2, low=4)[..., None]), np.full_like(Y + X, 0.25), distance
+        )
         image = mix(image, shadow, below((feet - 0.05 * tall).astype(np.float32)))
         squeezed = tall * float(np.clip(look.envelope.mean() + 0.1, 0.0, 1.0))
         image = plant(rng, image, look, feet.astype(np.float32), squeezed, spacing, "conifer", distance, leaf)
@@ -181,7 +230,9 @@ def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo
         relief = 0.05 if kind == "hills" else 0.03
         image, height = _rolling(rng, image, close, crest, relief * 0.6, distance, tint, 4)
         if kind == "hills" and depth == 0:
-            image = plant(rng, image, look, height + 0.03, 0.085, 0.11, "round", 0.1, rgb(0.15, 0.32, 0.10), 0.5)
+            image = plant(
+                rng, image, look, height + 0.03, 0.085, 0.11, "round", 0.1, rgb(0.15, 0.32, 0.10), 0.5
+            )
         elif kind in ("mountains", "forest") and depth == 0:
             image = plant(
                 rng, image, look, height + 0.04, 0.15, 0.06, "conifer", 0.06, rgb(0.10, 0.22, 0.14), 0.7,
@@ -190,7 +241,28 @@ def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo
     return image
 
 
-def ground(rng: Generator, image: np.ndarray, look: Look, albedo: np.ndarray, height: np.ndarray) -> np.ndarray:
+def cactus(
+    rng: Generator, image: np.ndarray, look: Look, place: float, foot: float, height: float
+) -> np.ndarray:
+    """A saguaro with two raised arms at (place, foot)."""
+    away = np.full((CANVAS, CANVAS), 1.0, np.float32)
+    parts = [(place, foot, foot - height, 0.105 * height)]
+    for sign in (-1.0, 1.0):
+        elbow, reach = foot - height * rng.uniform(0.35, 0.6), sign * height * rng.uniform(0.22, 0.30)
+        parts += [(place + reach * step / 4, elbow, elbow, 0.07 * height) for step in range(4)]
+        parts.append((place + reach, elbow, elbow - height * rng.uniform(0.18, 0.32), 0.07 * height))
+    for x, low, high, radius in parts:
+        away = np.minimum(away, np.hypot(X - x, Y - np.clip(Y, high, low)) - radius)
+    lit = 0.50 + 0.34 * look.side * np.clip((X - place) / (0.1 * height), -1.0, 1.0) * np.ones_like(Y)
+    albedo = np.broadcast_to(rgb(0.26, 0.42, 0.20), image.shape)
+    if look.snow:
+        albedo = mix(albedo, SNOW, 0.45 * smoothstep(-0.6, 0.8, fractal(rng, 1.0, low=6)))
+    return mix(image, look.colour(albedo, lit, 0.0), np.clip(0.5 - away * CANVAS, 0.0, 1.0))
+
+
+def ground(
+    rng: Generator, image: np.ndarray, look: Look, albedo: np.ndarray, height: np.ndarray
+) -> np.ndarray:
     """The plain from the line `height` [S] down to the lower edge, its texture growing towards the viewer."""
     near = np.clip((Y - look.base) / (1.001 - look.base), 0.0, 1.0)
     fine = fractal(rng, 1.2, stretch=4.0, low=4)

@@ -19,7 +19,9 @@ def _mirror(rng: Generator, image: np.ndarray, shore: float, ripple: float) -> n
     return image[rows, columns]
 
 
-def paint_lake(rng: Generator, image: np.ndarray, look: Look, palette: Palette, albedo: np.ndarray) -> np.ndarray:
+def paint_lake(
+    rng: Generator, image: np.ndarray, look: Look, palette: Palette, albedo: np.ndarray
+) -> np.ndarray:
     """A calm lake from just below the foot of the terrain to a near shore at the lower edge."""
     shore = look.base + 0.035
     mirrored = _mirror(rng, image, shore, 0.9)
@@ -28,7 +30,9 @@ def paint_lake(rng: Generator, image: np.ndarray, look: Look, palette: Palette, 
     water = mix(mirrored * 0.90, deep, 0.16 + 0.28 * near)
     glints = fractal(rng, 1.2, stretch=8.0, low=5)
     water = mix(water, palette.horizon, 0.26 * smoothstep(0.9, 2.2, glints))
-    water = mix(water, palette.light * 0.9, 0.45 * np.exp(-(((Y - shore) * CANVAS / 1.2) ** 2)) * np.ones_like(X))
+    water = mix(
+        water, palette.light * 0.9, 0.45 * np.exp(-(((Y - shore) * CANVAS / 1.2) ** 2)) * np.ones_like(X)
+    )
     far = (shore + 0.006 * line(rng, 1.3, low=2, high=20)).astype(np.float32)
     image = mix(image, water, below(far))
     bank = 0.93 - 0.16 * np.abs(X[0] - rng.uniform(0.3, 0.7)) ** 1.5 + 0.012 * line(rng, 1.5, high=16)
@@ -49,7 +53,11 @@ def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette)
     cover = np.clip(inside + 0.5, 0.0, 1.0) * (Y > start)
     bank = np.clip((inside + 2.5 + 3.0 * near) / 3.0, 0.0, 1.0) * (Y > start)
     waves = fractal(rng, 1.2, stretch=4.0, low=5)
-    sky = mix(np.broadcast_to(palette.horizon, image.shape), palette.middle, smoothstep(0.0, 0.55, near) * np.ones_like(X))
+    sky = mix(
+        np.broadcast_to(palette.horizon, image.shape),
+        palette.middle,
+        smoothstep(0.0, 0.55, near) * np.ones_like(X),
+    )
     sky = mix(sky, palette.zenith, smoothstep(0.4, 1.1, near) * np.ones_like(X) * 0.75)
     water = mix(sky, look.haze, 0.35) * (0.93 + 0.07 * waves[..., None])
     water = mix(water, palette.light, 0.35 * smoothstep(1.0, 2.2, waves))
