@@ -1,7 +1,7 @@
 """Procedural landscapes: the built-in data set, seeded and addressable by index.
 
-A scene is four attributes drawn from small sets; everything else about its picture (relief, clouds, trees, waves) comes from
-random numbers of its own key, so a caption leaves most of the picture open. Axis letters: n pictures.
+A scene is four attributes drawn from small sets; everything else about its picture (relief, clouds, trees,
+waves) comes from random numbers of its key, so a caption leaves most of it open. Axis letters: n pictures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -92,7 +92,7 @@ def render(scene: Scene, size: int = CANVAS) -> np.ndarray:
 
 
 def render_batch(seed: int, indices: Iterable[int], size: int = CANVAS) -> tuple[np.ndarray, np.ndarray]:
-    """Scenes `indices` of the data set `seed`: pictures uint8 [n, size, size, 3] and attributes int32 [n, 4]."""
+    """Scenes `indices` of the set `seed`: pictures uint8 [n, size, size, 3] and attributes int32 [n, 4]."""
     scenes = [sample_scene(seed, int(index)) for index in indices]
     images = np.empty((len(scenes), size, size, 3), np.uint8)
     attributes = np.empty((len(scenes), len(ATTRIBUTES)), np.int32)

@@ -1,7 +1,7 @@
 """Brushes of the procedural landscapes: fractal noise, soft masks, blending and rows of trees.
 
-Everything works on a square canvas of `CANVAS` pixels; positions are fractions of its side, x to the right, y downwards,
-and colours are float32 in [0, 1]. Axis letters: S the side of the canvas.
+Everything works on a square canvas of `CANVAS` pixels; positions are fractions of its side, x to the right, y
+downwards, and colours are float32 in [0, 1]. Axis letters: S the side of the canvas.
 """
 
 from functools import lru_cache
@@ -30,8 +30,8 @@ def _spectrum(slope: float, stretch: float, low: float) -> np.ndarray:
 def fractal(rng: Generator, slope: float, stretch: float = 1.0, low: float = 1.0) -> np.ndarray:
     """Periodic fractal noise, float32 [S, S], mean 0, variance about 1.
 
-    The amplitude falls as frequency ** -slope (1 rough, 2 smooth); `stretch` > 1 elongates the pattern along x,
-    < 1 along y; frequencies below `low` cycles are not stronger than those at `low`.
+    The amplitude falls as frequency ** -slope (1 rough, 2 smooth); `stretch` > 1 elongates the pattern along
+    x, < 1 along y; frequencies below `low` cycles are not stronger than those at `low`.
     """
     amplitude = _spectrum(slope, stretch, low)
     white = rng.standard_normal((2, *amplitude.shape), dtype=np.float32)
@@ -39,7 +39,7 @@ def fractal(rng: Generator, slope: float, stretch: float = 1.0, low: float = 1.0
 
 
 def line(rng: Generator, slope: float, low: float = 1.0, high: float = CANVAS) -> np.ndarray:
-    """A fractal line over the columns, float32 [S], standard deviation 1, with frequencies from `low` to `high`."""
+    """A fractal line over the columns, float32 [S], deviation 1, frequencies from `low` to `high`."""
     frequency = np.arange(CANVAS + 1, dtype=np.float32) / 2
     band = (frequency >= low / 2) & (frequency <= high)
     amplitude = np.where(band, np.maximum(frequency, 0.5) ** -slope, 0.0)

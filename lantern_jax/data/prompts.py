@@ -1,8 +1,8 @@
 """Prompts as attributes: a small, documented vocabulary between words and the label ids of the model.
 
-A vocabulary is plain data: the attributes with their values, a table word -> (attribute, value), and the words which
-carry no attribute and are ignored. Case, punctuation, articles and prepositions do not matter; a plural is a word of
-its own in the table. Hence a checkpoint can carry its vocabulary as JSON.
+A vocabulary is plain data, so a checkpoint can carry its own as JSON: the attributes with their values, a
+table word -> (attribute, value), and the words which carry no attribute and are ignored. Case and punctuation
+do not matter; a plural is a word of its own in the table.
 
 Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id.
 The unconditional row of guidance is the row in which every attribute is unspecified.
@@ -50,7 +50,7 @@ class Vocabulary:
         return sum(len(values) + 1 for values in self.attributes.values())
 
     def parse(self, text: str) -> tuple[int, ...]:
-        """The attributes a prompt names: per attribute the index of its value, or -1 where the prompt is silent.
+        """The attributes a prompt names: per attribute the index of its value, or -1 where it is silent.
 
         Raises:
           ValueError: an unknown word, no word with a meaning, or two words which contradict each other.
@@ -63,25 +63,28 @@ class Vocabulary:
                 earlier = found.setdefault(attribute, (value, word))
                 if earlier[0] != value:
                     raise ValueError(
-                        f"prompt {text!r}: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one of them"
+                        f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
                     )
             elif word not in self.ignored:
                 unknown.append(word)
         if unknown:
             names = ", ".join(repr(word) for word in unknown)
-            raise ValueError(f"prompt: unknown word {names}; known words: {', '.join(self.known_words())}")
+            raise ValueError(f"prompt: unknown word {names}; known words: {self._listing()}")
         if not found:
-            raise ValueError(
-                f"empty prompt {text!r}: expected at least one of: {', '.join(self.known_words())}"
-            )
+            raise ValueError(f"empty prompt: expected at least one of the words: {self._listing()}")
         return tuple(
             values.index(found[name][0]) if name in found else UNSPECIFIED
             for name, values in self.attributes.items()
         )
 
+    @staticmethod
+    def tokens(text: str) -> list[str]:
+        """Words in lower case, without punctuation."""
+        return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+
     def _split(self, text: str) -> list[str]:
         """Words of a prompt, the longest known phrase first."""
-        tokens = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+        tokens = self.tokens(text)
         longest = max((len(word.split()) for word in self.words), default=1)
         words, start = [], 0
         while start < len(tokens):
@@ -95,8 +98,14 @@ class Vocabulary:
 
     def known_words(self) -> list[str]:
         """The words with a meaning, sorted by attribute and value."""
-        order = [(name, value) for name, values in self.attributes.items() for value in values]
-        return sorted(self.words, key=lambda word: (order.index(self.words[word]), word))
+        meanings = ((name, value) for name, values in self.attributes.items() for value in values)
+        order = {meaning: row for row, meaning in enumerate(meanings)}
+        return sorted(self.words, key=lambda word: (order[self.words[word]], word))
+
+    def _listing(self, limit: int = 200) -> str:
+        words = self.known_words()
+        more = f" and {len(words) - limit} more" if len(words) > limit else ""
+        return ", ".join(words[:limit]) + more
 
     def labels(self, parsed: Sequence[int]) -> dict[str, str]:
         """The named attributes of a parsed prompt as words: attribute -> value."""
@@ -113,12 +122,21 @@ class Vocabulary:
         return self.offsets() + np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
 
     def label_ids(self, parsed: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Label ids of parsed prompts, int32 [..., A] in [0, num_labels), from value indices [..., A] (-1 unspecified)."""
+        """Label ids of parsed prompts.
+
+        Args:
+          parsed: value indices, integers [..., A]; -1 is unspecified.
+        Returns:
+          int32 [..., A] in [0, num_labels).
+        Raises:
+          ValueError: an index which no value has, or another number of attributes.
+        """
         indices = np.asarray(parsed, dtype=np.int32)
         sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
         if indices.shape[-1:] != sizes.shape or (indices < UNSPECIFIED).any() or (indices >= sizes).any():
             raise ValueError(
-                f"attributes: expected {len(sizes)} indices, -1 or below {sizes.tolist()}, got {indices.tolist()}"
+                f"attributes: got shape {indices.shape}, expected (..., {len(sizes)}) with entries from -1 "
+                f"to below {sizes.tolist()}; take them from parse() or from the data set"
             )
         return np.where(indices == UNSPECIFIED, self.null_labels(), self.offsets() + indices).astype(np.int32)
 
@@ -160,7 +178,7 @@ _SYNONYMS = {
         "forest": "forests wood woods woodland woodlands tree trees pine pines fir firs wooded",
     },
     "weather": {
-        "clear": "cloudless sunny blue",
+        "clear": "cloudless sunny",
         "cloudy": "cloud clouds overcast",
         "foggy": "fog misty mist hazy haze",
         "snowy": "snow snowfall snowing winter wintry",
@@ -173,11 +191,13 @@ _SYNONYMS = {
     },
 }
 
-# Words without an attribute: grammar, and words that fit several values ("green" hills or forest, "calm" water or air).
+# Words without an attribute: grammar, and words that fit several values ("green" hills or forest,
+# "calm" water or air).
 _IGNORED = (
-    "a an the of at in on by with and or under over above below near beside behind before during around between among "
-    "through along to from its their this that there is are it beneath beyond next into onto one some "
-    "green rolling capped sky skies water waters calm quiet still peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
+    "a an the of at in on by with and or under over above below near beside behind before during around "
+    "between among through along to from its their this that there is are it beneath beyond next into onto one some "
+    "green blue rolling capped covered sky skies water waters calm quiet still peaceful beautiful "
+    "landscape landscapes scene scenery view picture painting image photo"
 )
 
 LANDSCAPES = Vocabulary(
@@ -187,7 +207,8 @@ LANDSCAPES = Vocabulary(
         for attribute, values in _SYNONYMS.items()
         for value, synonyms in values.items()
         for word in [value, *synonyms.split()]
-    },
+    }
+    | {"blue sky": ("weather", "clear"), "blue skies": ("weather", "clear")},
     ignored=frozenset(_IGNORED.split()),
 )
 

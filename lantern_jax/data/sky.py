@@ -1,4 +1,4 @@
-"""Skies: gradient, sun or moon with its glow, stars and clouds, for four times of day and four kinds of weather."""
+"""Skies: gradient, sun or moon with its glow, stars and clouds, for each time of day and kind of weather."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from lantern_jax.data.painting import CANVAS, X, Y, fractal, mix, rgb, smoothste
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours of a time of day, float32 [3] each; heights of the sun as fractions of the sky, from the top."""
+    """Colours of a time of day, float32 [3] each; heights of the sun as fractions of the sky."""
 
     zenith: np.ndarray
     middle: np.ndarray
@@ -28,25 +28,29 @@ class Palette:
 
 PALETTES = {
     "dawn": Palette(
-        zenith=rgb(0.46, 0.58, 0.82), middle=rgb(0.92, 0.74, 0.78), horizon=rgb(1.0, 0.90, 0.70), sun=rgb(1.0, 0.97, 0.84),
+        zenith=rgb(0.46, 0.58, 0.82), middle=rgb(0.92, 0.74, 0.78), horizon=rgb(1.0, 0.90, 0.70),
+        sun=rgb(1.0, 0.97, 0.84),
         light=rgb(1.02, 0.86, 0.76), shade=rgb(0.42, 0.40, 0.56), haze=rgb(0.93, 0.80, 0.80),
         cloud_light=rgb(1.0, 0.90, 0.84), cloud_shade=rgb(0.70, 0.60, 0.72), grey=rgb(0.85, 0.80, 0.83),
         sun_height=(0.55, 0.78), sun_radius=0.040,
     ),
     "noon": Palette(
-        zenith=rgb(0.13, 0.40, 0.80), middle=rgb(0.38, 0.66, 0.93), horizon=rgb(0.80, 0.91, 0.97), sun=rgb(1.0, 1.0, 0.93),
+        zenith=rgb(0.13, 0.40, 0.80), middle=rgb(0.38, 0.66, 0.93), horizon=rgb(0.80, 0.91, 0.97),
+        sun=rgb(1.0, 1.0, 0.93),
         light=rgb(1.05, 1.03, 0.96), shade=rgb(0.40, 0.48, 0.60), haze=rgb(0.74, 0.85, 0.94),
         cloud_light=rgb(1.0, 1.0, 1.0), cloud_shade=rgb(0.60, 0.68, 0.78), grey=rgb(0.83, 0.87, 0.90),
         sun_height=(0.12, 0.25), sun_radius=0.045,
     ),
     "dusk": Palette(
-        zenith=rgb(0.20, 0.14, 0.38), middle=rgb(0.74, 0.27, 0.36), horizon=rgb(1.0, 0.58, 0.18), sun=rgb(1.0, 0.86, 0.45),
+        zenith=rgb(0.20, 0.14, 0.38), middle=rgb(0.74, 0.27, 0.36), horizon=rgb(1.0, 0.58, 0.18),
+        sun=rgb(1.0, 0.86, 0.45),
         light=rgb(0.98, 0.56, 0.36), shade=rgb(0.22, 0.14, 0.27), haze=rgb(0.82, 0.42, 0.34),
         cloud_light=rgb(1.0, 0.58, 0.35), cloud_shade=rgb(0.38, 0.19, 0.35), grey=rgb(0.56, 0.42, 0.54),
         sun_height=(0.55, 0.78), sun_radius=0.055,
     ),
     "night": Palette(
-        zenith=rgb(0.03, 0.05, 0.17), middle=rgb(0.08, 0.14, 0.34), horizon=rgb(0.20, 0.31, 0.52), sun=rgb(0.95, 0.95, 0.88),
+        zenith=rgb(0.03, 0.05, 0.17), middle=rgb(0.08, 0.14, 0.34), horizon=rgb(0.20, 0.31, 0.52),
+        sun=rgb(0.95, 0.95, 0.88),
         light=rgb(0.48, 0.58, 0.86), shade=rgb(0.11, 0.15, 0.30), haze=rgb(0.17, 0.26, 0.45),
         cloud_light=rgb(0.42, 0.50, 0.70), cloud_shade=rgb(0.10, 0.15, 0.30), grey=rgb(0.22, 0.28, 0.41),
         sun_height=(0.15, 0.40), sun_radius=0.050,

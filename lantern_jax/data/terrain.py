@@ -33,7 +33,7 @@ class Look:
     envelope: np.ndarray
 
     def colour(self, albedo: np.ndarray, lit: np.ndarray, distance: float) -> np.ndarray:
-        """Albedo [3] or [S, S, 3] under light 0 to 1 [S, S], seen through `distance` (0 near, 1 far) of air."""
+        """Albedo [3] or [S, S, 3] under light 0 to 1 [S, S], through `distance` (0 near, 1 far) of air."""
         shone = albedo * (self.shade + (self.light - self.shade) * np.clip(lit, 0.0, 1.0)[..., None])
         return shone + (self.haze - shone) * np.float32(min(distance * self.air, 1.0))
 

@@ -11,7 +11,7 @@ from lantern_jax.data.terrain import Look, ground
 
 
 def _mirror(rng: Generator, image: np.ndarray, shore: float, ripple: float) -> np.ndarray:
-    """The picture above the line y = `shore` upside down below it, shaken by ripples which grow towards the viewer."""
+    """The picture above y = `shore` upside down below it, shaken by ripples which grow towards the viewer."""
     near = np.clip((Y - shore) / (1.0 - shore), 0.0, 1.0)
     waves = fractal(rng, 1.1, stretch=5.0, low=6) * (0.3 + near)
     rows = np.clip((2 * shore - Y) * CANVAS + waves * ripple * 2.0, 0, shore * CANVAS - 1).astype(int)
@@ -41,7 +41,7 @@ def paint_lake(
 
 
 def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette) -> np.ndarray:
-    """A river winding from the horizon to the lower edge, widening towards the viewer and holding the colours of the sky."""
+    """A river winding from the horizon to the lower edge, widening, holding the colours of the sky."""
     start = look.base + 0.012
     near = np.clip((Y - start) / (1.0 - start), 0.0, 1.0)
     swing = rng.choice((-1.0, 1.0)) * rng.uniform(0.16, 0.24)
@@ -50,8 +50,8 @@ def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette)
     half = 0.012 + 0.17 * near**1.35
     edge = 0.010 * fractal(rng, 1.5, low=5) * (0.2 + near)
     inside = (half - np.abs(X - centre) + edge) * CANVAS
-    cover = np.clip(inside + 0.5, 0.0, 1.0) * (Y > start)
-    bank = np.clip((inside + 2.5 + 3.0 * near) / 3.0, 0.0, 1.0) * (Y > start)
+    cover = np.clip(inside + 0.5, 0.0, 1.0) * (start < Y)
+    bank = np.clip((inside + 2.5 + 3.0 * near) / 3.0, 0.0, 1.0) * (start < Y)
     waves = fractal(rng, 1.2, stretch=4.0, low=5)
     sky = mix(
         np.broadcast_to(palette.horizon, image.shape),
@@ -66,7 +66,7 @@ def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette)
 
 
 def paint_sea(rng: Generator, image: np.ndarray, look: Look, palette: Palette, sun) -> np.ndarray:
-    """Open sea below the horizon: waves growing towards the viewer, foam, and a path of light under the sun."""
+    """Open sea below the horizon: waves growing towards the viewer, foam, a path of light under the sun."""
     near = np.clip((Y - look.base) / (1.0 - look.base), 0.0, 1.0)
     mirrored = _mirror(rng, image, look.base, 1.6)
     deep = palette.zenith * 0.55 + palette.shade * rgb(0.20, 0.30, 0.36)

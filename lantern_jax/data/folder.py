@@ -1,0 +1,98 @@
+"""A folder of pictures with captions as training data.
+
+Two layouts: `name.jpg` next to `name.txt`, whose text is the caption, anywhere under the folder; or one
+subfolder per class, whose name is the caption. A picture with a `.txt` uses that, also inside a class folder.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from lantern_jax.data.prompts import Vocabulary
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MAX_CAPTIONS = 1000
+
+
+class PictureFolder:
+    """Pictures of a folder in sorted order, centre-cropped to squares and resized.
+
+    Args:
+      path: the folder.
+      size: side of the pictures.
+    Raises:
+      ValueError: not a folder, no pictures in it, a picture without a caption, or an empty caption.
+    """
+
+    def __init__(self, path: str | Path, size: int):
+        self.path = Path(path)
+        self.size = size
+        if size < 1:
+            raise ValueError(f"size {size}: expected a positive number of pixels")
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path}: not a folder; expected a folder of pictures with captions")
+        self.files = tuple(
+            sorted(
+                file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+            )
+        )
+        if not self.files:
+            raise ValueError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
+        self.captions = tuple(self._caption(file) for file in self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def load(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Pictures uint8 [n, size, size, 3] and their n captions; ValueError for an unreadable picture."""
+        images = np.empty((len(indices), self.size, self.size, 3), np.uint8)
+        for row, index in enumerate(indices):
+            images[row] = self._picture(self.files[index])
+        return images, [self.captions[index] for index in indices]
+
+    def attributes(self, indices: Sequence[int]) -> np.ndarray:
+        """Value index of each caption in `vocabulary()`, int32 [n, 1]."""
+        values = {value: row for row, value in enumerate(sorted(set(self.captions)))}
+        return np.array([[values[self.captions[index]]] for index in indices], dtype=np.int32).reshape(-1, 1)
+
+    def vocabulary(self) -> Vocabulary:
+        """One attribute, "caption", whose values are the distinct captions; a prompt is one of them.
+
+        Raises ValueError above `MAX_CAPTIONS` distinct captions: free text needs a text encoder.
+        """
+        values = tuple(sorted(set(self.captions)))
+        if len(values) > MAX_CAPTIONS:
+            raise ValueError(
+                f"{self.path}: {len(values)} different captions; expected at most {MAX_CAPTIONS}, "
+                "each of many pictures"
+            )
+        return Vocabulary(
+            attributes={"caption": values}, words={value: ("caption", value) for value in values}
+        )
+
+    def _caption(self, file: Path) -> str:
+        text = file.with_suffix(".txt")
+        if text.is_file():
+            caption = text.read_text(encoding="utf-8")
+        elif file.parent != self.path:
+            caption = file.parent.name
+        else:
+            raise ValueError(
+                f"{file}: no caption; expected {text.name} beside it or a class folder around it"
+            )
+        caption = " ".join(Vocabulary.tokens(caption))
+        if not caption:
+            raise ValueError(f"{file}: empty caption; expected at least one word in {text.name}")
+        return caption
+
+    def _picture(self, file: Path) -> np.ndarray:
+        try:
+            with Image.open(file) as picture:
+                upright = ImageOps.exif_transpose(picture).convert("RGB")
+        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(f"{file}: not a readable picture ({reason}); remove or replace it") from error
+        fitted = ImageOps.fit(upright, (self.size, self.size), Image.Resampling.LANCZOS)
+        return np.asarray(fitted, dtype=np.uint8)

@@ -1,0 +1,85 @@
+"""Landscapes: seeded, addressable by index, and visibly different for different attributes."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lantern_jax.data.landscapes import ATTRIBUTES, Scene, caption, render, render_batch, sample_scene
+from lantern_jax.data.prompts import parse_prompt
+
+
+def test_batch_is_addressable_by_index():
+    images, attributes = render_batch(3, [5, 0, 7])
+    assert images.shape == (3, 128, 128, 3) and images.dtype == np.uint8
+    assert attributes.shape == (3, 4) and attributes.dtype == np.int32
+    again, same = render_batch(3, range(7, 8))
+    np.testing.assert_array_equal(again[0], images[2])
+    np.testing.assert_array_equal(same[0], attributes[2])
+    assert (render_batch(4, [5])[0][0] != images[0]).any()
+    assert tuple(attributes[1]) == sample_scene(3, 0).attributes
+
+
+def test_attributes_are_uniform_and_independent_of_rendering():
+    drawn = np.array([sample_scene(0, index).attributes for index in range(2000)])
+    for column, values in enumerate(ATTRIBUTES.values()):
+        share = np.bincount(drawn[:, column], minlength=len(values)) / len(drawn)
+        np.testing.assert_allclose(share, 1 / len(values), atol=0.04)
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_small_picture_is_the_average_of_the_large_one(size):
+    scene = sample_scene(1, 2)
+    block = 128 // size
+    large = render(scene).astype(np.float32).reshape(size, block, size, block, 3).mean((1, 3))
+    assert np.abs(render(scene, size) - large).max() <= 1.0
+
+
+def test_every_combination_paints_without_warnings():
+    for row, values in enumerate(itertools.product(*ATTRIBUTES.values())):
+        if row % 5 == 0:
+            image = render(Scene(*values, key=(1, row)), 64)
+            assert 3 < image.mean() < 252 and image.std() > 4, values
+
+
+def test_same_attributes_give_different_pictures():
+    first, second = (render(Scene("noon", "hills", "clear", "lake", (0, index))) for index in (0, 1))
+    assert np.abs(first.astype(int) - second).mean() > 8
+
+
+@pytest.mark.parametrize("name", list(ATTRIBUTES))
+def test_values_are_told_apart_by_a_nearest_mean(name):
+    """Held-out thumbnails are classified far above chance, so each attribute shows in the picture."""
+    values = ATTRIBUTES[name]
+    base = {"time": "noon", "terrain": "mountains", "weather": "clear", "water": "none"}
+
+    def thumbnails(value, start):
+        scenes = (Scene(**{**base, name: value}, key=(8, start + row)) for row in range(10))
+        return np.stack([render(scene, 16).astype(np.float32).ravel() for scene in scenes])
+
+    means = np.stack([thumbnails(value, 0).mean(0) for value in values])
+    right = 0
+    for row, value in enumerate(values):
+        away = np.linalg.norm(thumbnails(value, 100)[:, None] - means[None], axis=-1)
+        right += (away.argmin(1) == row).sum()
+    assert right / (10 * len(values)) >= 0.75
+
+
+def test_caption_names_all_attributes():
+    for attributes in itertools.product(*(range(len(values)) for values in ATTRIBUTES.values())):
+        expected = tuple(
+            -1 if name == "water" and index == 0 else index for name, index in zip(ATTRIBUTES, attributes)
+        )
+        assert parse_prompt(caption(attributes)) == expected
+    assert caption((2, 0, 3, 1)) == "snowy mountains at dusk by a lake"
+
+
+@pytest.mark.parametrize("size", [0, -64, 100, 256])
+def test_size_must_divide_the_canvas(size):
+    with pytest.raises(ValueError, match=f"size {size}: expected a divisor of 128"):
+        render(sample_scene(0, 0), size)
+
+
+def test_unknown_value_is_an_error():
+    with pytest.raises(ValueError, match="terrain is 'city'; expected one of mountains"):
+        Scene("noon", "city", "clear", "none")
