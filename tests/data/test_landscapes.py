@@ -68,7 +68,8 @@ def test_values_are_told_apart_by_a_nearest_mean(name):
 def test_caption_names_all_attributes():
     for attributes in itertools.product(*(range(len(values)) for values in ATTRIBUTES.values())):
         expected = tuple(
-            -1 if name == "water" and index == 0 else index for name, index in zip(ATTRIBUTES, attributes)
+            -1 if name == "water" and index == 0 else index
+            for name, index in zip(ATTRIBUTES, attributes, strict=True)
         )
         assert parse_prompt(caption(attributes)) == expected
     assert caption((2, 0, 3, 1)) == "snowy mountains at dusk by a lake"

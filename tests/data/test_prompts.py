@@ -9,24 +9,32 @@ from lantern_jax.data.landscapes import ATTRIBUTES
 from lantern_jax.data.prompts import LANDSCAPES, Vocabulary, parse_prompt
 
 
+def _all(*values):
+    return dict(zip(ATTRIBUTES, values, strict=True))
+
+
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("snowy mountains at dusk by a calm lake", {"time": "dusk", "terrain": "mountains", "weather": "snowy", "water": "lake"}),
-        ("A misty, green HILL beside the ocean at sunrise!", {"time": "dawn", "terrain": "hills", "weather": "foggy", "water": "sea"}),
+        ("snowy mountains at dusk by a calm lake", _all("dusk", "mountains", "snowy", "lake")),
+        ("A misty, green HILL by the ocean: sunrise!", _all("dawn", "hills", "foggy", "sea")),
+        ("a blue lake under blue skies", {"weather": "clear", "water": "lake"}),
         ("mountain range under clouds", {"terrain": "mountains", "weather": "cloudy"}),
         ("snow-capped peaks", {"terrain": "mountains", "weather": "snowy"}),
         ("night", {"time": "night"}),
         ("dry desert, deserts and dunes", {"terrain": "desert", "water": "none"}),
         ("green woods with a stream at sunset", {"terrain": "forest", "water": "river", "time": "dusk"}),
     ],
-)  # fmt: skip
+)
 def test_prompts_name_attributes(prompt, expected):
     assert LANDSCAPES.labels(parse_prompt(prompt)) == expected
 
 
 def test_words_of_the_specification_are_known():
-    words = "snowy mountain mountains hill hills range desert sea forest lake dawn noon dusk night clear cloudy clouds foggy"
+    words = (
+        "snowy mountain mountains hill hills range desert sea forest lake dawn noon dusk night clear cloudy "
+    )
+    words += "clouds foggy"
     for word in words.split():
         assert sum(index >= 0 for index in parse_prompt(word)) == 1
     for word in ("calm", "green", "a", "with", "and"):
