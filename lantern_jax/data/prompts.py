@@ -196,8 +196,8 @@ _SYNONYMS = {
 _IGNORED = (
     "a an the of at in on by with and or under over above below near beside behind before during around "
     "between among through along to from its their this that there is are it beneath beyond next "
-    "into onto one some green blue rolling capped covered sky skies water waters calm quiet still peaceful beautiful "
-    "landscape landscapes scene scenery view picture painting image photo"
+    "into onto one some green blue rolling capped covered sky skies water waters calm quiet still "
+    "peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
 )
 
 LANDSCAPES = Vocabulary(
