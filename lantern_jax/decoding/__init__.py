@@ -1,0 +1,1 @@
+"""Speculative decoding: sampling, draft trees, acceptance rules, verification and the decoding loops."""

@@ -1,0 +1,63 @@
+"""Nearest neighbours in a codebook, made once when a checkpoint is converted or trained.
+
+Axes: V codes, C channels, K neighbours.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+_BLOCK_ELEMENTS = 1 << 19
+
+
+def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False) -> Int[Array, "V {k}"]:
+    """The ``k`` codes nearest to every code, nearest first: int32 [V, k].
+
+    Euclidean distance, the code itself left out, ties to the lowest id. Works block by block: never a V x V
+    array. The differences are squared and summed directly, as |a|^2 - 2ab + |b|^2 would lose the order of
+    near neighbours in float32.
+
+    Args:
+        codebook: the codes as the decoder sees them.
+        k: how many, 0 <= k < V.
+        normalize: scale every code to length 1 first (LlamaGen's decoder does).
+
+    Raises:
+        ValueError: k is outside its range or the codebook is not a matrix.
+    """
+    if codebook.ndim != 2:
+        raise ValueError(f"the codebook has shape {tuple(codebook.shape)}: give codes x channels")
+    size = codebook.shape[0]
+    if not 0 <= k < size:
+        raise ValueError(f"k = {k} neighbours do not exist among {size} codes: give 0 <= k < {size}")
+    codes = jnp.asarray(codebook, jnp.float32)
+    if normalize:
+        codes = codes / jnp.maximum(jnp.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
+    if k == 0:
+        return jnp.zeros((size, 0), jnp.int32)
+    return _nearest(codes, k)
+
+
+@partial(jax.jit, static_argnames="k")
+def _nearest(codes: Float[Array, "V C"], k: int) -> Int[Array, "V {k}"]:
+    size, channels = codes.shape
+    block = max(1, min(size, _BLOCK_ELEMENTS // size))
+    columns = codes.T
+
+    def rows_of(start):
+        ids = jnp.minimum(start + jnp.arange(block, dtype=jnp.int32), size - 1)
+        rows = codes[ids]
+
+        def add_channel(channel, total):
+            difference = rows[:, channel][:, None] - columns[channel][None, :]
+            return total + difference * difference
+
+        squared = lax.fori_loop(0, channels, add_channel, jnp.zeros((block, size), jnp.float32))
+        itself = ids[:, None] == jnp.arange(size, dtype=jnp.int32)[None, :]
+        return lax.top_k(-jnp.where(itself, jnp.inf, squared), k)[1].astype(jnp.int32)
+
+    starts = jnp.arange(0, size, block, dtype=jnp.int32)
+    return lax.map(rows_of, starts).reshape(-1, k)[:size]

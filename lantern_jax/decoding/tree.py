@@ -1,0 +1,203 @@
+"""Draft trees with a fixed topology: frozen, hashable, everything derived once in NumPy.
+
+Axes: N nodes (root included), C children of the widest node.
+
+A tree is the set of its nodes' child-rank paths: ``(0, 2)`` is the third-best child of the root's best child.
+Node 0 is the root (the last sampled token, no path of its own); the others follow level by level, in
+lexicographic order within a level, so a level is a contiguous range of ids and, within it, id order is
+depth-first order.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """A static draft tree; hash and equality are those of its sorted ``paths``.
+
+    Args:
+        paths: child-rank paths of all nodes but the root, in any order. Every prefix of a path must be a path
+            too; ranks may have gaps (``(0,), (2,)``: the best and the third-best child).
+
+    Raises:
+        ValueError: an empty, repeated, negative, fractional or orphaned path.
+    """
+
+    paths: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "paths", _checked_paths(self.paths))
+
+    @classmethod
+    def from_paths(cls, paths) -> "DraftTree":
+        """Builds a tree from any iterable of paths (lists, as read from JSON, are fine)."""
+        return cls(paths)
+
+    @classmethod
+    def empty(cls) -> "DraftTree":
+        """The root alone: a round is then one step of plain decoding."""
+        return cls(())
+
+    @classmethod
+    def chain(cls, depth: int) -> "DraftTree":
+        """A single path of ``depth`` best children."""
+        if depth < 0:
+            raise ValueError(f"chain depth {depth} is negative: give 0 or more")
+        return cls(tuple((0,) * length for length in range(1, depth + 1)))
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return len(self.paths) + 1
+
+    @property
+    def max_depth(self) -> int:
+        """Depth of the deepest node; 0 for the root alone."""
+        return len(self.paths[-1]) if self.paths else 0
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        """int32 [N], 0 for the root."""
+        return _frozen([0, *(len(path) for path in self.paths)])
+
+    @cached_property
+    def parents(self) -> np.ndarray:
+        """int32 [N], -1 for the root."""
+        ids = {path: node for node, path in enumerate(((), *self.paths))}
+        return _frozen([-1, *(ids[path[:-1]] for path in self.paths)])
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """int32 [N], which of its parent's drafts a node is (0 = best); 0 for the root."""
+        return _frozen([0, *(path[-1] for path in self.paths)])
+
+    @cached_property
+    def ancestors(self) -> np.ndarray:
+        """bool [N, N]: [n, m] is True when m is n or an ancestor of n: the attention mask of the block."""
+        mask = np.eye(self.num_nodes, dtype=bool)
+        for node in range(1, self.num_nodes):
+            mask[node] |= mask[self.parents[node]]
+        mask.flags.writeable = False
+        return mask
+
+    @cached_property
+    def children(self) -> np.ndarray:
+        """int32 [N, C]: ids of a node's children in rank order, padded with -1; C >= 1."""
+        lists = [np.flatnonzero(self.parents == node) for node in range(self.num_nodes)]
+        table = np.full((self.num_nodes, max(1, *(len(ids) for ids in lists), 1)), -1, np.int32)
+        for node, ids in enumerate(lists):
+            table[node, : len(ids)] = ids
+        table.flags.writeable = False
+        return table
+
+    @cached_property
+    def dfs_order(self) -> np.ndarray:
+        """int32 [N]: node ids in depth-first order, children by rank."""
+        paths = ((), *self.paths)
+        return _frozen(sorted(range(self.num_nodes), key=lambda node: paths[node]))
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Node ids by depth, from the root's level on; each a contiguous range."""
+        depths = range(self.max_depth + 1)
+        return tuple(tuple(int(node) for node in np.flatnonzero(self.depth == depth)) for depth in depths)
+
+    @cached_property
+    def internal(self) -> tuple[int, ...]:
+        """Ids of the nodes that have children, in node order: the rows that drafting fills."""
+        return tuple(int(node) for node in np.flatnonzero(self.children[:, 0] >= 0))
+
+    @cached_property
+    def internal_levels(self) -> tuple[tuple[int, ...], ...]:
+        """``internal`` by depth, one tuple for each of the max_depth levels that have children."""
+        inner = set(self.internal)
+        return tuple(
+            tuple(node for node in level if node in inner) for level in self.levels[: self.max_depth]
+        )
+
+    @cached_property
+    def internal_index(self) -> np.ndarray:
+        """int32 [N]: place of a node in ``internal``, -1 for leaves."""
+        index = np.full(self.num_nodes, -1, np.int32)
+        index[list(self.internal)] = np.arange(len(self.internal))
+        index.flags.writeable = False
+        return index
+
+    @property
+    def max_rank(self) -> int:
+        """Largest child rank: drafting needs the best max_rank + 1 codes of a node; -1 for the root alone."""
+        return max((path[-1] for path in self.paths), default=-1)
+
+    @property
+    def has_rank_gaps(self) -> bool:
+        """Whether some node's children are not exactly ranks 0, 1, 2, ..."""
+        known = set(self.paths)
+        return any(path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known for path in self.paths)
+
+
+def tree_names() -> tuple[str, ...]:
+    """Names of the trees shipped with the package."""
+    return tuple(_shipped())
+
+
+def named_tree(name: str) -> DraftTree:
+    """The shipped tree ``name``; ValueError lists the names there are."""
+    trees = _shipped()
+    if name not in trees:
+        raise ValueError(f"unknown tree {name!r}: choose one of {', '.join(trees)}")
+    return DraftTree.from_paths(trees[name])
+
+
+def load_tree(file: str | Path) -> DraftTree:
+    """Reads a tree from a JSON file that holds a list of child-rank paths.
+
+    Raises:
+        ValueError: the file is missing, is not JSON, or does not hold a valid tree.
+    """
+    try:
+        paths = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read a tree from {file}: expected a JSON list of paths ({error})") from None
+    return DraftTree.from_paths(paths)
+
+
+def _shipped() -> dict[str, list[list[int]]]:
+    return json.loads(resources.files(__package__).joinpath("trees.json").read_text(encoding="utf-8"))
+
+
+def _frozen(values) -> np.ndarray:
+    array = np.asarray(values, np.int32)
+    array.flags.writeable = False
+    return array
+
+
+def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
+    advice = "give lists of child ranks such as [0], [1], [0, 0]"
+    try:
+        paths = [tuple(path) for path in paths]
+    except TypeError:
+        raise ValueError(f"the tree is not a list of paths: {advice}") from None
+    known = set()
+    for path in paths:
+        if not path:
+            raise ValueError(f"the tree holds an empty path: leave the root out and {advice}")
+        if not all(
+            isinstance(rank, int | np.integer) and not isinstance(rank, bool) and rank >= 0 for rank in path
+        ):
+            raise ValueError(f"tree path {list(path)} holds something else than ranks >= 0: {advice}")
+        if path in known:
+            raise ValueError(f"tree path {list(path)} appears twice: give every node once")
+        known.add(path)
+    for path in paths:
+        if len(path) > 1 and path[:-1] not in known:
+            raise ValueError(f"tree path {list(path)} has no parent: add {list(path[:-1])}")
+    ordered = sorted(
+        (tuple(int(rank) for rank in path) for path in paths), key=lambda path: (len(path), path)
+    )
+    return tuple(ordered)
