@@ -1,0 +1,82 @@
+"""The key-value cache: committed tokens only, each sequence at its own length.
+
+Axes: G guidance rows, B batch, H heads, S slots (prefix first, then tokens), E head width, N block nodes,
+L path length, P prefix length.
+"""
+
+import flax.struct
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+# Keys and values of one layer's block, each [G, B, H, N, E].
+Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]
+
+
+@flax.struct.dataclass
+class KVCache:
+    """Keys and values of everything committed.
+
+    Attributes:
+        layers: for each layer its keys and values, separate arrays [G, B, H, S, E]: head-major, so that appending
+            rows is an in-place write inside a loop.
+        prefix_mask: bool [G, B, P], which prefix slots hold something.
+        length: int32 [B], tokens committed after the prefix.
+        guidance: float32 [B], the scale the logits are guided with.
+    """
+
+    layers: Block
+    prefix_mask: Bool[Array, "G B P"]
+    length: Int[Array, " B"]
+    guidance: Float[Array, " B"]
+
+    @property
+    def mask(self) -> Bool[Array, "G B 1 S"]:
+        """Which slots hold committed keys, as an attention mask for any number of queries."""
+        rows, batch, prefix = self.prefix_mask.shape
+        slots = jnp.arange(self.layers[0][0].shape[-2] - prefix, dtype=jnp.int32)
+        tokens = jnp.broadcast_to(slots[None, None] < self.length[None, :, None], (rows, batch, slots.size))
+        return jnp.concatenate([self.prefix_mask, tokens], axis=-1)[:, :, None, :]
+
+
+def new_cache(
+    prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"], slots: int
+) -> KVCache:
+    """A cache that holds the prefix's keys and values and has room for ``slots`` tokens."""
+    batch = prefix_mask.shape[1]
+    padding = [(0, 0)] * 3 + [(0, slots), (0, 0)]
+    layers = tuple((jnp.pad(keys, padding), jnp.pad(values, padding)) for keys, values in prefix)
+    return KVCache(layers, prefix_mask, jnp.zeros(batch, jnp.int32), guidance)
+
+
+def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Array, " B"]) -> KVCache:
+    """Appends the first ``count`` nodes of each sequence's path; the cache must have L free slots.
+
+    All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, and the next
+    round overwrites them.
+    """
+    start = cache.prefix_mask.shape[-1] + cache.length
+
+    def append(slots, rows):
+        rows = jnp.take_along_axis(rows, path[None, :, None, :, None], axis=3)
+        return write_rows(slots, rows, start)
+
+    layers = tuple(
+        (append(keys, new_keys), append(values, new_values))
+        for (keys, values), (new_keys, new_values) in zip(cache.layers, block, strict=True)
+    )
+    return cache.replace(layers=layers, length=cache.length + count)
+
+
+def write_rows(
+    slots: Float[Array, "G B H S E"], rows: Float[Array, "G B H L E"], start: Int[Array, " B"]
+) -> Float[Array, "G B H S E"]:
+    """Writes L rows into each sequence's slots from its own ``start``, in place where the compiler may."""
+    rows = rows.astype(slots.dtype)
+    if slots.shape[1] == 1:
+        return lax.dynamic_update_slice_in_dim(slots, rows, start[0], axis=3)
+    batch, length = rows.shape[1], rows.shape[3]
+    where = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+    which = jnp.arange(batch, dtype=jnp.int32)[:, None]
+    rows = jnp.transpose(rows, (1, 3, 0, 2, 4))
+    return slots.at[:, which, :, where].set(rows, mode="promise_in_bounds", unique_indices=True)

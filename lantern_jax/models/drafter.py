@@ -1,0 +1,189 @@
+"""The EAGLE-style drafter (arXiv 2401.15077, as released with LANTERN): one layer that predicts features.
+
+The drafter's sequence is the target's, shifted by one: position j holds the target's feature of position j and
+the token at j + 1, and predicts the feature of position j + 1. The target's own head turns features into logits.
+
+Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M nodes of a level, X expanded nodes
+(root excluded), S cache slots, D width, V codes, E head width.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import flax.linen as nn
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
+from lantern_jax.decoding.protocols import Drafter
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """A drafter for a LlamaGen target.
+
+    Attributes:
+        dim: D, the target's; heads and feed-forward width are the drafter's own.
+        vocab_size, grid: those of the target.
+        prefix_length: P of the target. The first P - 1 positions are prefix (rotary factors zero), position
+            P - 1 + g belongs to grid cell g.
+    """
+
+    dim: int
+    num_heads: int
+    hidden_dim: int
+    vocab_size: int = 16384
+    grid: int = 16
+    prefix_length: int = 120
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+
+    @property
+    def transformer(self) -> TransformerConfig:
+        return TransformerConfig(
+            self.dim, 1, self.num_heads, self.hidden_dim, self.norm_eps, input_norm=False, final_norm=False
+        )
+
+
+class DrafterModel(nn.Module):
+    """Parameters: tokens (its own table), fc, transformer/layer_0 (no input norm, no final norm).
+
+    Call:
+        features: [..., N, D], of the position before each token.
+        tokens: int32 [..., N].
+        rotary, mask, past, past_masks: as in Transformer.
+
+    Returns:
+        predicted features [..., N, D] and the new keys and values.
+    """
+
+    config: DrafterConfig
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
+        config = self.config
+        init = nn.initializers.normal(0.02)
+        embed = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init, name="tokens")
+        x = jnp.concatenate([embed(tokens), features.astype(self.dtype)], axis=-1)
+        x = nn.Dense(config.dim, dtype=self.dtype, param_dtype=self.param_dtype, name="fc")(x)
+        transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
+        return transformer(x, rotary, mask, past, past_masks)
+
+
+def sequence_rotary(config: DrafterConfig) -> Float[np.ndarray, "P-1+T E/2 2"]:
+    """Rotation factors of the drafter's whole sequence: zero on the prefix, then those of each cell."""
+    cells = grid_rotary(config.grid, config.transformer.head_dim, config.rope_base)
+    return np.concatenate([np.zeros((config.prefix_length - 1, *cells.shape[1:]), np.float32), cells])
+
+
+@flax.struct.dataclass
+class DrafterState:
+    """What the drafter remembers of the committed tokens, and the nodes expanded in this round.
+
+    Attributes:
+        cache: keys and values of absorbed positions; ``length`` counts absorbed tokens.
+        features: [G, B, 1 + X, D], predicted features: the root's, then each expanded node's.
+        nodes: keys and values [G, B, H, X, E] of the expanded nodes.
+        ancestors: bool [B, 1 + X, X], which expanded nodes each node sees (the root none).
+        depth: int32 [B, 1 + X], below the root.
+    """
+
+    cache: KVCache
+    features: Float[Array, "G B 1+X D"]
+    nodes: tuple[Float[Array, "G B H X E"], Float[Array, "G B H X E"]]
+    ancestors: Bool[Array, "B 1+X X"]
+    depth: Int[Array, "B 1+X"]
+
+
+@lru_cache(maxsize=None)
+def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
+    """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``."""
+    model = DrafterModel(config, dtype)
+    rotary = sequence_rotary(config)[config.prefix_length - 1 :]
+
+    def cell_rotary(cells):
+        return jnp.asarray(rotary)[jnp.clip(cells, 0, len(rotary) - 1)][None]
+
+    def guided_logits(params, state, features):
+        head = params["head"].astype(dtype)
+        logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
+        return apply_guidance(logits, state.cache.guidance)
+
+    def init(params, prefix, slots):
+        rows, batch, length = prefix.tokens.shape
+        valid = prefix.mask[:, :, :-1]
+        eye, causal = np.eye(length - 1, dtype=bool), np.tril(np.ones((length - 1, length - 1), bool))
+        mask = (causal[None, None] & valid[:, :, None]) | eye[None, None]
+        factors = jnp.asarray(sequence_rotary(config)[: length - 1])[None, None]
+        features, block = model.apply(
+            params["drafter"], prefix.features[:, :, :-1], prefix.tokens[:, :, 1:], factors, mask
+        )
+        cache = new_cache(block, valid, prefix.guidance, slots)
+        return _unexpanded(cache, jnp.zeros((rows, batch, 1, config.dim), features.dtype))
+
+    def absorb(params, state, features, tokens, count):
+        cache = state.cache
+        rows, batch, length = features.shape[:3]
+        cells = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+        causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
+        tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
+        predicted, (block,) = model.apply(
+            params["drafter"], features, tokens, cell_rotary(cells), causal, (cache.layers,), (cache.mask,)
+        )
+        start = config.prefix_length - 1 + cache.length
+        layer = tuple(
+            write_rows(slots, new, start) for slots, new in zip(cache.layers[0], block, strict=True)
+        )
+        last = jnp.maximum(count - 1, 0)[None, :, None, None]
+        root = jnp.take_along_axis(predicted, last, axis=2)
+        state = _unexpanded(cache.replace(layers=(layer,), length=cache.length + count), root)
+        return state, guided_logits(params, state, root)[:, 0]
+
+    def expand(params, state, tokens, parents):
+        rows, batch = state.features.shape[:2]
+        nodes = tokens.shape[1]
+        parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
+        features = jnp.take_along_axis(state.features, parents[None, :, :, None], axis=2)
+        depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
+        seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
+        itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
+        # The root is the last absorbed token, at cell length - 1.
+        cells = state.cache.length[:, None] - 1 + depth
+        predicted, (block,) = model.apply(
+            params["drafter"],
+            features,
+            jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
+            cell_rotary(cells),
+            itself[None],
+            (state.cache.layers, (state.nodes,)),
+            (state.cache.mask, seen[None]),
+        )
+        older = jnp.pad(state.ancestors, ((0, 0), (0, 0), (0, nodes)))
+        newer = jnp.concatenate([seen, itself], axis=-1)
+        grown = state.replace(
+            features=jnp.concatenate([state.features, predicted], axis=2),
+            nodes=tuple(jnp.concatenate(pair, axis=3) for pair in zip(state.nodes, block, strict=True)),
+            ancestors=jnp.concatenate([older, newer], axis=1),
+            depth=jnp.concatenate([state.depth, depth], axis=1),
+        )
+        return grown, guided_logits(params, state, predicted)
+
+    return Drafter(init, absorb, expand)
+
+
+def _unexpanded(cache: KVCache, root: Float[Array, "G B 1 D"]) -> DrafterState:
+    keys, values = cache.layers[0]
+    batch = root.shape[1]
+    return DrafterState(
+        cache=cache,
+        features=root,
+        nodes=(keys[..., :0, :], values[..., :0, :]),
+        ancestors=jnp.zeros((batch, 1, 0), bool),
+        depth=jnp.zeros((batch, 1), jnp.int32),
+    )

@@ -1,0 +1,287 @@
+"""LlamaGen's GPT (arXiv 2406.06525): class- or caption-conditional, and the target record made of it.
+
+Axes: G guidance rows, B batch, P prefix, N nodes, T tokens of a picture, V codes, D width, C label slots,
+F caption feature width, E head width.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import flax.linen as nn
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding import cache as kv_cache
+from lantern_jax.decoding.protocols import Prefix, Target
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary
+
+
+@dataclass(frozen=True)
+class LlamaGenConfig:
+    """A LlamaGen GPT.
+
+    Attributes:
+        dim, num_layers, num_heads, vocab_size: D, layers, heads, V.
+        grid: cells a side; T = grid * grid.
+        hidden_dim: feed-forward width; None is LlamaGen's rule, 8/3 D rounded up to a multiple of 256.
+        num_labels: rows of the label table when conditioning is on labels (class-conditional: classes + 1, the
+            last one unconditional); 0 when it is on captions.
+        label_slots: prefix length P under label conditioning (1 for a class, one an attribute for the demo).
+        caption_dim: F, width of the text encoder's features; 0 when conditioning is on labels.
+        caption_length: P under caption conditioning.
+        qk_norm: norm of queries and keys (the demo; not in the published models).
+        rotate_prefix: False is the published quirk, cosine = sine = 0 at prefix positions, so every attention
+            logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
+    """
+
+    dim: int
+    num_layers: int
+    num_heads: int
+    vocab_size: int = 16384
+    grid: int = 16
+    hidden_dim: int | None = None
+    num_labels: int = 0
+    label_slots: int = 1
+    caption_dim: int = 0
+    caption_length: int = 120
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    qk_norm: bool = False
+    rotate_prefix: bool = False
+
+    def __post_init__(self):
+        if bool(self.num_labels) == bool(self.caption_dim):
+            raise ValueError(
+                f"num_labels {self.num_labels} and caption_dim {self.caption_dim}: exactly one must be positive"
+            )
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid * self.grid
+
+    @property
+    def prefix_length(self) -> int:
+        return self.label_slots if self.num_labels else self.caption_length
+
+    @property
+    def transformer(self) -> TransformerConfig:
+        hidden = self.hidden_dim or feed_forward_width(self.dim)
+        return TransformerConfig(
+            self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, self.qk_norm
+        )
+
+
+def feed_forward_width(dim: int, multiple_of: int = 256) -> int:
+    """LlamaGen's F: two thirds of 4 D, rounded up to a multiple."""
+    return -(-int(8 * dim / 3) // multiple_of) * multiple_of
+
+
+# Published sizes (LlamaGen, table 1): layers, heads, D.
+SIZES = {
+    "B": (12, 12, 768),
+    "L": (24, 16, 1024),
+    "XL": (36, 20, 1280),
+    "XXL": (48, 24, 1536),
+    "XXXL": (48, 40, 2560),
+    "1B": (22, 32, 2048),
+    "3B": (24, 32, 3200),
+    "7B": (32, 32, 4096),
+}
+IMAGENET_CLASSES = 1000
+T5_XL_DIM = 2048
+
+
+def published_config(size: str, conditioning: str = "class", grid: int = 16) -> LlamaGenConfig:
+    """The config of a published size.
+
+    Args:
+        size: one of B, L, XL, XXL, XXXL, 1B, 3B, 7B.
+        conditioning: "class" (ImageNet) or "caption" (Flan-T5-XL features).
+        grid: cells a side: 16 (256 px), 24 (384 px) or 32 (512 px).
+
+    Raises:
+        ValueError: an unknown size or conditioning.
+    """
+    if size not in SIZES:
+        raise ValueError(f"unknown LlamaGen size {size!r}: choose one of {', '.join(SIZES)}")
+    if conditioning not in ("class", "caption"):
+        raise ValueError(f"unknown conditioning {conditioning!r}: choose class or caption")
+    layers, heads, dim = SIZES[size]
+    labels, width = (IMAGENET_CLASSES + 1, 0) if conditioning == "class" else (0, T5_XL_DIM)
+    return LlamaGenConfig(dim, layers, heads, grid=grid, num_labels=labels, caption_dim=width)
+
+
+@flax.struct.dataclass
+class CaptionConditioning:
+    """Caption features, left-padded.
+
+    Attributes:
+        features: [..., P, F] from the text encoder, zeros at padding.
+        mask: bool [..., P], False at padding. An unconditional row keeps the mask of its conditional row.
+        unconditional: bool [...], rows whose features are replaced by the learned unconditional ones.
+    """
+
+    features: Float[Array, "*rows P F"]
+    mask: Bool[Array, "*rows P"]
+    unconditional: Bool[Array, "*rows"]
+
+
+# Label ids of each slot, or caption features.
+Conditioning = Int[Array, "*rows C"] | CaptionConditioning
+
+
+class LlamaGen(nn.Module):
+    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied)."""
+
+    config: LlamaGenConfig
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        config = self.config
+        init = nn.initializers.normal(0.02)
+        if config.num_labels:
+            self.labels = nn.Embed(config.num_labels, config.dim, self.dtype, self.param_dtype, init)
+        else:
+            self.caption = CaptionProjection(config, self.dtype, self.param_dtype)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
+        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
+        self.head = nn.Dense(
+            config.vocab_size,
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=init,
+        )
+
+    def embed_prefix(self, conditioning: Conditioning):
+        """Embeddings [..., P, D] and validity mask [..., P] of the conditioning."""
+        if self.config.num_labels:
+            return self.labels(conditioning), jnp.ones(conditioning.shape, bool)
+        return self.caption(conditioning), conditioning.mask
+
+    def prefix_rotary(self) -> Float[np.ndarray, "P E/2 2"]:
+        """Rotation factors of the prefix: zero in the published models."""
+        rotary = np.zeros((self.config.prefix_length, self.config.transformer.head_dim // 2, 2), np.float32)
+        rotary[..., 0] = float(self.config.rotate_prefix)
+        return rotary
+
+    def grid_rotary(self) -> Float[np.ndarray, "T E/2 2"]:
+        return grid_rotary(self.config.grid, self.config.transformer.head_dim, self.config.rope_base)
+
+    def prefill(self, conditioning: Conditioning):
+        """Runs the prefix: features [..., P, D], logits [..., V] of the first cell, block, mask [..., P]."""
+        x, valid = self.embed_prefix(conditioning)
+        leading = (None,) * (valid.ndim - 1)
+        length = self.config.prefix_length
+        causal = np.tril(np.ones((length, length), bool))[leading]
+        # A padded row would see nothing at all: every position keeps seeing itself.
+        mask = (causal & valid[..., None, :]) | np.eye(length, dtype=bool)[leading]
+        features, block = self.transformer(x, jnp.asarray(self.prefix_rotary())[leading], mask)
+        return features, self.logits(features[..., -1, :]), block, valid
+
+    def extend(self, tokens, positions, mask, cache: kv_cache.KVCache):
+        """New cells on top of a cache: features [G, B, N, D] and block.
+
+        Args: tokens int32 [B, N]; positions int32 [B or 1, N], their cells; mask bool [1, B or 1, N, N].
+        """
+        rows, batch = cache.prefix_mask.shape[:2]
+        x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
+        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(positions, 0, self.config.num_tokens - 1)]
+        return self.transformer(x, rotary[None], mask, (cache.layers,), (cache.mask,))
+
+    def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
+        """The head's logits in float32."""
+        return self.head(features).astype(jnp.float32)
+
+    def __call__(self, conditioning: Conditioning, tokens: Int[Array, "B T"]):
+        """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each cell."""
+        prefix, valid = self.embed_prefix(conditioning)
+        x = jnp.concatenate([prefix, self.tokens(tokens[:, :-1])], axis=1)
+        length = x.shape[1]
+        valid = jnp.pad(valid, ((0, 0), (0, tokens.shape[1] - 1)), constant_values=True)
+        causal = np.tril(np.ones((length, length), bool))[None]
+        mask = (causal & valid[:, None, :]) | np.eye(length, dtype=bool)[None]
+        rotary = np.concatenate([self.prefix_rotary(), self.grid_rotary()[: tokens.shape[1] - 1]])
+        features, _ = self.transformer(x, jnp.asarray(rotary)[None], mask)
+        features = features[:, self.config.prefix_length - 1 :]
+        return features, self.logits(features)
+
+
+class CaptionProjection(nn.Module):
+    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; unconditional rows use learned features."""
+
+    config: LlamaGenConfig
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, conditioning: CaptionConditioning) -> Float[Array, "*rows P D"]:
+        config = self.config
+        shape = (config.caption_length, config.caption_dim)
+        init = nn.initializers.normal(shape[1] ** -0.5)
+        unconditional = self.param("unconditional", init, shape, self.param_dtype)
+        features = conditioning.features.astype(self.dtype)
+        unconditional = jnp.broadcast_to(unconditional.astype(self.dtype), features.shape)
+        x = jnp.where(conditioning.unconditional[..., None, None], unconditional, features)
+
+        def dense(name):
+            return nn.Dense(
+                config.dim, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name=name
+            )
+
+        return dense("fc2")(nn.gelu(dense("fc1")(x), approximate=True))
+
+
+@lru_cache(maxsize=None)
+def llamagen_target(config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32) -> Target:
+    """The target record of a LlamaGen GPT; conditioning leaves are [G, B, ...].
+
+    The same config and dtype return the same record, so compiled programs are reused.
+    """
+    model = LlamaGen(config, dtype)
+
+    def prefill(params, conditioning, guidance, slots):
+        features, logits, block, valid = model.apply(params, conditioning, method="prefill")
+        cache = kv_cache.new_cache(block, valid, guidance, slots)
+        positions = jnp.broadcast_to(
+            jnp.arange(config.prefix_length, dtype=jnp.int32)[None, None], valid.shape
+        )
+        prefix = Prefix(features, jnp.zeros(valid.shape, jnp.int32), valid, positions, guidance)
+        return cache, apply_guidance(logits, guidance), prefix
+
+    def score(params, cache, tokens, depth, ancestors):
+        depth = jnp.asarray(depth, jnp.int32)
+        depth = depth[None] if depth.ndim == 1 else depth
+        ancestors = jnp.asarray(ancestors)
+        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
+        features, block = model.apply(
+            params, tokens, cache.length[:, None] + depth, ancestors[None], cache, method="extend"
+        )
+        logits = model.apply(params, features, method="logits")
+        return apply_guidance(logits, cache.guidance), features, block
+
+    return Target(prefill, score, kv_cache.commit, config.vocab_size, config.num_tokens)
+
+
+def label_conditioning(
+    labels: Int[Array, "B C"], null_labels: Int[np.ndarray, " C"], guided: bool
+) -> Int[Array, "G B C"]:
+    """Label ids with the guidance axis in front; row 1 holds the unconditional labels when guided."""
+    labels = jnp.asarray(labels, jnp.int32)
+    if not guided:
+        return labels[None]
+    return jnp.stack([labels, jnp.broadcast_to(jnp.asarray(null_labels, jnp.int32)[None], labels.shape)])
+
+
+def caption_conditioning(
+    features: Float[Array, "B P F"], mask: Bool[Array, "B P"], guided: bool
+) -> CaptionConditioning:
+    """Caption features with the guidance axis in front; row 1 is unconditional when guided."""
+    rows = 2 if guided else 1
+    unconditional = jnp.broadcast_to(jnp.arange(rows)[:, None] == 1, (rows, features.shape[0]))
+    features = jnp.broadcast_to(features[None], (rows, *features.shape))
+    return CaptionConditioning(features, jnp.broadcast_to(mask[None], (rows, *mask.shape)), unconditional)

@@ -1,0 +1,196 @@
+"""The one transformer of the library: LlamaGen targets and EAGLE-style drafters are configurations of it.
+
+Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, S cache slots,
+H heads, E head width, D model width, F feed-forward width.
+
+Attention runs over several places under one softmax: the *past* (the cache's slots, which hold committed tokens
+only; for a drafter also the nodes expanded before) and the *block* (the N new positions, which see each other
+through a mask). Joining the arrays first would copy the whole cache in every layer.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+# Keys and values of one layer, each [..., H, N or S, E].
+KeysValues = tuple[Float[Array, "*rows H N E"], Float[Array, "*rows H N E"]]
+# The same with the mask of who sees them.
+Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated SiLU, no biases).
+
+    Attributes:
+        dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
+        norm_eps: RMSNorm's epsilon; statistics are float32.
+        qk_norm: RMSNorm over each head's queries and keys, before the rotation.
+        input_norm: False drops the norm in front of the first layer's attention (EAGLE's drafter has none).
+        final_norm: False returns the last layer's output as it is (EAGLE's drafter).
+    """
+
+    dim: int
+    num_layers: int
+    num_heads: int
+    hidden_dim: int
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    input_norm: bool = True
+    final_norm: bool = True
+
+    def __post_init__(self):
+        if self.dim % self.num_heads or self.head_dim % 4:
+            raise ValueError(
+                f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+
+def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.ndarray, "T E/2 2"]:
+    """Cosines and sines of LlamaGen's 2-D rotary embedding, one row a grid cell in raster order.
+
+    The first half of the rotation pairs turns with the cell's row, the second half with its column.
+    (LlamaGen, ``precompute_freqs_cis_2d``; conditioning positions are the caller's matter.)
+    """
+    quarter = head_dim // 4
+    frequencies = base ** (-np.arange(quarter) / quarter)
+    angles = np.arange(grid)[:, None] * frequencies
+    rows = np.repeat(angles, grid, axis=0)
+    columns = np.tile(angles, (grid, 1))
+    angles = np.concatenate([rows, columns], axis=-1)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+def rotate(
+    x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
+) -> Float[Array, "*rows H N E"]:
+    """Rotates the pairs (e, e + E/2) of each head. Converters reorder interleaved checkpoints to this layout."""
+    cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
+
+
+def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array, "*rows H N E"]:
+    """Attention over several places of keys under one float32 softmax.
+
+    Args:
+        queries: rotated queries.
+        places: (keys [..., H, S, E], values [..., H, S, E], mask bool [..., N, S], True where a key is seen).
+            Every query must see a key somewhere; a place may be empty (S = 0).
+    """
+    queries = queries * np.asarray(queries.shape[-1] ** -0.5, queries.dtype)
+    scores = [
+        jnp.where(
+            mask[..., None, :, :],
+            jnp.einsum("...ne,...se->...ns", queries, keys, preferred_element_type=jnp.float32),
+            -jnp.inf,
+        )
+        for keys, _, mask in places
+    ]
+    tops = [jnp.max(part, axis=-1, keepdims=True, initial=-jnp.inf) for part in scores]
+    top = functools.reduce(jnp.maximum, tops)
+    weights = [jnp.exp(part - top) for part in scores]
+    total = sum(jnp.sum(part, axis=-1, keepdims=True) for part in weights)
+    out = sum(
+        jnp.einsum(
+            "...ns,...se->...ne", part.astype(values.dtype), values, preferred_element_type=jnp.float32
+        )
+        for part, (_, values, _) in zip(weights, places, strict=True)
+    )
+    return (out / total).astype(queries.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with float32 statistics."""
+
+    eps: float
+    param_dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        return wide.astype(x.dtype) * jnp.broadcast_to(scale.astype(x.dtype), x.shape)
+
+
+class Layer(nn.Module):
+    """One Llama layer; returns the new activations and this block's keys and values."""
+
+    config: TransformerConfig
+    input_norm: bool
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x, rotary, block_mask, past, past_masks):
+        config = self.config
+
+        def norm(name):
+            return RMSNorm(config.norm_eps, self.param_dtype, name=name)
+
+        def dense(width, name):
+            return nn.Dense(
+                width, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name=name,
+                kernel_init=nn.initializers.normal(0.02),
+            )  # fmt: skip
+
+        hidden = norm("attention_norm")(x) if self.input_norm else x
+        qkv = dense(3 * config.dim, "qkv")(hidden)
+        qkv = qkv.reshape(*x.shape[:-1], 3, config.num_heads, config.head_dim)
+        queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
+        if config.qk_norm:
+            queries, keys = norm("query_norm")(queries), norm("key_norm")(keys)
+        queries, keys = rotate(queries, rotary), rotate(keys, rotary)
+        places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
+        attended = attend(queries, *places, (keys, values, block_mask))
+        attended = jnp.swapaxes(attended, -2, -3).reshape(x.shape)
+        x = x + dense(config.dim, "out")(attended)
+
+        gate_up = dense(2 * config.hidden_dim, "gate_up")(norm("feed_forward_norm")(x))
+        gate, up = jnp.split(gate_up, 2, axis=-1)
+        x = x + dense(config.dim, "down")(nn.silu(gate) * up)
+        return x, (keys, values)
+
+
+class Transformer(nn.Module):
+    """A stack of layers over new positions, with an optional past.
+
+    Call:
+        x: [..., N, D] input embeddings.
+        rotary: float32 [..., N, E/2, 2] cosine and sine of each position.
+        block_mask: bool [..., N, N], row sees column (self included).
+        past: for each place of the past, for each layer, its keys and values [..., H, S, E].
+        past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
+
+    Returns:
+        features [..., N, D] (after the final norm, if there is one) and each layer's new keys and values.
+    """
+
+    config: TransformerConfig
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
+        block = []
+        for i in range(self.config.num_layers):
+            layer = Layer(
+                self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype, name=f"layer_{i}"
+            )
+            layer_past = [place[i] for place in past]
+            x, keys_values = layer(x, rotary, block_mask, layer_past, past_masks)
+            block.append(keys_values)
+        if self.config.final_norm:
+            x = RMSNorm(self.config.norm_eps, self.param_dtype, name="norm")(x)
+        return x, tuple(block)
