@@ -1,0 +1,79 @@
+"""Reading published tensors into a parameter tree, strictly: every name and every shape must match.
+
+A converter describes a checkpoint as a table {published name: Entry} and calls `read_tensors` once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def identity(tensor: np.ndarray) -> np.ndarray:
+    return tensor
+
+
+def transpose(tensor: np.ndarray) -> np.ndarray:
+    """PyTorch's linear weight [out, in] to a Flax kernel [in, out]."""
+    return np.ascontiguousarray(tensor.T)
+
+
+def convolution(tensor: np.ndarray) -> np.ndarray:
+    """PyTorch's 2-D convolution weight [out, in, h, w] to a Flax kernel [h, w, in, out]."""
+    return np.ascontiguousarray(tensor.transpose(2, 3, 1, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Where a published tensor goes: its path in the parameter tree, its published shape, and how its values
+    are turned.
+    """
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    transform: Callable[[np.ndarray], np.ndarray] = identity
+
+
+def describe_mismatch(
+    shapes: Mapping[str, tuple[int, ...]], table: Mapping[str, Entry], ignored: Iterable[str] = ()
+) -> str:
+    """One line naming every missing, unexpected and misshapen tensor; empty where all is right."""
+    ignored = set(ignored)
+    missing = [name for name in table if name not in shapes]
+    unexpected = [name for name in shapes if name not in table and name not in ignored]
+    misshapen = [
+        f"{name} is {list(shapes[name])}, expected {list(entry.shape)}"
+        for name, entry in table.items()
+        if name in shapes and tuple(shapes[name]) != entry.shape
+    ]
+    groups = (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
+    return "; ".join(f"{len(names)} {word}: {', '.join(names)}" for word, names in groups if names)
+
+
+def read_tensors(
+    tensors: Mapping[str, np.ndarray],
+    table: Mapping[str, Entry],
+    *,
+    what: str,
+    ignored: Iterable[str] = (),
+    dtype: Any = np.float32,
+) -> dict[str, Any]:
+    """The parameter tree, nested dicts of NumPy arrays of `dtype`, that `table` describes.
+
+    `what` names the checkpoint in errors; `ignored` are names that may be present and are not read. Raises
+    ValueError, one line that lists all missing, unexpected and misshapen tensors, before any value is
+    converted.
+    """
+    mismatch = describe_mismatch({name: tuple(np.shape(t)) for name, t in tensors.items()}, table, ignored)
+    if mismatch:
+        raise ValueError(
+            f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"
+        )
+    params: dict[str, Any] = {}
+    for name, entry in table.items():
+        parent = params
+        for part in entry.path[:-1]:
+            parent = parent.setdefault(part, {})
+        parent[entry.path[-1]] = np.asarray(entry.transform(np.asarray(tensors[name])), dtype)
+    return params

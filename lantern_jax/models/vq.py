@@ -1,0 +1,287 @@
+"""The VQ tokenizer of LlamaGen: pictures to codes and back.
+
+A convolutional encoder, a codebook of small (by default l2-normalised) codes and a convolutional decoder,
+after taming-transformers' VQGAN (arXiv 2012.09841) and LlamaGen (arXiv 2406.06525). Pictures are
+channels-last everywhere.
+
+Axis letters: B batch, H W picture height and width, h w code grid height and width (row-major where
+flattened), T = h * w tokens of a picture, V codebook size, C channels of a code.
+"""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from jaxtyping import Array, Float, Int
+
+
+@dataclasses.dataclass(frozen=True)
+class VQConfig:
+    """Sizes of a VQ tokenizer; the defaults are LlamaGen's VQ-16.
+
+    `patch` > 1 is an extension of ours: pictures are folded by space-to-depth before the encoder and unfolded
+    after the decoder, so that large pictures stay cheap. `decoder_ch` None means `ch`. `encoder_blocks` and
+    `decoder_blocks` count residual blocks a level. `level_attention` puts attention after each block of the
+    lowest-resolution level.
+    """
+
+    ch: int = 128
+    decoder_ch: int | None = None
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    z_channels: int = 256
+    codebook_size: int = 16384
+    codebook_dim: int = 8
+    l2_norm: bool = True
+    encoder_blocks: int = 2
+    decoder_blocks: int = 3
+    groups: int = 32
+    level_attention: bool = True
+    mid_attention: bool = True
+    patch: int = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "ch_mult", tuple(self.ch_mult))
+        sizes = (self.ch, self.decoder_width, self.z_channels, self.codebook_size, self.codebook_dim)
+        if not self.ch_mult or min(*sizes, *self.ch_mult, self.groups, self.patch) < 1:
+            raise ValueError(f"VQ sizes must be positive, got {self}; give at least one level and one code")
+        for width in (self.ch, self.decoder_width):
+            if any(width * m % self.groups for m in self.ch_mult):
+                raise ValueError(
+                    f"channel width {width} times {self.ch_mult} must divide into {self.groups} groups"
+                )
+
+    @property
+    def decoder_width(self) -> int:
+        return self.ch if self.decoder_ch is None else self.decoder_ch
+
+    @property
+    def downsampling(self) -> int:
+        """Picture pixels a code, along one side (f in the literature)."""
+        return self.patch * 2 ** (len(self.ch_mult) - 1)
+
+
+VQ_16 = VQConfig()
+VQ_8 = VQConfig(ch_mult=(1, 2, 2, 4))
+
+
+def conv3(features: int, name: str) -> nn.Conv:
+    return nn.Conv(features, (3, 3), padding=((1, 1), (1, 1)), name=name)
+
+
+def conv1(features: int, name: str) -> nn.Conv:
+    return nn.Conv(features, (1, 1), name=name)
+
+
+def group_norm(groups: int, name: str) -> nn.GroupNorm:
+    return nn.GroupNorm(groups, epsilon=1e-6, use_fast_variance=False, name=name)
+
+
+class ResBlock(nn.Module):
+    """norm, silu, conv, twice, plus the input (through a 1x1 convolution where the width changes)."""
+
+    features: int
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w d"]:
+        y = conv3(self.features, "conv1")(nn.silu(group_norm(self.groups, "norm1")(x)))
+        y = conv3(self.features, "conv2")(nn.silu(group_norm(self.groups, "norm2")(y)))
+        if x.shape[-1] != self.features:
+            x = conv1(self.features, "nin_shortcut")(x)
+        return x + y
+
+
+class AttnBlock(nn.Module):
+    """Single-head self-attention over all cells of a picture, plus the input."""
+
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w c"]:
+        width, height, channels = x.shape[2], x.shape[1], x.shape[3]
+        y = group_norm(self.groups, "norm")(x)
+        q, k, v = (rearrange(conv1(channels, n)(y), "B h w c -> B (h w) c") for n in ("q", "k", "v"))
+        weights = jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k) * channels**-0.5, axis=-1)
+        y = rearrange(jnp.einsum("bts,bsc->btc", weights, v), "B (h w) c -> B h w c", h=height, w=width)
+        return x + conv1(channels, "proj_out")(y)
+
+
+class Middle(nn.Module):
+    """Residual block, attention, residual block at the lowest resolution."""
+
+    features: int
+    groups: int
+    attention: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w c"]:
+        x = ResBlock(self.features, self.groups, name="0")(x)
+        if self.attention:
+            x = AttnBlock(self.groups, name="1")(x)
+        return ResBlock(self.features, self.groups, name="2")(x)
+
+
+class Level(nn.Module):
+    """The residual blocks of one resolution, each followed by attention where asked, then a change of
+    resolution.
+
+    `resample` is "down" (pad bottom and right by one, stride-2 convolution), "up" (nearest neighbour,
+    convolution) or "".
+    """
+
+    features: int
+    blocks: int
+    groups: int
+    attention: bool
+    resample: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B i j d"]:
+        for b in range(self.blocks):
+            x = ResBlock(self.features, self.groups, name=f"res_{b}")(x)
+            if self.attention:
+                x = AttnBlock(self.groups, name=f"attn_{b}")(x)
+        if self.resample == "down":
+            padding = ((0, 1), (0, 1))
+            x = nn.Conv(self.features, (3, 3), strides=(2, 2), padding=padding, name="downsample")(x)
+        elif self.resample == "up":
+            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+            x = conv3(self.features, "upsample")(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """Pictures (folded by `patch`) to z_channels features on the code grid."""
+
+    config: VQConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W c"]) -> Float[Array, "B h w z"]:
+        c = self.config
+        x = conv3(c.ch, "conv_in")(x)
+        for i, mult in enumerate(c.ch_mult):
+            last = i == len(c.ch_mult) - 1
+            attention = c.level_attention and last
+            resample = "" if last else "down"
+            x = Level(c.ch * mult, c.encoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x)
+        x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x)
+        x = nn.silu(group_norm(c.groups, "norm_out")(x))
+        return conv3(c.z_channels, "conv_out")(x)
+
+
+class Decoder(nn.Module):
+    """z_channels features on the code grid to pictures (folded by `patch`); level 0 is the coarsest."""
+
+    config: VQConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w z"]) -> Float[Array, "B H W c"]:
+        c = self.config
+        x = conv3(c.decoder_width * c.ch_mult[-1], "conv_in")(x)
+        x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x)
+        for i, mult in enumerate(reversed(c.ch_mult)):
+            attention = c.level_attention and i == 0
+            resample = "" if i == len(c.ch_mult) - 1 else "up"
+            features = c.decoder_width * mult
+            x = Level(features, c.decoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x)
+        x = nn.silu(group_norm(c.groups, "norm_out")(x))
+        return conv3(3 * c.patch**2, "conv_out")(x)
+
+
+def space_to_depth(x: Float[Array, "B H W c"], patch: int) -> Float[Array, "B h w d"]:
+    """Fold each patch x patch block into channels, ordered row, column, channel; sides must be multiples of
+    `patch`.
+    """
+    return rearrange(x, "B (h p) (w q) c -> B h w (p q c)", p=patch, q=patch)
+
+
+def depth_to_space(x: Float[Array, "B h w d"], patch: int) -> Float[Array, "B H W c"]:
+    """The inverse of `space_to_depth`."""
+    return rearrange(x, "B h w (p q c) -> B (h p) (w q) c", p=patch, q=patch)
+
+
+def l2_normalise(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
+    """x over its length; vectors shorter than 1e-12 are divided by 1e-12. Differentiable at zero."""
+    square = jnp.sum(x * x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def nearest_code(
+    z: Float[Array, "... C"], codebook: Float[Array, "V C"], *, l2_norm: bool = True
+) -> Int[Array, "..."]:
+    """The code nearest to each vector in L2, int32, lowest id on ties; both sides normalised first if
+    `l2_norm`.
+    """
+    if l2_norm:
+        z, codebook = l2_normalise(z), l2_normalise(codebook)
+    product = jnp.einsum("...c,vc->...v", z, codebook, precision="highest")
+    square = jnp.sum(codebook**2, axis=-1)
+    distance = jnp.broadcast_to(square, product.shape) - 2.0 * product
+    return jnp.argmin(distance, axis=-1).astype(jnp.int32)
+
+
+class VQModel(nn.Module):
+    """The tokenizer. Apply with `method="encode"`, `"quantize"`, `"decode"`; calling it chains the three.
+
+    Its parameters are {"encoder", "decoder", "quant_conv", "post_quant_conv", "codebook"}; "codebook" is
+    float32 [V, C], as published, that is before normalisation.
+    """
+
+    config: VQConfig
+
+    def setup(self):
+        c = self.config
+        self.encoder = Encoder(c)
+        self.decoder = Decoder(c)
+        self.quant_conv = nn.Conv(c.codebook_dim, (1, 1))
+        self.post_quant_conv = nn.Conv(c.z_channels, (1, 1))
+        self.codebook = self.param(
+            "codebook", nn.initializers.normal(1.0), (c.codebook_size, c.codebook_dim), jnp.float32
+        )
+
+    def encode(self, pictures: Float[Array, "B H W 3"]) -> Float[Array, "B h w C"]:
+        """Pictures in [-1, 1] to code vectors before quantization.
+
+        Raises ValueError where a side is not a multiple of `config.downsampling`.
+        """
+        f = self.config.downsampling
+        if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.shape[1] % f or pictures.shape[2] % f:
+            raise ValueError(
+                f"pictures have shape {pictures.shape}, expected [B, H, W, 3] with sides multiples of {f}"
+            )
+        return self.quant_conv(self.encoder(space_to_depth(pictures, self.config.patch)))
+
+    def quantize(self, z: Float[Array, "B h w C"]) -> Int[Array, "B T"]:
+        """The nearest code of each cell, int32, row-major."""
+        codes = nearest_code(z, self.codebook, l2_norm=self.config.l2_norm)
+        return rearrange(codes, "B h w -> B (h w)")
+
+    def code_vectors(self) -> Float[Array, "V C"]:
+        """The codebook as the decoder sees it: l2-normalised where the config says so."""
+        return l2_normalise(self.codebook) if self.config.l2_norm else self.codebook
+
+    def decode_vectors(self, vectors: Float[Array, "B h w C"]) -> Float[Array, "B H W 3"]:
+        """Code vectors, as the decoder sees them, to pictures in about [-1, 1] (not clipped)."""
+        return depth_to_space(self.decoder(self.post_quant_conv(vectors)), self.config.patch)
+
+    def decode(
+        self, codes: Int[Array, "B T"], grid: tuple[int, int] | None = None
+    ) -> Float[Array, "B H W 3"]:
+        """Codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
+
+        `grid` is (h, w); None means a square one. Raises ValueError where T is not h * w.
+        """
+        side = math.isqrt(codes.shape[1])
+        height, width = (side, side) if grid is None else grid
+        if height * width != codes.shape[1]:
+            raise ValueError(f"{codes.shape[1]} codes do not fill a {height}x{width} grid; give grid=(h, w)")
+        vectors = self.code_vectors()[codes]
+        return self.decode_vectors(rearrange(vectors, "B (h w) c -> B h w c", h=height, w=width))
+
+    def __call__(self, pictures: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+        """Reconstructions: encode, quantize, decode."""
+        z = self.encode(pictures)
+        return self.decode(self.quantize(z), grid=(z.shape[1], z.shape[2]))

@@ -1,0 +1,146 @@
+"""The VQ tokenizer: published values, shapes, sizes and errors."""
+
+import dataclasses
+import json
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.llamagen_vq import convert_vq, vq_config_from_shapes, vq_table
+from lantern_jax.models.vq import (
+    VQ_8,
+    VQ_16,
+    VQConfig,
+    VQModel,
+    depth_to_space,
+    l2_normalise,
+    nearest_code,
+    space_to_depth,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "llamagen_vq"
+TINY = VQConfig(ch=8, ch_mult=(1, 2), z_channels=8, codebook_size=16, codebook_dim=4, groups=4, patch=2)
+
+
+def golden_weight(name, shape, seed):
+    n = np.random.RandomState((zlib.crc32(name.encode()) + seed) % 2**32).standard_normal(shape)
+    if name.endswith("bias"):
+        w = 0.1 * n
+    elif len(shape) == 1:
+        w = 1 + 0.1 * n
+    else:
+        w = n / np.sqrt(np.prod(shape[1:]))
+    return w.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def published():
+    case = json.loads(GOLDEN.with_suffix(".json").read_text())
+    tensors = {
+        name: golden_weight(name, shape, case["weight_seed"]) for name, shape in case["tensors"].items()
+    }
+    return tensors, np.load(GOLDEN.with_suffix(".npz"))
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    model = VQModel(TINY)
+    return model, model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+
+
+def test_published_values(published):
+    tensors, arrays = published
+    config, params = convert_vq(tensors)
+    assert config == VQConfig(ch=32, ch_mult=(1, 2), z_channels=32, codebook_size=64)
+    model, variables = VQModel(config), {"params": params}
+    pictures = arrays["image_nchw"].transpose(0, 2, 3, 1)
+    z = model.apply(variables, pictures, method="encode")
+    np.testing.assert_allclose(z.transpose(0, 3, 1, 2), arrays["pre_quant_nchw"], rtol=2e-4, atol=2e-4)
+    indices = model.apply(variables, z, method="quantize")
+    np.testing.assert_array_equal(indices, arrays["indices"].reshape(len(pictures), -1))
+    decoded = model.apply(variables, arrays["codes"].astype(np.int32), method="decode")
+    np.testing.assert_allclose(decoded.transpose(0, 3, 1, 2), arrays["decoded_nchw"], rtol=2e-4, atol=2e-4)
+
+
+def test_every_tensor_matters(published):
+    tensors, _ = published
+    config, _ = convert_vq({**tensors, "quantize.codebook_used": np.zeros(3)})
+    broken = dict(tensors)
+    del broken["quant_conv.bias"]
+    broken["encoder.mid.1.q.weight"] = broken["encoder.mid.1.q.weight"][:1]
+    broken["loss.weight"] = np.zeros(1)
+    with pytest.raises(ValueError, match="1 missing: quant_conv") as error:
+        convert_vq(broken, config)
+    assert "encoder.mid.1.q.weight is [1, 64, 1, 1], expected [64, 64, 1, 1]" in str(error.value)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="not a LlamaGen VQ tokenizer"):
+        convert_vq({"transformer.weight": np.zeros((2, 2))})
+
+
+@pytest.mark.parametrize("config", [VQ_16, VQ_8])
+def test_published_sizes_from_shapes(config):
+    table = vq_table(config)
+    shapes = {name: jax.ShapeDtypeStruct(entry.shape, jnp.float32) for name, entry in table.items()}
+    assert vq_config_from_shapes(shapes) == config
+    millions = sum(np.prod(entry.shape) for entry in table.values()) / 1e6
+    assert round(millions) == {VQ_16: 72, VQ_8: 70}[config]
+
+
+def test_grid_is_row_major(tiny):
+    model, variables = tiny
+    pictures = jax.random.uniform(jax.random.key(1), (2, 8, 16, 3), minval=-1.0, maxval=1.0)
+    z = model.apply(variables, pictures, method="encode")
+    assert z.shape == (2, 2, 4, 4)
+    codes = model.apply(variables, z, method="quantize")
+    assert codes.shape == (2, 8) and codes.dtype == jnp.int32
+    one = nearest_code(z[1, 1, 2], variables["params"]["codebook"])
+    assert codes[1, 1 * 4 + 2] == one
+    decoded = model.apply(variables, codes, (2, 4), method="decode")
+    assert decoded.shape == pictures.shape
+    np.testing.assert_allclose(decoded, model.apply(variables, pictures), rtol=1e-5, atol=1e-5)
+
+
+def test_codes_decode_to_the_place_they_came_from():
+    config = dataclasses.replace(TINY, level_attention=False, mid_attention=False, decoder_blocks=1)
+    model = VQModel(config)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+    codes = jnp.zeros((1, 256), jnp.int32)
+    changed = codes.at[0, 16 * 12 + 3].set(5)
+    shift = model.apply(variables, changed, method="decode") - model.apply(variables, codes, method="decode")
+    row, column = np.unravel_index(int(jnp.argmax(jnp.abs(shift).sum(-1))), (64, 64))
+    assert abs(row // 4 - 12) <= 2 and abs(column // 4 - 3) <= 2
+
+
+def test_nearest_code_is_nearest_with_ties_to_the_lowest():
+    codebook = jnp.array([[0.0, 2.0], [3.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
+    z = jnp.array([[0.1, 5.0], [1.9, 0.0], [-0.2, 0.1]])
+    np.testing.assert_array_equal(nearest_code(z, codebook), [0, 1, 3])
+    np.testing.assert_array_equal(nearest_code(z, codebook, l2_norm=False), [0, 1, 3])
+    np.testing.assert_array_equal(nearest_code(jnp.array([[0.9, 1.0]]), codebook, l2_norm=False), [0])
+    assert jnp.all(jnp.isfinite(jax.grad(lambda x: l2_normalise(x).sum())(jnp.zeros(3))))
+
+
+def test_space_to_depth_folds_blocks_in_reading_order():
+    picture = jnp.arange(16.0).reshape(1, 4, 4, 1)
+    folded = space_to_depth(picture, 2)
+    expected = [[[0, 1, 4, 5], [2, 3, 6, 7]], [[8, 9, 12, 13], [10, 11, 14, 15]]]
+    np.testing.assert_array_equal(folded, [expected])
+    np.testing.assert_array_equal(depth_to_space(folded, 2), picture)
+
+
+def test_errors_are_one_line(tiny):
+    model, variables = tiny
+    for call in (
+        lambda: VQConfig(ch=8, groups=32),
+        lambda: VQConfig(ch_mult=()),
+        lambda: VQConfig(codebook_size=0),
+        lambda: model.apply(variables, jnp.zeros((1, 9, 8, 3)), method="encode"),
+        lambda: model.apply(variables, jnp.zeros((1, 5), jnp.int32), method="decode"),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert "\n" not in str(error.value)

@@ -1,0 +1,45 @@
+"""A small patch discriminator (hinge loss), the tokenizer's sharpening term.
+
+It works on pictures folded 4x4 into channels, so that it costs a fraction of the tokenizer, and judges
+overlapping patches of about 44 pixels. After PatchGAN (arXiv 1611.07004) as used by VQGAN (arXiv 2012.09841).
+
+Axis letters: B batch, H W picture height and width, h w grid of judged patches.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from jaxtyping import Array, Float
+
+
+class PatchDiscriminator(nn.Module):
+    """Scores of patches, high for real ones, and the features they were read from."""
+
+    ch: int = 48
+    fold: int = 4
+
+    @nn.compact
+    def __call__(self, pictures: Float[Array, "B H W 3"]) -> tuple[Float[Array, "B h w"], list[Array]]:
+        x = rearrange(pictures, "B (h p) (w q) c -> B h w (p q c)", p=self.fold, q=self.fold)
+        features = []
+        for i, (width, stride) in enumerate(((self.ch, 1), (2 * self.ch, 2), (2 * self.ch, 1))):
+            x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
+            if i:
+                x = nn.GroupNorm(4, use_fast_variance=False, name=f"norm_{i}")(x)
+            x = nn.leaky_relu(x, 0.2)
+            features.append(x)
+        return nn.Conv(1, (3, 3), name="score")(x)[..., 0], features
+
+
+def hinge_loss(real: Float[Array, "B h w"], fake: Float[Array, "B h w"]) -> Float[Array, ""]:
+    """The discriminator's hinge loss."""
+    return 0.5 * (jnp.mean(nn.relu(1.0 - real)) + jnp.mean(nn.relu(1.0 + fake)))
+
+
+def feature_matching(real: list[Array], fake: list[Array]) -> Float[Array, ""]:
+    """Mean absolute difference of the discriminator's features, averaged over its layers: a learned
+    perceptual distance.
+    """
+    distances = [jnp.mean(jnp.abs(jax.lax.stop_gradient(r) - f)) for r, f in zip(real, fake, strict=True)]
+    return sum(distances[1:], distances[0]) / float(len(distances))

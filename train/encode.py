@@ -1,0 +1,83 @@
+"""Encode the built-in landscapes with a trained tokenizer: the target's training set.
+
+    python -m train.encode --tokenizer DIR --workdir DIR [--pictures=24576] [--validation=512]
+
+Writes WORKDIR/train.npz and WORKDIR/validation.npz, each with
+
+    tokens      int16 [n, T], row-major codes
+    attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
+
+Pictures are rendered, encoded and forgotten; the validation pictures come from another seed.
+"""
+
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+from jaxtyping import PyTree
+
+from lantern_jax.models.vq import VQConfig, VQModel
+from train.loop import Reporter, read_config
+from train.rendered import rendered_chunks
+from train.tokenizer import export
+
+
+def encode_landscapes(
+    vq: VQConfig, params: PyTree, seed: int, count: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
+
+    Raises ValueError where the codebook does not fit int16.
+    """
+    if vq.codebook_size > 2**15:
+        raise ValueError(
+            f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
+        )
+    model = VQModel(vq)
+
+    @jax.jit
+    def encode(params: PyTree, pictures: jax.Array) -> jax.Array:
+        real = pictures.astype(jnp.float32) / 127.5 - 1.0
+        z = model.apply({"params": params}, real, method="encode")
+        return model.apply({"params": params}, z, method="quantize")
+
+    tokens, attributes, reporter = [], [], Reporter(count, 0)
+    for first, pictures, drawn in rendered_chunks(seed, count, size):
+        tokens.append(np.asarray(encode(params, pictures)).astype(np.int16))
+        attributes.append(drawn)
+        reporter.show({"step": first + len(pictures)})
+    reporter.close()
+    return np.concatenate(tokens), np.concatenate(attributes)
+
+
+def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None:
+    """Write both arrays into one .npz that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        np.savez(file, tokens=tokens, attributes=attributes)
+    os.replace(temporary, path)
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    options = flags.FLAGS
+    config = read_config(options.tokenizer)
+    vq, params = export(options.tokenizer)
+    sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
+    for name, count, offset in sets:
+        path = Path(options.workdir) / f"{name}.npz"
+        if not path.exists():
+            write_tokens(path, *encode_landscapes(vq, params, config.data_seed + offset, count, config.size))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's training run")
+    flags.DEFINE_string("workdir", None, "where the token files go")
+    flags.DEFINE_integer("pictures", 24576, "training pictures", lower_bound=1)
+    flags.DEFINE_integer("validation", 512, "validation pictures, of another seed", lower_bound=1)
+    flags.mark_flags_as_required(["tokenizer", "workdir"])
+    app.run(main)

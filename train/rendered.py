@@ -1,0 +1,50 @@
+"""Landscapes rendered once into a memory-mapped file, so that training does not wait for the renderer.
+
+Axis letters: n pictures, A attributes of a scene.
+"""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from lantern_jax.data.landscapes import render_batch
+
+CHUNK = 128
+
+
+def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None):
+    """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices
+    0..count-1, in order.
+
+    Rendered by `workers` processes (None: one a core), each with the same pure `render_batch`.
+    """
+    firsts = range(0, count, CHUNK)
+    parts = [np.arange(first, min(first + CHUNK, count)) for first in firsts]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
+        results = pool.map(render_batch, [seed] * len(parts), parts, [size] * len(parts))
+        for first, (pictures, attributes) in zip(firsts, results, strict=True):
+            yield first, pictures, attributes
+
+
+def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndarray:
+    """Pictures 0..count-1 of a seed, uint8 [n, size, size, 3], read-only and memory-mapped.
+
+    Rendered on the first call into a file at `path` named by seed, count and size; a killed call leaves none
+    under that name.
+    """
+    path = Path(path)
+    target = path.with_name(f"{path.name}_{seed}_{count}_{size}.npy")
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_suffix(".part")
+        shape = (count, size, size, 3)
+        store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+        for first, pictures, _ in rendered_chunks(seed, count, size):
+            store[first : first + len(pictures)] = pictures
+        store.flush()
+        os.replace(temporary, target)
+    return np.load(target, mmap_mode="r")

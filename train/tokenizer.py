@@ -1,0 +1,319 @@
+"""Train the VQ tokenizer on the built-in landscapes.
+
+    python -m train.tokenizer --config configs/demo_tokenizer.py --workdir DIR [--config.steps=N ...]
+
+The same command resumes after a kill. Losses: pixel and Laplacian-pyramid distances, the commitment loss of
+VQ-VAE (arXiv 1711.00937), and, after a warm-up, a patch discriminator with feature matching whose share of
+the picture's gradient is fixed (the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
+"""
+
+import dataclasses
+from pathlib import Path
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags, logging
+from jaxtyping import Array, Float, Key, PyTree
+from ml_collections import ConfigDict, config_flags
+from optax.contrib import MuonDimensionNumbers, muon
+from PIL import Image
+
+from lantern_jax.models.vq import VQConfig, VQModel, l2_normalise, nearest_code
+from train import codebook as cb
+from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
+from train.loop import (
+    Metrics,
+    Task,
+    epoch_indices,
+    loop_config,
+    read_config,
+    restore_latest,
+    run,
+    write_config,
+)
+from train.rendered import rendered_landscapes
+
+
+@flax.struct.dataclass
+class TokenizerState:
+    """Everything a step needs. params as VQModel's, its codebook kept equal to what `average` stands for."""
+
+    step: Array
+    params: PyTree
+    optimizer: PyTree
+    average: cb.CodebookAverage
+    critic: PyTree
+    critic_optimizer: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """Weights and schedule.
+
+    `adversarial` is the discriminator's share of the picture's gradient, relative to the rest. For the first
+    `continuous` steps the decoder reads the encoder's vectors, with Gaussian noise of `noise` an element in
+    place of the quantization error: codes chosen too early leave most dimensions unused.
+    """
+
+    pyramid: float = 1.0
+    pyramid_levels: int = 4
+    commitment: float = 0.25
+    adversarial: float = 0.4
+    matching: float = 1.0
+    adversarial_start: int = 0
+    adversarial_ramp: int = 100
+    continuous: int = 0
+    noise: float = 0.15
+    decay: float = 0.98
+    restart_every: int = 25
+    restart_until: int = 0
+    dead_threshold: float = 0.05
+
+
+def blur(x: Float[Array, "B H W c"]) -> Float[Array, "B H W c"]:
+    """Binomial 3x3 blur, edges repeated."""
+    for axis in (1, 2):
+        pad = [(0, 0)] * 4
+        pad[axis] = (1, 1)
+        padded = jnp.pad(x, pad, mode="edge")
+        size = x.shape[axis]
+        before, middle, after = (jax.lax.slice_in_dim(padded, i, i + size, axis=axis) for i in range(3))
+        x = 0.25 * before + 0.5 * middle + 0.25 * after
+    return x
+
+
+def halve(x: Float[Array, "B H W c"]) -> Float[Array, "B h w c"]:
+    """Mean of 2x2 blocks."""
+    b, h, w, c = x.shape
+    return x.reshape(b, h // 2, 2, w // 2, 2, c).mean(axis=(2, 4))
+
+
+def reconstruction_loss(
+    pictures: Float[Array, "B H W 3"], made: Float[Array, "B H W 3"], loss: LossConfig
+) -> Float[Array, ""]:
+    """Absolute and squared differences, plus the absolute differences of each band of a Laplacian pyramid.
+
+    The bands are linear in the picture, so the pyramid of the difference is the difference of the pyramids.
+    """
+    difference = pictures - made
+    total = jnp.mean(jnp.abs(difference)) + jnp.mean(difference**2)
+    for _ in range(loss.pyramid_levels):
+        band = difference - blur(difference)
+        total = total + loss.pyramid * jnp.mean(jnp.abs(band))
+        difference = halve(difference)
+    return total
+
+
+def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
+    """Muon on the tokenizer's convolutions, Adam on its vectors and on the critic, with warm-up and cosine
+    decay.
+
+    The codebook is left alone: it is not trained by gradients.
+    """
+
+    def schedule(peak: float) -> optax.Schedule:
+        return optax.warmup_cosine_decay_schedule(0.0, peak, config.warmup, config.steps, 0.01 * peak)
+
+    def dimensions(params: PyTree) -> PyTree:
+        convolution = MuonDimensionNumbers(reduction_axis=(0, 1, 2), output_axis=(3,))
+        return jax.tree.map(lambda leaf: convolution if leaf.ndim == 4 else None, params)
+
+    trained = optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        muon(
+            schedule(config.rate),
+            adam_learning_rate=schedule(config.adam_rate),
+            adam_b2=0.99,
+            muon_weight_dimension_numbers=dimensions,
+            consistent_rms=0.2,
+        ),
+    )
+
+    def labels(params: PyTree) -> PyTree:
+        return {name: "codebook" if name == "codebook" else "trained" for name in params}
+
+    tokenizer = optax.multi_transform({"trained": trained, "codebook": optax.set_to_zero()}, labels)
+    critic_rate = optax.linear_schedule(config.critic_rate, 0.1 * config.critic_rate, config.steps)
+    return tokenizer, optax.adam(critic_rate, b1=0.5, b2=0.99)
+
+
+def make_task(config: ConfigDict, pictures: np.ndarray) -> Task:
+    """The tokenizer's training task on uint8 pictures [n, H, W, 3] (may be memory-mapped)."""
+    vq, loss = vq_config(config), LossConfig(**config.loss)
+    model, critic = VQModel(vq), PatchDiscriminator(**config.critic)
+    optimizer, critic_optimizer = make_optimizers(config)
+
+    def init(key: Key[Array, ""]) -> TokenizerState:
+        model_key, critic_key, code_key = jax.random.split(key, 3)
+        example = jnp.zeros((1, *pictures.shape[1:]), jnp.float32)
+        params = model.init(model_key, example)["params"]
+        codes = l2_normalise(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
+        params = {**params, "codebook": codes}
+        critic_params = critic.init(critic_key, example)["params"]
+        return TokenizerState(
+            step=jnp.int32(0),
+            params=params,
+            optimizer=optimizer.init(params),
+            average=cb.start_average(codes),
+            critic=critic_params,
+            critic_optimizer=critic_optimizer.init(critic_params),
+        )
+
+    def batch(step: int) -> np.ndarray:
+        indices = epoch_indices(config.seed, step, config.batch_size, len(pictures))
+        chosen = np.stack([pictures[i] for i in indices])
+        flip = np.random.default_rng((config.seed, step, 1)).random(len(chosen)) < 0.5
+        return np.where(flip[:, None, None, None], chosen[:, :, ::-1], chosen)
+
+    def update(state: TokenizerState, batch: Array, key: Key[Array, ""]) -> tuple[TokenizerState, Metrics]:
+        real = batch.astype(jnp.float32) / 127.5 - 1.0
+        noise_key, restart_key = jax.random.split(key)
+        quantizing = state.step >= loss.continuous
+
+        def reconstruct(params: PyTree) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+            z = model.apply({"params": params}, real, method="encode")
+            vectors = l2_normalise(z) if vq.l2_norm else z
+            codes = jax.lax.stop_gradient(nearest_code(vectors, params["codebook"], l2_norm=vq.l2_norm))
+            quantized = jax.lax.stop_gradient(
+                l2_normalise(params["codebook"])[codes] if vq.l2_norm else params["codebook"][codes]
+            )
+            commitment = jnp.mean((vectors - quantized) ** 2)
+            noise = loss.noise * jax.random.normal(noise_key, vectors.shape, jnp.float32)
+            straight = vectors + jnp.where(quantizing, jax.lax.stop_gradient(quantized - vectors), noise)
+            made = model.apply({"params": params}, straight, method="decode_vectors")
+            return (made, commitment), (vectors, codes)
+
+        (made, commitment), pull_back, (vectors, codes) = jax.vjp(reconstruct, state.params, has_aux=True)
+        rebuilt, picture_gradient = jax.value_and_grad(lambda m: reconstruction_loss(real, m, loss))(made)
+        critic_state, adversarial_gradient, critic_metrics = judge(state, real, made)
+        ramp = (state.step - loss.adversarial_start).astype(jnp.float32) / loss.adversarial_ramp
+        share = loss.adversarial * jnp.clip(ramp, 0.0, 1.0)
+        scale = jnp.linalg.norm(picture_gradient) / (jnp.linalg.norm(adversarial_gradient) + 1e-12)
+        weight = jnp.where(quantizing, jnp.float32(loss.commitment), jnp.float32(0.0))
+        (gradients,) = pull_back((picture_gradient + share * scale * adversarial_gradient, weight))
+        changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, changes)
+
+        flat = vectors.reshape(-1, vq.codebook_dim)
+        average = cb.update_average(state.average, flat, codes.reshape(-1), decay=loss.decay)
+        restarting = ((state.step + 1) % loss.restart_every == 0) & (state.step < loss.restart_until)
+        restarted = cb.restart_dead(average, flat, restart_key, threshold=loss.dead_threshold)
+        average = jax.tree.map(lambda a, b: jnp.where(restarting, a, b), restarted, average)
+        params = {**params, "codebook": cb.codes_of(average, l2_norm=vq.l2_norm)}
+        metrics = {
+            "loss": rebuilt + loss.commitment * commitment,
+            "psnr": picture_psnr(real, made),
+            "commitment": commitment,
+            "codes_used": jnp.sum(~cb.dead_codes(average, threshold=loss.dead_threshold)).astype(jnp.float32),
+            "perplexity": cb.usage_perplexity(average.count),
+            **critic_metrics,
+        }
+        critic_params, critic_optimizer_state = critic_state
+        return state.replace(
+            step=state.step + 1,
+            params=params,
+            optimizer=optimizer_state,
+            average=average,
+            critic=critic_params,
+            critic_optimizer=critic_optimizer_state,
+        ), metrics
+
+    def judge(
+        state: TokenizerState, real: Array, made: Array
+    ) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:
+        """One critic step, and the gradient of its verdict with respect to `made`.
+
+        The critic learns from the first step on: a `lax.cond` around it would run its convolutions on a
+        single CPU thread.
+        """
+
+        def critic_loss(params: PyTree, both: Array) -> tuple[Array, list[Array]]:
+            scores, features = critic.apply({"params": params}, both)
+            n = real.shape[0]
+            return hinge_loss(scores[:n], scores[n:]), [f[:n] for f in features]
+
+        def verdict(picture: Array, features: list[Array]) -> Array:
+            scores, made_features = critic.apply({"params": state.critic}, picture)
+            return -jnp.mean(scores) + loss.matching * feature_matching(features, made_features)
+
+        (value, features), gradients = jax.value_and_grad(critic_loss, has_aux=True)(
+            state.critic, jnp.concatenate([real, made])
+        )
+        changes, optimizer_state = critic_optimizer.update(gradients, state.critic_optimizer, state.critic)
+        critic_state = (optax.apply_updates(state.critic, changes), optimizer_state)
+        return critic_state, jax.grad(verdict)(made, features), {"critic": value}
+
+    return Task(init=init, batch=batch, update=update)
+
+
+def picture_psnr(real: Float[Array, "B H W 3"], made: Float[Array, "B H W 3"]) -> Float[Array, ""]:
+    """Mean over pictures of the peak signal-to-noise ratio in dB; both in [-1, 1], `made` clipped to it."""
+    error = jnp.mean((real - jnp.clip(made, -1.0, 1.0)) ** 2, axis=(1, 2, 3))
+    return jnp.mean(10.0 * jnp.log10(4.0 / jnp.maximum(error, 1e-10)))
+
+
+def vq_config(config: ConfigDict) -> VQConfig:
+    """The tokenizer's sizes, from an experiment's config."""
+    return VQConfig(**config.model)
+
+
+def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np.ndarray) -> float:
+    """Write originals over reconstructions as one PNG, eight a row; returns the PSNR in dB over `pictures`."""
+    real = pictures.astype(np.float32) / 127.5 - 1.0
+    made = jax.jit(VQModel(vq).apply)({"params": params}, real)
+    psnr = float(picture_psnr(jnp.asarray(real), made))
+    rounded = np.asarray(jnp.clip(jnp.round((made + 1.0) * 127.5), 0, 255).astype(jnp.uint8))
+    rows = []
+    for first in range(0, min(len(pictures), 32) // 8 * 8, 8):
+        rows += [np.concatenate(list(block[first : first + 8]), axis=1) for block in (pictures, rounded)]
+    temporary = path.with_suffix(".part")
+    Image.fromarray(np.concatenate(rows)).save(temporary, format="PNG")
+    temporary.replace(path)
+    return psnr
+
+
+def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
+    """The newest checkpoint of a run as (sizes, VQModel parameters in float32 NumPy arrays).
+
+    Raises ValueError where `workdir` holds no run.
+    """
+    config = read_config(workdir)
+    vq = vq_config(config)
+    task = make_task(config, np.zeros((1, config.size, config.size, 3), np.uint8))
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
+    _, state = restore_latest(Path(workdir), placed)
+    return vq, jax.tree.map(np.asarray, state.params)
+
+
+def train(config: ConfigDict, workdir: str | Path) -> None:
+    """Train as `config` says, in `workdir`; resumes."""
+    workdir = Path(workdir)
+    write_config(config, workdir)
+    pictures = rendered_landscapes(workdir / "pictures", config.data_seed, config.pictures, config.size)
+    held_out = rendered_landscapes(workdir / "held_out", config.data_seed + 1, config.held_out, config.size)
+    vq = vq_config(config)
+
+    def on_save(step: int, state: TokenizerState) -> None:
+        psnr = write_reconstructions(workdir / f"reconstructions_{step:06d}.png", vq, state.params, held_out)
+        print(f"step {step}: held-out PSNR {psnr:.2f} dB", flush=True)
+
+    run(make_task(config, pictures), loop_config(config), workdir, on_save)
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    train(flags.FLAGS.config, flags.FLAGS.workdir)
+
+
+if __name__ == "__main__":
+    config_flags.DEFINE_config_file(
+        "config", None, "experiment, e.g. configs/demo_tokenizer.py", lock_config=True
+    )
+    flags.DEFINE_string("workdir", None, "where checkpoints, metrics and pictures go")
+    flags.mark_flags_as_required(["config", "workdir"])
+    app.run(main)
