@@ -2,8 +2,8 @@
 
 Axes: V codes, C channels, K neighbours.
 
-A rule turns a token x and the target's distribution p into A(x), the longest prefix of x's k nearest codes whose
-total probability stays within a bound, and m(x) = p(x) + p(A(x)):
+A rule turns a token x and the target's distribution p into A(x), the longest prefix of x's k nearest codes
+whose total probability stays within a bound, and m(x) = p(x) + p(A(x)):
 
     strict      A is empty
     LANTERN     bound = delta                  (arXiv 2410.03355)

@@ -97,6 +97,16 @@ class DraftTree:
         return table
 
     @cached_property
+    def node_paths(self) -> np.ndarray:
+        """int32 [N, max_depth + 1]: ids from the root to a node, padded by repeating the node."""
+        table = np.repeat(np.arange(self.num_nodes, dtype=np.int32)[:, None], self.max_depth + 1, axis=1)
+        for node in range(1, self.num_nodes):
+            above = self.depth[node]
+            table[node, :above] = table[self.parents[node], :above]
+        table.flags.writeable = False
+        return table
+
+    @cached_property
     def dfs_order(self) -> np.ndarray:
         """int32 [N]: node ids in depth-first order, children by rank."""
         paths = ((), *self.paths)
