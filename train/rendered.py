@@ -19,10 +19,14 @@ def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None
     """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices
     0..count-1, in order.
 
-    Rendered by `workers` processes (None: one a core), each with the same pure `render_batch`.
+    Rendered by `workers` processes (None: one a core), each with the same pure `render_batch`; a single chunk
+    in this one.
     """
     firsts = range(0, count, CHUNK)
     parts = [np.arange(first, min(first + CHUNK, count)) for first in firsts]
+    if len(parts) == 1:
+        yield 0, *render_batch(seed, parts[0], size)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
         results = pool.map(render_batch, [seed] * len(parts), parts, [size] * len(parts))

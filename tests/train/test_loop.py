@@ -1,0 +1,161 @@
+"""The shared training loop: data order, several devices, metrics, and resumption after kill -9 to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from configs.tiny_tokenizer import get_config
+from train.loop import LoopConfig, MetricsFile, Task, data_mesh, epoch_indices, prefetch, restore_latest, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_epoch_shows_every_example_once():
+    drawn = np.concatenate([epoch_indices(3, step, 8, 20) for step in range(5)])
+    first, second = drawn[:20], drawn[20:]
+    assert sorted(first) == sorted(second) == list(range(20))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(epoch_indices(3, 2, 8, 20), drawn[16:24])
+    assert not np.array_equal(epoch_indices(4, 0, 8, 20), drawn[:8])
+    with pytest.raises(ValueError, match="a batch of 21 exceeds"):
+        epoch_indices(3, 0, 21, 20)
+
+
+def regression_task():
+    """Least squares by gradient descent on 16 fixed rows, with noise from the step's key in the metrics."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.standard_normal((16, 3), np.float32), rng.standard_normal(16, np.float32)
+
+    def batch(step):
+        chosen = epoch_indices(0, step, 8, 16)
+        return {"x": rows[chosen], "y": targets[chosen]}
+
+    def update(state, batch, key):
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch["x"] @ w - batch["y"]) ** 2))(
+            state["w"]
+        )
+        return {"w": state["w"] - 0.1 * gradient}, {"loss": loss, "noise": jax.random.normal(key)}
+
+    return Task(init=lambda key: {"w": jax.random.normal(key, (3,), jnp.float32)}, batch=batch, update=update)
+
+
+def test_batches_are_split_over_all_devices(tmp_path):
+    task = regression_task()
+    state = run(task, LoopConfig(steps=5, batch_size=8, save_every=2, log_every=1), tmp_path)["w"]
+    assert state.sharding.device_set == set(jax.devices())
+    weights = np.asarray(task.init(jax.random.split(jax.random.key(0))[0])["w"])
+    for step in range(5):
+        x, y = task.batch(step).values()
+        weights = weights - 0.1 * 2 / 8 * x.T @ (x @ weights - y)
+    np.testing.assert_allclose(state, weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_longer_run_goes_on_from_the_checkpoint(tmp_path):
+    task = regression_task()
+    whole = run(task, LoopConfig(steps=7, batch_size=8, log_every=1), tmp_path / "whole")
+    run(task, LoopConfig(steps=3, batch_size=8, log_every=1), tmp_path / "parts")
+    seen = []
+    parts = run(
+        task,
+        LoopConfig(steps=7, batch_size=8, log_every=1),
+        tmp_path / "parts",
+        on_save=lambda step, _: seen.append(step),
+    )
+    np.testing.assert_array_equal(whole["w"], parts["w"])
+    assert seen == [7]
+    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
+
+
+def read_metrics(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "examples_per_second"} for line in lines]
+
+
+def test_errors_come_before_the_work(tmp_path):
+    with pytest.raises(ValueError, match="steps is 0"):
+        LoopConfig(steps=0, batch_size=8)
+    with pytest.raises(ValueError, match="batch_size 9 does not divide over 8 devices"):
+        run(regression_task(), LoopConfig(steps=1, batch_size=9), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        restore_latest(tmp_path, None)
+
+
+def test_an_error_in_the_batches_is_raised_in_its_place():
+    def batch(step):
+        if step == 2:
+            raise ValueError("picture 2 is broken")
+        return np.full(8, step)
+
+    seen = []
+    with pytest.raises(ValueError, match="picture 2 is broken"):
+        for value in prefetch(batch, 0, 9, NamedSharding(data_mesh(), PartitionSpec("data"))):
+            seen.append(int(value[0]))
+    assert seen == [0, 1]
+
+
+def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4, "lo')
+    file = MetricsFile(path, 2)
+    file.write({"step": 3, "loss": 0.5})
+    file.close()
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3, "loss": 0.5}\n'
+
+
+def start_training(workdir, log):
+    """One device, and compiled programs shared between the runs of a test."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(workdir.parent / "compiled")
+    command = [sys.executable, "-m", "train.tokenizer", "--config", "configs/tiny_tokenizer.py"]
+    return subprocess.Popen(
+        [*command, "--workdir", str(workdir)], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+    )
+
+
+def wait_for_checkpoint(process, folder):
+    deadline = time.monotonic() + 300
+    while not [p for p in folder.glob("step_*") if "tmp" not in p.name]:
+        assert process.poll() is None, "training ended before its first checkpoint"
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.01)
+
+
+def final_state(workdir):
+    import train.tokenizer as tokenizer
+
+    size = get_config().size
+    task = tokenizer.make_task(get_config(), np.zeros((1, size, size, 3), np.uint8))
+    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
+        jax.eval_shape(task.init, jax.random.key(0)),
+    )
+    return restore_latest(workdir, shapes)
+
+
+def test_killed_training_resumes_to_the_same_bits(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        whole_code = start_training(tmp_path / "whole", log).wait(300)
+        killed = start_training(tmp_path / "killed", log)
+        wait_for_checkpoint(killed, tmp_path / "killed" / "checkpoints")
+        time.sleep(0.3)
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL, "training ended before it was killed"
+        resumed_code = start_training(tmp_path / "killed", log).wait(300)
+    assert (whole_code, resumed_code) == (0, 0), (tmp_path / "log").read_text()[-2000:]
+    step, expected = final_state(tmp_path / "whole")
+    resumed_step, actual = final_state(tmp_path / "killed")
+    assert step == resumed_step == get_config().steps
+    jax.tree.map(np.testing.assert_array_equal, expected, actual)
+    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "killed")

@@ -1,0 +1,115 @@
+"""The tokenizer's training: codebook averages and restarts, losses, and that it learns."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.tiny_tokenizer import get_config
+from train import codebook as cb
+from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
+from train.encode import encode_landscapes, write_tokens
+from train.loop import loop_config, read_config, run, write_config
+from train.tokenizer import LossConfig, export, make_task, picture_psnr, reconstruction_loss, vq_config
+
+
+def test_average_follows_the_vectors_that_chose_a_code():
+    average = cb.start_average(jnp.eye(3, 2))
+    vectors = jnp.array([[0.0, 4.0], [0.0, 2.0], [3.0, 0.0]])
+    average = cb.update_average(average, vectors, jnp.array([1, 1, 0]), decay=0.5)
+    np.testing.assert_allclose(average.count, [1.0, 1.5, 0.5])
+    np.testing.assert_allclose(average.total, [[2.0, 0.0], [0.0, 3.5], [0.0, 0.0]])
+    np.testing.assert_allclose(cb.codes_of(average, l2_norm=False), [[2, 0], [0, 3.5 / 1.5], [0, 0]])
+    np.testing.assert_allclose(cb.codes_of(average, l2_norm=True)[:2], [[1, 0], [0, 1]], rtol=1e-6)
+
+
+def test_only_dead_codes_restart_and_on_vectors_of_the_batch():
+    count = jnp.array([2.0, 0.001, 1.0, 0.0])
+    average = cb.CodebookAverage(count=count, total=jnp.full((4, 2), 7.0))
+    vectors = jnp.array([[0.6, 0.8], [-0.6, 0.8]])
+    np.testing.assert_array_equal(cb.dead_codes(average, threshold=0.1), [False, True, False, True])
+    restarted = cb.restart_dead(average, vectors, jax.random.key(0), threshold=0.1)
+    np.testing.assert_array_equal(restarted.total[jnp.array([0, 2])], jnp.full((2, 2), 7.0))
+    np.testing.assert_array_equal(restarted.count[jnp.array([0, 2])], [2.0, 1.0])
+    codes = np.asarray(cb.codes_of(restarted, l2_norm=True))
+    for code in (1, 3):
+        assert min(np.abs(codes[code] - v).max() for v in np.asarray(vectors)) < 1e-6
+        assert not cb.dead_codes(restarted, threshold=0.1)[code]
+
+
+def test_usage_perplexity_counts_the_codes():
+    assert cb.usage_perplexity(jnp.array([2.0, 2.0, 0.0, 2.0])) == pytest.approx(3.0, rel=1e-5)
+
+
+def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
+    picture = jax.random.uniform(jax.random.key(0), (2, 16, 16, 3), minval=-1.0, maxval=1.0)
+    loss = LossConfig(pyramid_levels=2)
+    assert reconstruction_loss(picture, picture, loss) == 0.0
+    checks = jnp.where((jnp.arange(16)[:, None] + jnp.arange(16)[None]) % 2 == 0, 0.1, -0.1)[None, :, :, None]
+    fine = reconstruction_loss(picture, picture + jnp.broadcast_to(checks, picture.shape), loss)
+    flat = reconstruction_loss(picture, picture + 0.1, loss)
+    assert fine == pytest.approx(0.1 + 0.01 + 0.1, rel=5e-3)
+    assert flat == pytest.approx(0.1 + 0.01, rel=1e-3)
+
+
+def test_psnr_of_a_known_error():
+    real = jnp.zeros((1, 8, 8, 3))
+    assert picture_psnr(real, real + 0.2) == pytest.approx(20.0, abs=1e-3)
+
+
+def test_critic_losses():
+    assert hinge_loss(jnp.full((1, 2, 2), 2.0), jnp.full((1, 2, 2), -2.0)) == 0.0
+    assert hinge_loss(jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, 2))) == 1.0
+    critic = PatchDiscriminator(ch=4)
+    pictures = jnp.ones((2, 16, 16, 3))
+    variables = critic.init(jax.random.key(0), pictures)
+    scores, features = critic.apply(variables, pictures)
+    assert scores.shape == (2, 2, 2)
+    assert feature_matching(features, features) == 0.0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short run in this process; optax promotes step counts to floats, so promotion is standard here."""
+    workdir = tmp_path_factory.mktemp("run")
+    config = get_config()
+    config.update({"steps": 120, "save_every": 60})
+    rng = np.random.default_rng(0)
+    corners = rng.integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
+    pictures = corners.repeat(16, axis=1).repeat(16, axis=2)
+    write_config(config, workdir)
+    with jax.numpy_dtype_promotion("standard"):
+        run(make_task(config, pictures), loop_config(config), workdir)
+        yield workdir
+
+
+def test_training_learns(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
+    assert lines[-1]["psnr"] > lines[0]["psnr"] + 3
+    assert lines[-1]["critic"] > 0
+
+
+def test_export_reads_the_run_back(trained):
+    workdir = trained
+    vq, params = export(workdir)
+    assert vq == vq_config(read_config(workdir)) == vq_config(get_config())
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
+    np.testing.assert_allclose(np.linalg.norm(params["codebook"], axis=-1), 1.0, rtol=1e-5)
+
+
+def test_encoded_landscapes_are_whole_files(trained, tmp_path):
+    tokens, attributes = encode_landscapes(*export(trained), seed=5, count=3, size=32)
+    assert tokens.shape == (3, 16) and tokens.dtype == np.int16
+    assert attributes.shape[0] == 3 and attributes.dtype == np.int32
+    assert tokens.min() >= 0 and tokens.max() < 64
+    write_tokens(tmp_path / "train.npz", tokens, attributes)
+    assert [p.name for p in tmp_path.iterdir()] == ["train.npz"]
+    np.testing.assert_array_equal(np.load(tmp_path / "train.npz")["tokens"], tokens)
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        export(tmp_path)

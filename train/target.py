@@ -1,0 +1,256 @@
+"""Train the label-conditional LlamaGen target on encoded pictures.
+
+    python -m train.target --config configs/demo_target.py --tokens DIR --workdir DIR [--config.steps=N ...]
+
+The same command resumes after a kill. LlamaGen's recipe (arXiv 2406.06525): cross-entropy over the picture's
+codes, all of the conditioning dropped for a tenth of the pictures, so that guidance has an unconditional row.
+Single attributes are dropped as well, so prompts may leave some out. Muon on the layers' matrices, Adam on the
+rest; the exported weights are a running average.
+
+Axes: B batch, A attributes, T codes of a picture.
+"""
+
+from pathlib import Path
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags, logging
+from jaxtyping import Array, Float, Int, Key, PyTree
+from ml_collections import ConfigDict, config_flags
+from optax.contrib import MuonDimensionNumbers, muon
+
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from train.loop import (
+    Metrics,
+    Task,
+    epoch_indices,
+    loop_config,
+    read_config,
+    restore_latest,
+    run,
+    write_config,
+)
+
+VALIDATION_BATCH = 16
+
+
+@flax.struct.dataclass
+class TargetState:
+    """Everything a step needs: parameters, their running average, the optimizer's state."""
+
+    step: Int[Array, ""]
+    params: PyTree
+    average: PyTree
+    optimizer: PyTree
+
+
+def target_config(config: ConfigDict) -> LlamaGenConfig:
+    """The target's sizes, from an experiment's config."""
+    return LlamaGenConfig(**config.model)
+
+
+def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
+    """Up from 0 over `warmup` steps, then down in a line that reaches 0 at `steps`."""
+    return optax.join_schedules(
+        [
+            optax.linear_schedule(0.0, peak, warmup),
+            optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)),
+        ],
+        [warmup],
+    )
+
+
+def layer_matrices(params: PyTree) -> PyTree:
+    """Muon's dimension numbers: the kernels of the transformer's layers, None for everything else."""
+
+    def numbers(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
+        inside = any(str(getattr(part, "key", "")).startswith("layer_") for part in path)
+        return MuonDimensionNumbers((0,), (1,)) if inside and leaf.ndim == 2 else None
+
+    return jax.tree_util.tree_map_with_path(numbers, params)
+
+
+def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """Muon on the layers' matrices, Adam elsewhere, both clipped, warmed up and decayed to 0."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        muon(
+            linear_decay(config.rate, config.warmup, config.steps),
+            adam_learning_rate=linear_decay(config.adam_rate, config.warmup, config.steps),
+            adam_b1=0.9,
+            adam_b2=0.98,
+            muon_weight_dimension_numbers=layer_matrices,
+        ),
+    )
+
+
+def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
+    """Divides what the layers add to the stream by sqrt(2 layers), so that depth does not blow it up at the
+    start (GPT-2's initialisation)."""
+
+    def scale(path: tuple, leaf: Array) -> Array:
+        names = [getattr(part, "key", None) for part in path]
+        added = "out" in names or "down" in names
+        return leaf * np.float32((2 * num_layers) ** -0.5) if added else leaf
+
+    return jax.tree_util.tree_map_with_path(scale, params)
+
+
+def drop_labels(
+    labels: Int[Array, "B A"], key: Key[Array, ""], all_rate: float, one_rate: float
+) -> Int[Array, "B A"]:
+    """Labels with all of a picture's replaced by the null ones at `all_rate`, each by itself at `one_rate`."""
+    all_key, one_key = jax.random.split(key)
+    everything = jax.random.bernoulli(all_key, all_rate, (labels.shape[0], 1))
+    single = jax.random.bernoulli(one_key, one_rate, labels.shape)
+    null = jnp.asarray(LANDSCAPES.null_labels())[None]
+    return jnp.where(everything | single, null, labels)
+
+
+def cross_entropy(
+    logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]
+) -> Float[Array, ""]:
+    """Mean nats a token."""
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens))
+
+
+def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) -> Task:
+    """The target's training task.
+
+    Args:
+        tokens: integers [n, T].
+        attributes: int32 [n, A], indices as the data set gives them (-1 is unspecified).
+    """
+    sizes = target_config(config)
+    model, optimizer = LlamaGen(sizes), make_optimizer(config)
+    labels = LANDSCAPES.label_ids(attributes)
+
+    def init(key: Key[Array, ""]) -> TargetState:
+        example = jnp.zeros((1, labels.shape[1]), jnp.int32), jnp.zeros((1, sizes.num_tokens), jnp.int32)
+        params = scale_residual_outputs(model.init(key, *example)["params"], sizes.num_layers)
+        average = jax.tree.map(jnp.copy, params)
+        return TargetState(jnp.int32(0), params, average, optimizer.init(params))
+
+    def batch(step: int) -> dict[str, np.ndarray]:
+        chosen = epoch_indices(config.seed, step, config.batch_size, len(tokens))
+        return {"tokens": tokens[chosen].astype(np.int32), "labels": labels[chosen]}
+
+    def update(state: TargetState, batch: PyTree, key: Key[Array, ""]) -> tuple[TargetState, Metrics]:
+        dropped = drop_labels(batch["labels"], key, config.drop_all, config.drop_one)
+
+        def loss_of(params: PyTree) -> Array:
+            _, logits = model.apply({"params": params}, dropped, batch["tokens"])
+            return cross_entropy(logits, batch["tokens"])
+
+        loss, gradients = jax.value_and_grad(loss_of)(state.params)
+        changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, changes)
+        # The average starts short, so that it never remembers the initial weights for long.
+        count = state.step.astype(jnp.float32)
+        keep = jnp.minimum(jnp.float32(config.average), (count + 1) / (count + 10))
+        average = jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, state.average, params)
+        metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradients)}
+        return TargetState(state.step + 1, params, average, optimizer_state), metrics
+
+    return Task(init=init, batch=batch, update=update)
+
+
+def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [n, T] and attributes [n, A] that `train.encode` wrote: `name` is "train" or "validation".
+
+    Raises ValueError where they are missing.
+    """
+    path = Path(folder) / f"{name}.npz"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; run `python -m train.encode` first")
+    with np.load(path) as arrays:
+        return arrays["tokens"], arrays["attributes"]
+
+
+def validation_loss(
+    sizes: LlamaGenConfig, params: PyTree, tokens: np.ndarray, attributes: np.ndarray
+) -> tuple[float, float]:
+    """Mean nats a token on held-out pictures, (with all their labels, with none of them)."""
+    model = LlamaGen(sizes)
+
+    @jax.jit
+    def loss(params: PyTree, labels: Array, tokens: Array) -> Array:
+        _, logits = model.apply({"params": params}, labels, tokens)
+        return cross_entropy(logits, tokens)
+
+    labels = LANDSCAPES.label_ids(attributes)
+    nulls = np.broadcast_to(LANDSCAPES.null_labels(), labels.shape)
+    means = []
+    for rows in (labels, nulls):
+        parts = range(0, len(tokens) - VALIDATION_BATCH + 1, VALIDATION_BATCH)
+        values = [
+            loss(params, rows[i : i + VALIDATION_BATCH], tokens[i : i + VALIDATION_BATCH].astype(np.int32))
+            for i in parts
+        ]
+        means.append(float(np.mean([float(value) for value in values])))
+    return means[0], means[1]
+
+
+def restore_state(task: Task, workdir: str | Path) -> tuple[int, PyTree]:
+    """(step, state) of a run's newest checkpoint, on one local device.
+
+    Raises ValueError where `workdir` holds none.
+    """
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        jax.eval_shape(task.init, jax.random.key(0)),
+    )
+    return restore_latest(Path(workdir), shapes)
+
+
+def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
+    """The newest checkpoint of a run as (sizes, averaged LlamaGen parameters in float32 NumPy arrays).
+
+    Raises ValueError where `workdir` holds no run.
+    """
+    config = read_config(workdir)
+    sizes = target_config(config)
+    nothing = np.zeros((1, sizes.num_tokens), np.int32), np.zeros((1, sizes.label_slots), np.int32)
+    _, state = restore_state(make_task(config, *nothing), workdir)
+    return sizes, jax.tree.map(np.asarray, state.average)
+
+
+def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:
+    """Train as `config` says on the tokens of `train.encode`, in `workdir`; resumes.
+
+    Raises ValueError where the tokens are missing or do not fit the config.
+    """
+    tokens, attributes = read_tokens(tokens_folder, "train")
+    held_out = read_tokens(tokens_folder, "validation")
+    sizes = target_config(config)
+    if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
+        raise ValueError(
+            f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
+            f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
+        )
+    write_config(config, workdir)
+
+    def on_save(step: int, state: TargetState) -> None:
+        count = config.validation
+        losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
+        print(f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True)
+
+    run(make_task(config, tokens, attributes), loop_config(config), workdir, on_save)
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    train(flags.FLAGS.config, flags.FLAGS.tokens, flags.FLAGS.workdir)
+
+
+if __name__ == "__main__":
+    config_flags.DEFINE_config_file("config", None, "experiment, e.g. configs/demo_target.py", lock_config=True)
+    flags.DEFINE_string("tokens", None, "folder that train.encode wrote")
+    flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
+    flags.mark_flags_as_required(["config", "tokens", "workdir"])
+    app.run(main)
