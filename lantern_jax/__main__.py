@@ -1,0 +1,8 @@
+"""``python -m lantern_jax`` is the ``lantern`` command."""
+
+import sys
+
+from lantern_jax.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

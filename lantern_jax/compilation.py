@@ -1,0 +1,60 @@
+"""Compiling ahead of time, timed, and keeping compiled programs between runs."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+
+def user_cache_directory() -> Path:
+    """Where this user's programs keep caches on this system."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local) if local else Path.home() / "AppData" / "Local"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return Path(xdg) if xdg else Path.home() / ".cache"
+
+
+def keep_compiled_programs() -> Path | None:
+    """Makes JAX keep compiled programs in the user's cache directory; returns where they are kept.
+
+    A directory that is configured already is left alone. Where none can be written, nothing changes and the
+    result is None.
+    """
+    configured = jax.config.jax_compilation_cache_dir
+    if configured:
+        return Path(configured)
+    try:
+        directory = user_cache_directory() / "lantern_jax" / "xla"
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (OSError, RuntimeError):
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # JAX decides once whether there is a cache; a program may have been compiled before.
+    compilation_cache.reset_cache()
+    return directory
+
+
+def compile_ahead(function: Callable, *arguments: Any) -> tuple[Callable, float]:
+    """The compiled program of ``function`` for arguments like these, and the seconds that making it took."""
+    start = time.perf_counter()
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return compiled, time.perf_counter() - start
+
+
+def run_timed(program: Callable, *arguments: Any) -> tuple[Any, float]:
+    """What the program returns, finished, and the seconds it took."""
+    start = time.perf_counter()
+    result = jax.block_until_ready(program(*arguments))
+    return result, time.perf_counter() - start

@@ -1,0 +1,84 @@
+"""Where a command's files go: decided and checked before any work is done."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_OUT = "lantern.png"
+GRID = "grid.png"
+
+
+@dataclass(frozen=True)
+class PicturePlan:
+    """The files of a call's pictures.
+
+    Attributes:
+        pictures: one file a picture; empty when several go into one file as a grid.
+        grid: the file of the grid; None when there is none.
+        folder: the folder of all, which may not exist yet; None when ``pictures`` or ``grid`` is one named file.
+    """
+
+    pictures: tuple[Path, ...]
+    grid: Path | None
+    folder: Path | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the plan."""
+        return self.pictures if self.grid is None else (*self.pictures, self.grid)
+
+
+def plan_pictures(out: str, names: Sequence[str]) -> PicturePlan:
+    """FILE.png holds one picture or a grid of several; DIR/ holds a file for each, and their grid.
+
+    Args:
+        out: as given by the user: ends in .png, or names a folder.
+        names: prompt of every picture; files in a folder are called after their number and prompt.
+
+    Raises:
+        ValueError: another ending than .png.
+    """
+    path = Path(out)
+    is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
+    if not is_folder and path.suffix.lower() != ".png":
+        raise ValueError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
+    if not is_folder:
+        return PicturePlan((path,), None) if len(names) == 1 else PicturePlan((), path)
+    width = max(2, len(str(len(names) - 1)))
+    files = tuple(path / f"{i:0{width}}-{_slug(name)}.png" for i, name in enumerate(names))
+    return PicturePlan(files, path / GRID if len(names) > 1 else None, path)
+
+
+def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) -> None:
+    """Raises ValueError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
+    others = tuple(others)
+    if plan.folder is not None and not plan.folder.exists():
+        check_writable(plan.folder.absolute().parent)
+    files = (*plan.files, *others)
+    absolute = [path.absolute() for path in files]
+    for path, place in zip(files, absolute, strict=True):
+        if absolute.count(place) > 1:
+            raise ValueError(f"{path} is named for two outputs: give each a file of its own")
+        if place.is_dir():
+            raise ValueError(f"{path} is a folder: name a file in it")
+        if place.exists() and not overwrite:
+            raise ValueError(f"{path} exists: give --overwrite to replace it, or another name")
+        if path in others or plan.folder is None or plan.folder.exists():
+            check_writable(place.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ValueError unless files can be made in ``folder``."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: make it first, or name another")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write into {folder} ({error.strerror}): name another folder") from None
+
+
+def _slug(text: str, limit: int = 40) -> str:
+    words = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+    return "-".join(words)[:limit].strip("-") or "picture"

@@ -1,0 +1,79 @@
+"""What the ``lantern`` command shows and writes after a generation."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lantern_jax.generation import Generation
+from lantern_jax.outputs import PicturePlan
+from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, side_by_side
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Shows on a terminal that something is going on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(text):
+        yield
+
+
+def picture_files(
+    plan: PicturePlan, generation: Generation, num: int, show_acceptance: bool
+) -> dict[Path, bytes]:
+    """The contents of the planned files.
+
+    With a comparison every picture stands to the right of plain decoding's; a grid of several prompts has a
+    row for each.
+    """
+    shown = generation.acceptance() if show_acceptance else list(generation.pictures)
+    if generation.plain is not None:
+        shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
+    files = dict(zip(plan.pictures, map(encode_png, shown), strict=False))
+    if plan.grid is not None:
+        files[plan.grid] = encode_png(grid(shown, num if 1 < num < len(shown) else None))
+    return files
+
+
+def _pair(generation: Generation, number: int, picture, show_acceptance: bool):
+    plain = generation.plain.pictures[number]
+    if show_acceptance:
+        columns = int(generation.tokens.shape[1] ** 0.5)
+        plain = enlarge(plain, acceptance_scale(plain.shape[1], columns))
+    captions = ["plain", "speculative"]
+    if len(generation.pictures) == 1:
+        seconds = (generation.plain.statistics.seconds, generation.statistics.seconds)
+        captions = [f"{name} {spent:.2f} s" for name, spent in zip(captions, seconds, strict=True)]
+    return side_by_side([plain, picture], captions)
+
+
+def show_statistics(generation: Generation, where: Path) -> None:
+    """Prints the table of a generation, plain decoding beside it where it was compared, and where pictures are."""
+    runs = [("speculative", generation.statistics)]
+    if generation.plain is not None:
+        runs.insert(0, ("plain", generation.plain.statistics))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name, _ in runs:
+        table.add_column(name if len(runs) > 1 else "", justify="right")
+    compiling = [run.compile_seconds for _, run in runs]
+    if len(runs) > 1:
+        compiling[1] -= compiling[0]
+    table.add_row("seconds", *(f"{run.seconds:.2f}" for _, run in runs))
+    table.add_row("compile seconds, apart", *(f"{seconds:.2f}" for seconds in compiling))
+    table.add_row("rounds", *(str(run.rounds) for _, run in runs))
+    table.add_row("tokens", *(str(run.tokens) for _, run in runs))
+    table.add_row("tokens a second", *(f"{run.tokens_per_second:.0f}" for _, run in runs))
+    table.add_row("step compression", *(f"{run.step_compression:.2f}" for _, run in runs))
+    table.add_row("tokens substituted", *(f"{run.substituted:.1%}" for _, run in runs))
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    ours = generation.statistics
+    if ours.speedup is not None:
+        console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")
+    console.print(f"wrote {where}", markup=False)
