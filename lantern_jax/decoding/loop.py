@@ -273,9 +273,10 @@ def _round(
         # The bonus token follows the path, so the path ends one short of a forced position or of the end.
         room = jnp.asarray(stream.stop)[jnp.minimum(state.length, total) - 1] - state.length - 1
         verdict = verify_tree(
-            tree, tokens, log_probs, sampling=sampling, rule=rule, codebook=codebook, coupling=method.coupling,
-            path=method.path, residual=method.residual, noise=noise, keys=keys, positions=state.length,
-            rounds=decoded.rounds, draft_log_probs=draft_log_probs, max_count=jnp.maximum(room, 0),
+            tree, tokens, log_probs, rule=rule, codebook=codebook, coupling=method.coupling,
+            path=method.path, residual=method.residual, temperature=sampling.temperature, noise=noise, keys=keys,
+            positions=state.length, rounds=decoded.rounds, draft_log_probs=draft_log_probs,
+            max_count=jnp.maximum(room, 0),
         )  # fmt: skip
 
     with jax.named_scope("commit"):

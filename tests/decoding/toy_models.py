@@ -1,0 +1,136 @@
+"""Tiny models for the decoding tests: a small random LlamaGen, a drafter as good as one likes, a toy with forced tokens."""
+
+from functools import cache
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.protocols import Drafter, Prefix, Target
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
+
+VOCAB = 32
+CONFIG = LlamaGenConfig(16, 2, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
+
+
+@cache
+def target_params(scale: float = 8.0):
+    """Random parameters, scaled up so that the distribution is neither flat nor a point."""
+    labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, CONFIG.num_tokens), jnp.int32)
+    params = LlamaGen(CONFIG).init(jax.random.key(7), labels, tokens)
+    return jax.tree.map(lambda x: x * jnp.float32(scale) if x.ndim > 1 else x, params)
+
+
+def conditioning(batch: int, guided: bool):
+    labels = (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
+    return label_conditioning(labels, np.array([5]), guided)
+
+
+def sequence_keys(seed: int, batch: int):
+    key = jax.random.key(seed)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(batch))
+
+
+@cache
+def random_drafter():
+    """An untrained EAGLE drafter with its parameters."""
+    config = DrafterConfig(16, 2, 32, vocab_size=VOCAB, grid=5, prefix_length=1)
+    features, tokens = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32)
+    params = DrafterModel(config).init(
+        jax.random.key(3), features, tokens, jnp.zeros((1, 1, 1, 4, 2)), jnp.ones((1, 1, 1, 1), bool)
+    )
+    head = target_params()["params"]["head"]["kernel"]
+    return llamagen_drafter(config), {"drafter": params, "head": head}
+
+
+@flax.struct.dataclass
+class NoisyState:
+    cache: object
+    tokens: jax.Array
+    ancestors: jax.Array
+
+
+@cache
+def noisy_drafter(target: Target, noise: float) -> Drafter:
+    """A noisy copy of a target: its logits plus a fixed perturbation that depends on the last token.
+
+    It drafts well, so every accepted length occurs. Parameters: ``{"target": ..., "conditioning": ...}``.
+    """
+    table = noise * jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
+
+    def init(params, prefix: Prefix, slots):
+        cache, _, _ = target.prefill(params["target"], params["conditioning"], prefix.guidance, slots)
+        empty = jnp.zeros((prefix.guidance.shape[0], 0), jnp.int32)
+        return NoisyState(cache, empty, jnp.zeros((empty.shape[0], 1, 0), bool))
+
+    def absorb(params, state, features, tokens, count):
+        length = tokens.shape[1]
+        causal = np.tril(np.ones((length, length), bool))
+        logits, _, block = target.score(params["target"], state.cache, tokens, np.arange(length), causal)
+        path = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], tokens.shape)
+        last = jnp.maximum(count - 1, 0)[:, None]
+        logits = logits + table[tokens]
+        logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
+        cache = target.commit(state.cache, block, path, count)
+        batch = tokens.shape[0]
+        empty = jnp.zeros((batch, 0), jnp.int32)
+        return NoisyState(cache, empty, jnp.zeros((batch, 1, 0), bool)), logits
+
+    def expand(params, state, tokens, parents):
+        # No keys are kept: the expanded nodes are scored again with the new ones.
+        batch, new = tokens.shape
+        seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
+        itself = jnp.broadcast_to(jnp.eye(new, dtype=bool)[None], (batch, new, new))
+        older = jnp.pad(state.ancestors, ((0, 0), (0, 0), (0, new)))
+        ancestors = jnp.concatenate([older, jnp.concatenate([seen, itself], axis=-1)], axis=1)
+        tokens = jnp.concatenate([state.tokens, tokens], axis=1)
+        mask = ancestors[:, 1:]
+        depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
+        logits, _, _ = target.score(params["target"], state.cache, tokens, depth, mask)
+        logits = (logits + table[tokens])[:, -new:]
+        return NoisyState(state.cache, tokens, ancestors), logits
+
+    return Drafter(init, absorb, expand)
+
+
+def llamagen():
+    return llamagen_target(CONFIG)
+
+
+@cache
+def markov_target(vocab: int, num_tokens: int, forced: tuple[int, ...] | None = None, seed: int = 0) -> Target:
+    """A first-order Markov chain over ``vocab`` tokens: its exact distribution can be enumerated.
+
+    Params: logits [vocab + 1, vocab], the last row for the first token. Works with G = 1 or 2 (both rows alike).
+    """
+
+    def prefill(params, conditioning, guidance, slots):
+        rows, batch = conditioning.shape[:2]
+        logits = jnp.broadcast_to(params[vocab], (rows, batch, vocab))
+        one = jnp.zeros((rows, batch, 1, slots, 1))
+        mask = jnp.zeros((rows, batch, 0), bool)
+        cache = KVCache(((one, one),), mask, jnp.zeros(batch, jnp.int32), guidance)
+        prefix = Prefix(
+            jnp.zeros((rows, batch, 1, 1)), jnp.zeros((rows, batch, 1), jnp.int32), jnp.ones((rows, batch, 1), bool),
+            jnp.zeros((rows, batch, 1), jnp.int32), guidance,
+        )  # fmt: skip
+        return cache, apply_guidance(logits, guidance), prefix
+
+    def score(params, cache, tokens, depth, ancestors):
+        rows = cache.prefix_mask.shape[0]
+        logits = jnp.broadcast_to(params[tokens][None], (rows, *tokens.shape, vocab))
+        features = jnp.broadcast_to(tokens[None, :, :, None].astype(jnp.float32), (rows, *tokens.shape, 1))
+        return apply_guidance(logits, cache.guidance), features, tokens
+
+    def commit(cache, block, path, count):
+        return cache.replace(length=cache.length + count)
+
+    return Target(prefill, score, commit, vocab, num_tokens, forced)
+
+
+def markov_params(vocab: int, seed: int = 0):
+    return jax.random.normal(jax.random.key(seed), (vocab + 1, vocab)) * jnp.float32(1.5)
