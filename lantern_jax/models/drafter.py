@@ -8,7 +8,7 @@ Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M 
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import flax.linen as nn
 import flax.struct
@@ -101,7 +101,7 @@ class DrafterState:
     depth: Int[Array, "B 1+X"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``."""
     model = DrafterModel(config, dtype)

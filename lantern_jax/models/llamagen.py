@@ -5,7 +5,7 @@ F caption feature width, E head width.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import flax.linen as nn
 import flax.struct
@@ -236,7 +236,7 @@ class CaptionProjection(nn.Module):
         return dense("fc2")(nn.gelu(dense("fc1")(x), approximate=True))
 
 
-@lru_cache(maxsize=None)
+@cache
 def llamagen_target(config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32) -> Target:
     """The target record of a LlamaGen GPT; conditioning leaves are [G, B, ...].
 
