@@ -10,12 +10,12 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            "steps": 1600,
+            "steps": 1200,
             "batch_size": 16,
             "log_every": 10,
             "save_every": 100,
             "keep": 2,
-            "validation": 128,
+            "validation": 64,
             "rate": 0.02,
             "adam_rate": 4e-3,
             "warmup": 50,
@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
             "model": {
                 "dim": 256,
                 "num_layers": 12,
-                "num_heads": 8,
+                "num_heads": 4,
                 "vocab_size": 1024,
                 "grid": 16,
                 "hidden_dim": 688,

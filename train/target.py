@@ -10,6 +10,7 @@ rest; the exported weights are a running average.
 Axes: B batch, A attributes, T codes of a picture.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import flax
@@ -64,14 +65,15 @@ def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
     )
 
 
-def layer_matrices(params: PyTree) -> PyTree:
-    """Muon's dimension numbers: the kernels of the transformer's layers, None for everything else."""
+def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
+    """Muon's dimension numbers for parameters: the matrices in modules whose names begin with one of
+    `prefixes`; None, which is Adam, for everything else."""
 
-    def numbers(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
-        inside = any(str(getattr(part, "key", "")).startswith("layer_") for part in path)
+    def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
+        inside = any(str(getattr(part, "key", "")).startswith(prefixes) for part in path)
         return MuonDimensionNumbers((0,), (1,)) if inside and leaf.ndim == 2 else None
 
-    return jax.tree_util.tree_map_with_path(numbers, params)
+    return lambda params: jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -83,7 +85,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
             adam_learning_rate=linear_decay(config.adam_rate, config.warmup, config.steps),
             adam_b1=0.9,
             adam_b2=0.98,
-            muon_weight_dimension_numbers=layer_matrices,
+            muon_weight_dimension_numbers=matrices("layer_"),
         ),
     )
 
@@ -100,6 +102,13 @@ def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
     return jax.tree_util.tree_map_with_path(scale, params)
 
 
+def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
+    """The next exponential average; short at first, so that it soon forgets the initial weights."""
+    count = step.astype(jnp.float32)
+    keep = jnp.minimum(jnp.float32(decay), (count + 1) / (count + 10))
+    return jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, average, params)
+
+
 def drop_labels(
     labels: Int[Array, "B A"], key: Key[Array, ""], all_rate: float, one_rate: float
 ) -> Int[Array, "B A"]:
@@ -111,9 +120,7 @@ def drop_labels(
     return jnp.where(everything | single, null, labels)
 
 
-def cross_entropy(
-    logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]
-) -> Float[Array, ""]:
+def cross_entropy(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, ""]:
     """Mean nats a token."""
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens))
 
@@ -149,10 +156,7 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
         loss, gradients = jax.value_and_grad(loss_of)(state.params)
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, changes)
-        # The average starts short, so that it never remembers the initial weights for long.
-        count = state.step.astype(jnp.float32)
-        keep = jnp.minimum(jnp.float32(config.average), (count + 1) / (count + 10))
-        average = jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, state.average, params)
+        average = running_average(state.average, params, state.step, config.average)
         metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradients)}
         return TargetState(state.step + 1, params, average, optimizer_state), metrics
 
@@ -238,7 +242,9 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
     def on_save(step: int, state: TargetState) -> None:
         count = config.validation
         losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
-        print(f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True)
+        print(
+            f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True
+        )
 
     run(make_task(config, tokens, attributes), loop_config(config), workdir, on_save)
 
@@ -249,7 +255,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    config_flags.DEFINE_config_file("config", None, "experiment, e.g. configs/demo_target.py", lock_config=True)
+    config_flags.DEFINE_config_file(
+        "config", None, "experiment, e.g. configs/demo_target.py", lock_config=True
+    )
     flags.DEFINE_string("tokens", None, "folder that train.encode wrote")
     flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
     flags.mark_flags_as_required(["config", "tokens", "workdir"])

@@ -1,0 +1,33 @@
+"""The demo's drafter: one layer of 256 that predicts the target's features.
+
+python -m train.drafter --config configs/demo_drafter.py --target runs/demo/target \\
+    --features runs/demo/features --workdir runs/demo/drafter
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "seed": 0,
+            "steps": 450,
+            "batch_size": 16,
+            "log_every": 10,
+            "save_every": 50,
+            "keep": 2,
+            "rate": 0.02,
+            "adam_rate": 3e-3,
+            "warmup": 20,
+            "clip": 1.0,
+            "average": 0.98,
+            "noise": 0.1,
+            "passes": 2,
+            "pass_weight": 0.8,
+            "guidance": 2.0,
+            "feature_weight": 1.0,
+            "token_weight": 0.1,
+            "guided_weight": 0.1,
+            "model": {"num_heads": 4, "hidden_dim": 688},
+        }
+    )

@@ -1,0 +1,192 @@
+"""Grow draft trees from a target's and a drafter's own statistics.
+
+    python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=8,12,16,25,57]
+
+Pictures are decoded plainly. For every token as a root, the drafter walks along the tokens that follow, with
+the noise that chose them; the *rank* of a token is how many codes the drafter would draft before it. A root's
+ranks name the path on which a tree drafted there is accepted, so the expected number of accepted tokens of a
+tree is the sum over its nodes of how often ranks begin with that node's path, and the best tree of a size
+takes the paths that do so most often. (LANTERN++, arXiv 2502.06352, uses static trees; this is how to draw one.)
+
+Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
+
+Axes: G guidance rows, B batch, P prefix, T tokens of a picture, N = P + T - 2 drafter positions, V codes, R roots.
+"""
+
+import json
+import os
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from lantern_jax.decoding.sampling import SamplingParams, apply_guidance, gumbel_noise, process_logits
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel
+from lantern_jax.models.llamagen import LlamaGenConfig
+from train import drafter, target
+from train.features import features_of, random_labels, sample_tokens
+
+TreePath = tuple[int, ...]
+MAX_DEPTH, MAX_RANK = 9, 16
+
+
+@partial(jax.jit, static_argnums=(0, 6))
+def chain_ranks(
+    sizes: DrafterConfig,
+    params: PyTree,
+    head: Float[Array, "D V"],
+    features: Float[Array, "G B S D"],
+    tokens: Int[Array, "B T"],
+    keys: Key[Array, " B"],
+    depth: int,
+    guidance: Float[Array, " B"],
+    sampling: SamplingParams,
+) -> Int[Array, "depth B R"]:
+    """Rank of the token d + 1 places after each root in the drafter's order at depth d, or -1 past the end.
+
+    Args:
+        params: DrafterModel's parameters.
+        features: the target's, as `train.features` stores them.
+        tokens, keys: a plain decoding with these keys, guidance and sampling.
+    """
+    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
+    inputs, ahead, _ = drafter.drafter_inputs(features, twice, sizes.prefix_length)
+    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, ahead, depth)
+    total = tokens.shape[1]
+    cells = jnp.broadcast_to(jnp.arange(1, total, dtype=jnp.int32)[None], (tokens.shape[0], total - 1))
+    noise = gumbel_noise(keys, cells, sizes.vocab_size, sampling)
+    ranks = []
+    for d, predicted in enumerate(made):
+        # Position P - 1 + g has seen token g and drafts token g + 1; its root is token g - d.
+        logits = jnp.einsum("gbnd,dv->gbnv", predicted[..., sizes.prefix_length - 1 + d :, :], head)
+        scores = process_logits(apply_guidance(logits, guidance), sampling) + noise[:, d:]
+        chosen = jnp.take_along_axis(scores, tokens[:, d + 1 :, None], axis=-1)
+        rank = jnp.sum(scores > chosen, axis=-1).astype(jnp.int32)
+        ranks.append(jnp.pad(rank, ((0, 0), (0, d)), constant_values=-1))
+    return jnp.stack(ranks)
+
+
+def collect_ranks(
+    target_sizes: LlamaGenConfig,
+    target_params: PyTree,
+    drafter_sizes: DrafterConfig,
+    drafter_params: PyTree,
+    *,
+    pictures: int,
+    seed: int,
+    guidance: float = 2.0,
+    temperature: float = 1.0,
+    batch_size: int = 16,
+) -> Int[np.ndarray, "R depth"]:
+    """Ranks at depths 0 to 8 below every root of `pictures` plainly decoded pictures of random prompts."""
+    head = jnp.asarray(target_params["head"]["kernel"])
+    sampling = SamplingParams.create(temperature=temperature)
+    rows = []
+    for first in range(0, pictures, batch_size):
+        labels = random_labels(np.random.default_rng((seed, first)), batch_size)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), batch_size)
+        tokens = sample_tokens(target_sizes, target_params, labels, keys, guidance, temperature)
+        features = features_of(target_sizes)(target_params, labels, tokens)
+        scale = jnp.full(batch_size, guidance, jnp.float32)
+        ranks = chain_ranks(
+            drafter_sizes, drafter_params, head, features, tokens, keys, MAX_DEPTH, scale, sampling
+        )
+        rows.append(np.asarray(ranks).reshape(MAX_DEPTH, -1).T)
+    return np.concatenate(rows)
+
+
+def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> Counter[TreePath]:
+    """How many roots' ranks begin with each path; a path ends before a rank of `max_rank` or more, or -1."""
+    counts: Counter[TreePath] = Counter()
+    for row in ranks.tolist():
+        path: TreePath = ()
+        for rank in row:
+            if not 0 <= rank < max_rank:
+                break
+            path = (*path, rank)
+            counts[path] += 1
+    return counts
+
+
+def grow_tree(counts: Counter[TreePath], size: int) -> list[TreePath]:
+    """The `size` most frequent paths: the tree with the most accepted tokens on these statistics.
+
+    A path is never more frequent than its parent, and ties prefer the shorter, so the result is closed under
+    taking parents. Raises ValueError where fewer paths were seen.
+    """
+    if size > len(counts):
+        raise ValueError(f"a tree of {size} nodes from {len(counts)} observed paths; decode more pictures")
+    order = sorted(counts, key=lambda path: (-counts[path], len(path), path))
+    return sorted(order[:size], key=lambda path: (len(path), path))
+
+
+def rank_statistics(
+    ranks: Int[np.ndarray, "R depth"], counts: Counter[TreePath], trees: dict[str, list[TreePath]]
+) -> dict:
+    """Probability of each rank at each depth, and the expected tokens a target pass of each tree."""
+    depths = []
+    for column in ranks.T:
+        seen = column[column >= 0]
+        depths.append([round(float(np.mean(seen == rank)), 4) for rank in range(MAX_RANK)])
+    expected = {
+        name: round(1 + sum(counts[path] for path in paths) / len(ranks), 3) for name, paths in trees.items()
+    }
+    return {"roots": len(ranks), "rank_probability": depths, "expected_tokens_per_pass": expected}
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Write a JSON file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value) + "\n")
+    os.replace(temporary, path)
+
+
+def grow(
+    target_folder: str | Path, drafter_folder: str | Path, workdir: str | Path,
+    *, name: str, sizes: list[int], pictures: int, seed: int,
+) -> dict[str, list[TreePath]]:  # fmt: skip
+    """Collect ranks and write the trees `name`_SIZE of all sizes and their statistics."""
+    target_sizes, target_params = target.export(target_folder)
+    drafter_sizes, drafter_params = drafter.export(drafter_folder, target_folder)
+    ranks = collect_ranks(
+        target_sizes, jax.tree.map(jnp.asarray, target_params), drafter_sizes, drafter_params,
+        pictures=pictures, seed=seed,
+    )  # fmt: skip
+    counts = path_counts(ranks)
+    trees = {f"{name}_{size}": grow_tree(counts, size) for size in sizes}
+    write_json(Path(workdir) / "ranks.json", rank_statistics(ranks, counts, trees))
+    write_json(Path(workdir) / "trees.json", trees)
+    return trees
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    options = flags.FLAGS
+    grow(
+        options.target,
+        options.drafter,
+        options.workdir,
+        name=options.name,
+        sizes=[int(size) for size in options.sizes],
+        pictures=options.pictures,
+        seed=options.seed,
+    )
+    print((Path(options.workdir) / "ranks.json").read_text())
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("target", None, "working folder of the target's training run")
+    flags.DEFINE_string("drafter", None, "working folder of the drafter's training run")
+    flags.DEFINE_string("workdir", None, "where trees.json and ranks.json go")
+    flags.DEFINE_string("name", "demo", "the trees are called NAME_SIZE")
+    flags.DEFINE_list("sizes", ["8", "12", "16", "25", "57"], "nodes of the trees, root not counted")
+    flags.DEFINE_integer("pictures", 64, "pictures to decode", lower_bound=1)
+    flags.DEFINE_integer("seed", 1000, "of prompts and pictures")
+    flags.mark_flags_as_required(["target", "drafter", "workdir"])
+    app.run(main)
