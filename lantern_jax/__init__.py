@@ -32,6 +32,7 @@ _MODULES = {
     "models.llamagen": ("LlamaGen", "LlamaGenConfig", "llamagen_target", "published_config"),
     "models.drafter": ("DrafterConfig", "DrafterModel", "llamagen_drafter"),
     "models.vq": ("VQConfig", "VQModel"),
+    "checkpoints.store": ("Checkpoint",),
     # The demo's prompts.
     "data.prompts": ("Vocabulary", "parse_prompt"),
 }

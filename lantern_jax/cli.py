@@ -159,8 +159,9 @@ def _write(plan, files) -> None:
 
 def _info(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import demo_directory, describe, load
+    from lantern_jax.report import show_description
 
-    print(describe(load(demo_directory() if arguments.model == "demo" else Path(arguments.model))))
+    show_description(describe(load(demo_directory() if arguments.model == "demo" else Path(arguments.model))))
 
 
 def _convert_llamagen(arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.compilation import compile_ahead, keep_compiled_programs, run_timed
-from lantern_jax.decoding.acceptance import Codebook, Strict, check_codebook, is_strict
+from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
 from lantern_jax.decoding.loop import Decoded, speculative_decode
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.generation import Generation, Statistics, Timing, summarise
@@ -39,16 +39,17 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     """Reads a checkpoint: "demo", the model that ships with the package, or a directory.
 
     Args:
-        model: "demo" or a directory that ``lantern convert`` or ``lantern_jax.checkpoints.store.save`` wrote.
+        model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
         dtype: of the target's and drafter's parameters and matrix products; None is float32 on a CPU and
             bfloat16 elsewhere.
 
     Raises:
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
     """
+    dtype = _parameter_dtype(dtype)
     keep_compiled_programs()
     directory = demo_directory() if model == "demo" else Path(model)
-    return Pipeline(load_checkpoint(directory), dtype)
+    return Pipeline(load_checkpoint(directory, dtype), dtype)
 
 
 class Pipeline:
@@ -62,9 +63,7 @@ class Pipeline:
     def __init__(self, checkpoint: Checkpoint, dtype: Any = None):
         self.checkpoint = checkpoint
         self.platform = jax.default_backend()
-        dtype = jnp.dtype(_platform_dtype(self.platform) if dtype is None else dtype)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise ValueError(f"dtype {dtype} is not valid: give float32 or bfloat16")
+        dtype = _parameter_dtype(dtype)
         self._target = llamagen_target(checkpoint.target_config, dtype)
         self._drafter = None
         if checkpoint.drafter_config is not None:
@@ -73,8 +72,8 @@ class Pipeline:
         self._parameters = {
             "target": cast(checkpoint.target_params),
             "drafter": None if self._drafter is None else cast(checkpoint.drafter_params),
-            "vq": checkpoint.vq_params,
-            "codebook": _codebook(checkpoint),
+            "vq": checkpoint.tokenizer_params,
+            "codebook": checkpoint.codebook,
         }
         self._placed: dict[int, Any] = {}
         self._programs: dict[Any, Any] = {}
@@ -248,7 +247,7 @@ class Pipeline:
         params = self._on_devices(devices)["vq"]
         key, compiling = ("draw", chunk, devices), 0.0
         if key not in self._programs:
-            program = _draw_program(VQModel(self.checkpoint.vq_config), _mesh(devices))
+            program = _draw_program(VQModel(self.checkpoint.tokenizer_config), _mesh(devices))
             self._programs[key], compiling = compile_ahead(program, params, padded)
         pictures, seconds = run_timed(self._programs[key], params, padded)
         return np.asarray(pictures)[: len(tokens)], Timing(drawing=seconds, compiling=compiling)
@@ -262,14 +261,16 @@ class Pipeline:
         return self._placed[devices]
 
 
-def _platform_dtype(platform: str):
-    return jnp.float32 if platform == "cpu" else jnp.bfloat16
-
-
-def _codebook(checkpoint: Checkpoint) -> Codebook | None:
-    if checkpoint.neighbours is None:
-        return None
-    return Codebook(neighbours=checkpoint.neighbours, codes=checkpoint.codes)
+def _parameter_dtype(dtype: Any) -> np.dtype:
+    if dtype is None:
+        return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    try:
+        known = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        known = False
+    if not known:
+        raise ValueError(f"dtype {dtype!r} is not valid: give float32 or bfloat16")
+    return jnp.dtype(dtype)
 
 
 def _chunking(count: int, batch: int, devices: int) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -77,3 +78,21 @@ def show_statistics(generation: Generation, where: Path) -> None:
     if ours.speedup is not None:
         console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")
     console.print(f"wrote {where}", markup=False)
+
+
+def show_description(description: Mapping[str, Any]) -> None:
+    """Prints what a checkpoint holds, an indented line for every entry."""
+    console = Console(soft_wrap=True, highlight=False)
+    for line in _lines(description, 0):
+        console.print(line, markup=False)
+
+
+def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, value in entries.items():
+        label = f"{'  ' * depth}{name.replace('_', ' ')}"
+        if isinstance(value, Mapping) and value:
+            yield label
+            yield from _lines(value, depth + 1)
+        elif value not in (None, {}, [], ()):
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+            yield f"{label}: {', '.join(map(str, text)) if isinstance(text, list | tuple) else text}"

@@ -1,0 +1,303 @@
+"""From prompts to pictures on a tiny random checkpoint."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax import compilation, pipeline, prompting
+from lantern_jax.pipeline import Pipeline
+from tests.tiny_checkpoint import (
+    CODES,
+    NEIGHBOURS,
+    SIDE,
+    TARGET,
+    TOKENS,
+    TREE,
+    tiny_checkpoint,
+    tiny_pipeline,
+)
+
+PROMPTS = ["snowy mountains at dusk by a calm lake", "a foggy forest"]
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return tiny_pipeline().generate(PROMPTS, seed=3, compare=True)
+
+
+def test_strict_decoding_repeats_plain_decoding(compared):
+    np.testing.assert_array_equal(compared.tokens, compared.plain.tokens)
+    assert compared.statistics.same_tokens == 1
+    assert np.abs(compared.pictures.astype(int) - compared.plain.pictures).max() <= 1
+
+
+def test_pictures_and_tokens(compared):
+    assert compared.pictures.shape == (2, SIDE, SIDE, 3)
+    assert compared.pictures.dtype == np.uint8
+    assert compared.pictures.std() > 1
+    assert compared.tokens.shape == (2, TOKENS)
+    assert compared.tokens.dtype == np.int32
+    assert 0 <= compared.tokens.min() <= compared.tokens.max() < CODES
+    assert compared.prompts == tuple(PROMPTS)
+    assert [image.size for image in compared.images] == [(SIDE, SIDE)] * 2
+    np.testing.assert_array_equal(np.asarray(compared.images[1]), compared.pictures[1])
+
+
+def test_statistics_agree_with_each_other(compared):
+    statistics, plain = compared.statistics, compared.plain.statistics
+    assert statistics.tokens == 2 * TOKENS
+    assert statistics.rounds == compared.round_of_token.max(axis=1).sum() == sum(statistics.accepted)
+    accepted = sum(count * rounds for count, rounds in enumerate(statistics.accepted))
+    assert statistics.rounds < plain.rounds, "nothing was accepted: the test shows nothing"
+    # Rounds accept tokens and add one; the last round of a picture may reach beyond its end.
+    assert statistics.tokens - 2 == accepted + statistics.rounds
+    assert statistics.step_compression == (2 * TOKENS - 2) / statistics.rounds
+    assert plain.step_compression == 1
+    assert plain.rounds == 2 * (TOKENS - 1)
+    assert statistics.tokens_per_second == statistics.tokens / statistics.seconds
+    assert statistics.speedup == plain.seconds / statistics.seconds
+    assert statistics.compile_seconds >= plain.compile_seconds > 0
+    assert statistics.substituted == statistics.mean_distance == 0
+
+
+def test_statistics_as_json(compared):
+    names = {
+        "step_compression", "rounds", "tokens", "seconds", "compile_seconds", "tokens_per_second", "substituted",
+    }  # fmt: skip
+    data = json.loads(json.dumps(compared.statistics.to_json()))
+    assert names | {"speedup", "same_tokens"} <= set(data)
+    plain = compared.plain.statistics.to_json()
+    assert names <= set(plain)
+    assert not {"speedup", "same_tokens"} & set(plain)
+
+
+def test_batches_and_devices_change_nothing(compared):
+    one_by_one = tiny_pipeline().generate(PROMPTS, seed=3, batch=1)
+    np.testing.assert_array_equal(one_by_one.tokens, compared.tokens)
+    assert np.abs(one_by_one.pictures.astype(int) - compared.pictures).max() <= 1
+    assert one_by_one.statistics.rounds == compared.statistics.rounds
+    # Three in chunks of two: the second chunk holds a sequence that is finished from the start.
+    three = tiny_pipeline().generate([*PROMPTS, PROMPTS[0]], seed=3, batch=2)
+    np.testing.assert_array_equal(three.tokens[:2], compared.tokens)
+    assert three.pictures.shape == (3, SIDE, SIDE, 3)
+    assert (three.tokens[2] != three.tokens[0]).any(), "pictures of one prompt must differ"
+
+
+def test_pictures_of_a_prompt_follow_each_other():
+    twice = tiny_pipeline().generate("a lake", num=2, seed=3)
+    assert twice.prompts == ("a lake", "a lake")
+    assert (twice.tokens[0] != twice.tokens[1]).any()
+    other = tiny_pipeline().generate("a lake", num=2, seed=4)
+    assert (twice.tokens != other.tokens).any()
+
+
+def test_a_second_call_and_a_sweep_compile_nothing(compared, monkeypatch):
+    monkeypatch.setattr(pipeline, "compile_ahead", _must_not_run)
+    for knobs in ({}, {"temperature": 0.0}, {"guidance": 3.5}, {"top_k": 5, "top_p": 0.9}):
+        assert tiny_pipeline().generate(PROMPTS, **knobs).statistics.compile_seconds == 0
+
+
+def test_relaxed_rules_report_what_they_substitute(compared):
+    strict = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=1.0)
+    np.testing.assert_array_equal(strict.tokens, compared.tokens)
+    relaxed = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=30.0)
+    assert relaxed.statistics.substituted > 0
+    assert 0 < relaxed.statistics.mean_distance <= 2
+    assert relaxed.statistics.rounds <= compared.statistics.rounds
+
+
+def test_no_guidance_uses_one_row():
+    plain = tiny_pipeline().generate(PROMPTS, seed=3, guidance=1.0, tree="none")
+    assert plain.statistics.step_compression == 1
+    assert plain.statistics.accepted == (2 * (TOKENS - 1),)
+
+
+def test_label_arrays_in_place_of_prompts(compared):
+    labels = prompting.prompt_labels(tiny_checkpoint(), PROMPTS)
+    again = tiny_pipeline().generate_from(labels, seed=3)
+    np.testing.assert_array_equal(again.tokens, compared.tokens)
+
+
+def test_without_a_tokenizer_there_are_tokens_only(compared):
+    blind = Pipeline(dataclasses.replace(tiny_checkpoint(), tokenizer_config=None, tokenizer_params=None))
+    blind._programs.update(tiny_pipeline()._programs)
+    generation = blind.generate(PROMPTS, seed=3)
+    assert generation.pictures is None
+    assert generation.images == []
+    np.testing.assert_array_equal(generation.tokens, compared.tokens)
+
+
+def test_acceptance_drawings(compared):
+    drawings = compared.acceptance()
+    assert len(drawings) == 2
+    assert drawings[0].dtype == np.uint8
+
+
+def _must_not_run(*arguments):
+    raise AssertionError("computed before the input was checked")
+
+
+BAD = [
+    ({"prompts": "a purple mountain"}, "purple"),
+    ({"prompts": ""}, "empty prompt"),
+    ({"prompts": []}, "no prompts"),
+    ({"prompts": [7]}, "not text"),
+    ({"num": 0}, "num 0"),
+    ({"num": 1.5}, "num 1.5"),
+    ({"num": True}, "num True"),
+    ({"seed": -1}, "seed -1"),
+    ({"seed": 2**32}, "seed"),
+    ({"batch": 0}, "batch 0"),
+    ({"temperature": float("nan")}, "temperature nan"),
+    ({"temperature": -0.5}, "temperature -0.5"),
+    ({"temperature": float("inf")}, "temperature inf"),
+    ({"temperature": "hot"}, "temperature 'hot'"),
+    ({"guidance": float("nan")}, "guidance nan"),
+    ({"guidance": -1.0}, "guidance -1.0"),
+    ({"top_k": -1}, "top_k -1"),
+    ({"top_k": CODES + 1}, f"at most {CODES}"),
+    ({"top_k": 1.5}, "top_k 1.5"),
+    ({"top_p": 0.0}, "top_p 0"),
+    ({"top_p": 1.5}, "top_p 1.5"),
+    ({"top_p": float("nan")}, "top_p nan"),
+    ({"rule": "lantern", "k": CODES}, f"k = {CODES}"),
+    ({"k": CODES}, f"k = {CODES}"),
+    ({"k": -1}, "k = -1"),
+    ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
+    ({"lam": 0.5}, "lambda 0.5"),
+    ({"lam": float("nan")}, "lambda nan"),
+    ({"delta": 1.0}, "delta 1.0"),
+    ({"delta": -0.1}, "delta -0.1"),
+    ({"delta": float("nan")}, "delta nan"),
+    ({"tree": [[0, 0]]}, "no parent"),
+    ({"tree": [[0], [0]]}, "twice"),
+    ({"tree": [[CODES]]}, f"child rank {CODES}"),
+    ({"tree": "oak"}, "naive_extend_57"),
+    ({"tree": "missing.json"}, "missing.json"),
+    ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
+    ({"rule": "loose"}, "strict, lantern, lantern++"),
+    ({"coupling": "loose"}, "gumbel, rejection"),
+    ({"path": "loose"}, "longest, exact_first"),
+    ({"residual": "loose"}, "exact, published"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])
+def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
+    monkeypatch.setattr(pipeline, "compile_ahead", _must_not_run)
+    monkeypatch.setattr(pipeline, "run_timed", _must_not_run)
+    arguments = {"prompts": PROMPTS} | bad
+    with pytest.raises(ValueError) as error:
+        tiny_pipeline().generate(arguments.pop("prompts"), **arguments)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "conditioning",
+    [np.zeros((2, 3), np.int32), np.zeros((0, 4), np.int32), np.full((1, 4), 99), np.zeros((1, 4))],
+)
+def test_bad_conditioning_is_refused(conditioning):
+    with pytest.raises(ValueError, match="conditioning"):
+        tiny_pipeline().generate_from(conditioning)
+
+
+def test_a_checkpoint_without_a_drafter_decodes_plainly():
+    alone = Pipeline(dataclasses.replace(tiny_checkpoint(), drafter_config=None, drafter_params=None))
+    assert alone.check(PROMPTS).tree.num_nodes == 1
+    with pytest.raises(ValueError, match="no drafter"):
+        alone.check(PROMPTS, tree=TREE)
+
+
+def test_class_numbers_are_prompts_of_class_conditional_models():
+    config = dataclasses.replace(TARGET, num_labels=11, label_slots=1)
+    classes = dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None)
+    np.testing.assert_array_equal(prompting.prompt_labels(classes, ["7", 3]), [[7], [3]])
+    np.testing.assert_array_equal(prompting.null_labels(classes), [10])
+    for wrong in ("10", "-1", "dog", "", 10, True, 1.5):
+        with pytest.raises(ValueError, match="class"):
+            prompting.prompt_labels(classes, [wrong])
+
+
+def test_caption_conditional_models_want_features():
+    config = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
+    captions = dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None)
+    with pytest.raises(ValueError, match="generate_from"):
+        prompting.prompt_labels(captions, ["a lake"])
+    made = prompting.conditioning_of(captions, np.ones((2, 3, 6), np.float32))
+    assert made.mask.all()
+    assert not made.unconditional.any()
+    assert prompting.null_labels(captions).shape == (0,)
+    with pytest.raises(ValueError, match=r"\[n, 3, 6\]"):
+        prompting.conditioning_of(captions, np.ones((2, 6), np.float32))
+    with pytest.raises(ValueError, match="finite"):
+        prompting.conditioning_of(captions, np.full((2, 3, 6), np.nan, np.float32))
+    with pytest.raises(ValueError, match="mask"):
+        prompting.conditioning_of(captions, np.ones((2, 3, 6), np.float32), np.ones((2, 6), bool))
+
+
+def test_defaults_come_from_the_checkpoint_then_the_library():
+    settings = tiny_pipeline().check(PROMPTS)
+    assert (settings.guidance, settings.k, settings.rule) == (2.0, 8, "strict")
+    assert settings.tree == lantern_jax.DraftTree.from_paths(TREE)
+    assert tiny_pipeline().check(PROMPTS, tree="chain", guidance=5.0).tree.max_depth == 5
+    bare = Pipeline(dataclasses.replace(tiny_checkpoint(), defaults={}))
+    assert bare.check(PROMPTS).tree == lantern_jax.named_tree("mc_sim_7b_63")
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "devices", "expected"),
+    [(1, 8, 1, (1, 1)), (5, 4, 1, (3, 1)), (5, 8, 8, (5, 5)), (9, 16, 4, (12, 4)), (1, 8, 8, (1, 1))],
+)
+def test_chunks_are_even_and_fill_the_devices(count, batch, devices, expected):
+    assert pipeline._chunking(count, batch, devices) == expected
+
+
+@pytest.fixture
+def cache_setting():
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation.compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("cache_setting")
+def test_compiled_programs_are_kept_in_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation, "user_cache_directory", lambda: tmp_path)
+    assert compilation.keep_compiled_programs() == tmp_path / "lantern_jax" / "xla"
+    assert compilation.keep_compiled_programs() == Path(jax.config.jax_compilation_cache_dir)
+    compiled, seconds = compilation.compile_ahead(lambda x: x * 3, np.float32(2))
+    assert compiled(np.float32(2)) == 6
+    assert seconds > 0
+    assert any((tmp_path / "lantern_jax" / "xla").iterdir())
+
+
+@pytest.mark.usefixtures("cache_setting")
+def test_a_configured_cache_is_left_alone_and_an_unwritable_one_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(compilation, "user_cache_directory", lambda: tmp_path / "file")
+    assert compilation.keep_compiled_programs() is None
+    assert jax.config.jax_compilation_cache_dir is None
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    assert compilation.keep_compiled_programs() == tmp_path / "own"
+
+
+def test_users_cache_directories(monkeypatch):
+    monkeypatch.setattr(compilation.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert compilation.user_cache_directory() == Path("/xdg")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert compilation.user_cache_directory() == Path.home() / ".cache"
+    monkeypatch.setattr(compilation.sys, "platform", "darwin")
+    assert compilation.user_cache_directory() == Path.home() / "Library" / "Caches"
+    monkeypatch.setattr(compilation.sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    assert compilation.user_cache_directory() == Path("/local")

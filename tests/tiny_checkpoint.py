@@ -1,0 +1,109 @@
+"""A whole checkpoint of tiny, random models for the landscape prompts: 16 tokens from 32 codes, 16 pixels square."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.pipeline import Pipeline
+
+CODES, GRID, SIDE, NEIGHBOURS = 32, 4, 16, 12
+TOKENS = GRID * GRID
+TREE = [[0], [1], [0, 0]]
+
+TARGET = LlamaGenConfig(
+    dim=16,
+    num_layers=1,
+    num_heads=2,
+    vocab_size=CODES,
+    grid=GRID,
+    hidden_dim=32,
+    num_labels=LANDSCAPES.num_labels,
+    label_slots=LANDSCAPES.num_attributes,
+    qk_norm=True,
+    rotate_prefix=True,
+)
+DRAFTER = DrafterConfig(
+    dim=16, num_heads=2, hidden_dim=32, vocab_size=CODES, grid=GRID, prefix_length=TARGET.prefix_length
+)
+VQ = VQConfig(
+    ch=4,
+    ch_mult=(1,),
+    z_channels=4,
+    codebook_size=CODES,
+    codebook_dim=4,
+    encoder_blocks=1,
+    decoder_blocks=1,
+    groups=2,
+    level_attention=False,
+    mid_attention=False,
+    patch=4,
+)
+
+
+def random_parameters(model, seed: int, scale: float, *inputs):
+    """Normal parameters in the shapes that ``model.init`` would give, norms at 1; made without compiling."""
+    generator = np.random.default_rng(seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+
+    def draw(leaf):
+        if leaf.ndim < 2:
+            return np.ones(leaf.shape, np.float32)
+        return generator.normal(0, scale, leaf.shape).astype(np.float32)
+
+    return jax.tree.map(draw, shapes)
+
+
+def target_parameters():
+    labels = jnp.zeros((1, TARGET.label_slots), jnp.int32)
+    return random_parameters(LlamaGen(TARGET), 0, 0.5, labels, jnp.zeros((1, TOKENS), jnp.int32))
+
+
+def drafter_parameters():
+    features, tokens = jnp.zeros((1, 1, 2, DRAFTER.dim)), jnp.zeros((1, 1, 2), jnp.int32)
+    rotary = jnp.asarray(sequence_rotary(DRAFTER)[:2])[None, None]
+    mask = jnp.ones((1, 1, 2, 2), bool)
+    return random_parameters(DrafterModel(DRAFTER), 1, 0.5, features, tokens, rotary, mask)
+
+
+def vq_parameters():
+    return random_parameters(VQModel(VQ), 2, 0.3, jnp.zeros((1, SIDE, SIDE, 3)))
+
+
+def nearest(codes, k: int) -> np.ndarray:
+    """int32 [V, k] by brute force."""
+    distance = ((codes[:, None] - codes[None]) ** 2).sum(axis=-1)
+    np.fill_diagonal(distance, np.inf)
+    return np.argsort(distance, axis=1, kind="stable")[:, :k].astype(np.int32)
+
+
+@cache
+def tiny_checkpoint() -> Checkpoint:
+    vq = vq_parameters()
+    codes = vq["params"]["codebook"]
+    codes = codes / np.linalg.norm(codes, axis=-1, keepdims=True)
+    return Checkpoint(
+        model="tiny",
+        target_config=TARGET,
+        target_params=target_parameters(),
+        drafter_config=DRAFTER,
+        drafter_params=drafter_parameters(),
+        tokenizer_config=VQ,
+        tokenizer_params=vq,
+        codebook=Codebook(neighbours=nearest(codes, NEIGHBOURS), codes=codes),
+        vocabulary=LANDSCAPES,
+        defaults={"guidance": 2.0, "k": 8, "tree": {"cpu": TREE, "gpu": "naive_extend_57"}},
+    )
+
+
+@cache
+def tiny_pipeline() -> Pipeline:
+    """One for all tests, so that they share its compiled programs."""
+    return Pipeline(tiny_checkpoint())
