@@ -20,7 +20,7 @@ from lantern_jax.decoding.acceptance import (
     neighbour_mass,
     token_neighbours,
 )
-from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise
+from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise, varying_like
 from lantern_jax.decoding.tree import DraftTree
 
 RESIDUALS = ("exact", "published")
@@ -114,9 +114,9 @@ def reject_walk(
 
 
 def _at_root(tree, tokens, log_probs, draft_log_probs) -> _Walk:
-    root = jnp.zeros_like(tokens[:, 0])
+    root = varying_like(jnp.zeros(tokens.shape[0], jnp.int32), tokens)
     p, q = _distributions(tree, log_probs, draft_log_probs, root)
-    nothing = jnp.broadcast_to(jnp.zeros_like(p[:, :1]), (tokens.shape[0], tree.max_depth))
+    nothing = varying_like(jnp.zeros((tokens.shape[0], tree.max_depth), jnp.float32), tokens)
     return _Walk(node=root, column=root, p=p, q=q, substituted=nothing > 0, distance=nothing)
 
 
@@ -125,7 +125,7 @@ def _distributions(tree, log_probs, draft_log_probs, node):
     batch = jnp.arange(node.shape[0], dtype=jnp.int32)
     p = jnp.exp(log_probs[batch, node])
     if draft_log_probs is None or not tree.internal:
-        return p, jnp.zeros_like(p)
+        return p, varying_like(jnp.zeros(p.shape, jnp.float32), p)
     row = jnp.maximum(jnp.asarray(tree.internal_index)[node], 0)
     return p, jnp.exp(draft_log_probs[batch, row])
 
@@ -172,5 +172,5 @@ def _distance(walk: _Walk, token, substituted, noise, codebook) -> Float[Array, 
         strict = gumbel_argmax(jnp.log(_residual(walk.p, walk.q)), noise)
         return jnp.where(substituted, code_distance(codebook, token, strict), 0)
 
-    nothing = jnp.zeros_like(walk.p[:, 0])
+    nothing = varying_like(jnp.zeros(token.shape, jnp.float32), walk.p)
     return nothing if codebook is None else lax.cond(jnp.any(substituted), measure, lambda: nothing)

@@ -99,10 +99,10 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     vocab = logits.shape[-1]
 
     def off(values):
-        return jnp.full(values.shape[:-1], -jnp.inf, jnp.float32)
+        return varying_like(jnp.full(values.shape[:-1], -jnp.inf, jnp.float32), values)
 
     def top_k_threshold(values):
-        return _threshold(values, jnp.ones((), jnp.int32), params.top_k)
+        return _threshold(values, jnp.float32(1), params.top_k.astype(jnp.float32))
 
     def top_p_threshold(values):
         return _threshold(values, jax.nn.softmax(values, axis=-1), params.top_p)
@@ -122,10 +122,10 @@ def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> 
 def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
     """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0).
 
-    Exact: bisects on an int32 image of the floats that preserves their order, so at most 32 passes.
+    Exact: bisects on the int32 image of the floats that preserves their order, so at most 32 passes. Weights are
+    float32 even for counting (exact up to 2**24 codes): XLA vectorises that sum better than an integer one.
     """
-    keys = _order_key(values)
-    lowest = jnp.full(values.shape[:-1], np.float32(-np.inf).view(np.int32) ^ 0x7FFFFFFF, jnp.int32)
+    lowest = jnp.full(values.shape[:-1], _ordered_int(np.float32(-np.inf)), jnp.int32)
 
     def unfinished(bracket):
         return jnp.any(bracket[0] < bracket[1])
@@ -133,17 +133,21 @@ def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) ->
     def halve(bracket):
         low, high = bracket
         middle = (low & high) + ((low ^ high) >> 1)
-        above = jnp.sum(jnp.where(keys > middle[..., None], weights, jnp.zeros((), weights.dtype)), axis=-1)
-        enough = above < limit
+        above = values > _from_ordered_int(middle)[..., None]
+        enough = jnp.sum(jnp.where(above, weights, jnp.float32(0)), axis=-1) < limit
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
 
-    _, key = lax.while_loop(unfinished, halve, (lowest, jnp.max(keys, axis=-1)))
-    return lax.bitcast_convert_type(jnp.where(key >= 0, key, key ^ 0x7FFFFFFF), jnp.float32)
+    bracket = (varying_like(lowest, values), _ordered_int(jnp.max(values, axis=-1)))
+    return _from_ordered_int(lax.while_loop(unfinished, halve, bracket)[1])
 
 
-def _order_key(values: Float[Array, "*rows V"]) -> Int[Array, "*rows V"]:
-    bits = lax.bitcast_convert_type(jnp.where(values == 0, jnp.float32(0), values), jnp.int32)
+def _ordered_int(values: Float[Array, "*rows"]) -> Int[Array, "*rows"]:
+    bits = lax.bitcast_convert_type(values, jnp.int32)
     return jnp.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
+
+
+def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+    return lax.bitcast_convert_type(jnp.where(keys >= 0, keys, keys ^ 0x7FFFFFFF), jnp.float32)
 
 
 def gumbel_noise(
@@ -161,7 +165,7 @@ def gumbel_noise(
         return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
 
     def zeros():
-        return jnp.zeros((*positions.shape, vocab_size), jnp.float32)
+        return varying_like(jnp.zeros((*positions.shape, vocab_size), jnp.float32), keys)
 
     return lax.cond(params.temperature == 0, zeros, draw)
 
@@ -230,7 +234,7 @@ def draft_noise(
         )
 
     def zeros():
-        return jnp.zeros((keys.shape[0], len(nodes), vocab_size), jnp.float32)
+        return varying_like(jnp.zeros((keys.shape[0], len(nodes), vocab_size), jnp.float32), keys)
 
     return lax.cond(params.temperature == 0, zeros, draw)
 
@@ -258,3 +262,14 @@ def _stream(keys, stream: int, positions, rounds):
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, stream), position), number)
 
     return jax.vmap(fold)(keys, positions, rounds)
+
+
+def varying_like(constant: Array, source: Array) -> Array:
+    """``constant`` made to vary along the ``shard_map`` axes of ``source``, as branches and loop carries must.
+
+    A select between the same two values: it carries the type and compiles to nothing. (JAX's own name for this,
+    and that of the axes, changed between versions.)
+    """
+    if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
+        source = jax.random.key_data(source)
+    return jnp.where(source[(0,) * source.ndim] != 0, constant, constant)

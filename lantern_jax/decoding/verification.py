@@ -23,7 +23,7 @@ from lantern_jax.decoding.acceptance import (
     token_neighbours,
 )
 from lantern_jax.decoding.rejection import RESIDUALS, reject_walk
-from lantern_jax.decoding.sampling import gumbel_argmax
+from lantern_jax.decoding.sampling import gumbel_argmax, varying_like
 from lantern_jax.decoding.tree import DraftTree
 
 COUPLINGS = ("gumbel", "rejection")
@@ -100,7 +100,7 @@ def verify_tree(
     check_codebook(rule, codebook)
     _check_shapes(tree, tokens, log_probs, noise)
     if max_count is None:
-        max_count = jnp.full_like(tokens[:, 0], tree.max_depth)
+        max_count = jnp.full(tokens.shape[0], tree.max_depth, jnp.int32)
     temperature = jnp.asarray(temperature, jnp.float32)
     if coupling == "gumbel":
         return _verify_gumbel(tree, tokens, log_probs, rule, codebook, noise, path, temperature, max_count)
@@ -143,7 +143,7 @@ def _verify_gumbel(tree, tokens, log_probs, rule, codebook, noise, path, tempera
             accepted = exact | _relaxed_accepts(tree, tokens, log_probs, noise, rule, codebook)
 
     last = _longest(tree, accepted)
-    if path == "exact_first":
+    if path == "exact_first" and tree.max_depth > 0:
         last = jnp.where(temperature == 0, last, _exact_first(tree, exact, accepted))
     node_paths, depth = jnp.asarray(tree.node_paths), jnp.asarray(tree.depth)
     last = node_paths[last, jnp.minimum(depth[last], max_count)]
@@ -151,7 +151,7 @@ def _verify_gumbel(tree, tokens, log_probs, rule, codebook, noise, path, tempera
     taken = node_paths[last][:, 1:]
     steps = jnp.arange(1, tree.max_depth + 1, dtype=jnp.int32)
     substituted = (steps[None, :] <= depth[last][:, None]) & ~exact[batch, taken - 1]
-    distance = jnp.zeros(substituted.shape, jnp.float32)
+    distance = varying_like(jnp.zeros(substituted.shape, jnp.float32), tokens)
     if codebook is not None:
         drafted = jnp.where(substituted, tokens[batch, taken], 0)
         replaced = jnp.where(substituted, wanted_here[batch, taken - 1], 0)
@@ -204,10 +204,10 @@ def _relaxed_accepts(tree, tokens, log_probs, noise, rule, codebook) -> Bool[Arr
 
 def _longest(tree: DraftTree, accepted: Bool[Array, "B M"]) -> Int[Array, " B"]:
     """Deepest node with accepted ancestors only; within a level id order is depth-first order."""
-    refused = ~accepted[:, None, :] & jnp.asarray(tree.ancestors[1:, 1:])[None]
-    reached = jnp.where(jnp.any(refused, axis=-1), 0, jnp.asarray(tree.depth[1:])[None, :])
     if tree.max_depth == 0:
         return jnp.zeros(accepted.shape[0], jnp.int32)
+    refused = ~accepted[:, None, :] & jnp.asarray(tree.ancestors[1:, 1:])[None]
+    reached = jnp.where(jnp.any(refused, axis=-1), 0, jnp.asarray(tree.depth[1:])[None, :])
     best = jnp.argmax(reached, axis=-1).astype(jnp.int32)
     return jnp.where(jnp.max(reached, axis=-1) > 0, best + 1, 0)
 
@@ -224,7 +224,7 @@ def _exact_first(tree, exact: Bool[Array, "B M"], accepted: Bool[Array, "B M"]) 
         chosen = jnp.take_along_axis(below, jnp.argmax(preference, axis=-1)[:, None], axis=-1)[:, 0]
         return jnp.where(jnp.max(preference, axis=-1) > 0, chosen, node)
 
-    root = jnp.zeros_like(accepted[:, 0], jnp.int32) if tree.max_depth else batch[:, 0] * 0
+    root = varying_like(jnp.zeros(accepted.shape[0], jnp.int32), accepted)
     return lax.fori_loop(0, tree.max_depth, step, root)
 
 
