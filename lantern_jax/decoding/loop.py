@@ -193,7 +193,9 @@ def _prefill(
         start = jnp.zeros((batch, 1), jnp.int32)
         noise = gumbel_noise(keys, start, target.vocab_size, sampling)[:, 0]
         first = gumbel_argmax(process_logits(logits, sampling), noise)
-        drafter_state = drafter.init(drafter_params, prefix, total + span) if method.tree.max_depth else None
+        drafter_state = None
+        if method.tree.max_depth:
+            drafter_state = drafter.init(drafter_params, prefix, total + span, span)
     tokens = jnp.broadcast_to(jnp.asarray(stream.forced)[None], (batch, total))
     tokens = jnp.concatenate([first[:, None], tokens[:, 1:]], axis=1)
     known = 1 + int(stream.run[1])

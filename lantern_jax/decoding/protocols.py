@@ -83,7 +83,7 @@ class Drafter:
     """The small model that guesses ahead (EAGLE: the target's next feature from token and feature).
 
     Attributes:
-        init: (params, Prefix, slots) -> state.
+        init: (params, Prefix, slots, span) -> state; ``span`` is L, how many positions an ``absorb`` takes at most.
         absorb: (params, state, features [G, B, L, D], tokens [B, L], count [B]) -> (state, logits [B, V]): takes
             in the target's features of newly committed positions, each with the token that followed; the logits
             are those of the position after the last of them. Starts a new, empty set of expanded nodes.

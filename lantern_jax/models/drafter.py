@@ -87,7 +87,10 @@ class DrafterState:
     """What the drafter remembers of the committed tokens, and the nodes expanded in this round.
 
     Attributes:
-        cache: keys and values of absorbed positions; ``length`` counts absorbed tokens.
+        cache: keys and values of what earlier rounds absorbed; ``length`` counts tokens.
+        recent: keys and values [G, B, H, L, E] of what this round absorbed. They enter the cache at the start of
+            the next ``absorb``: writing before anything reads keeps the cache free of copies.
+        count: int32 [B], how many of the recent rows hold something.
         features: [G, B, 1 + X, D], predicted features: the root's, then each expanded node's.
         nodes: keys and values [G, B, H, X, E] of the expanded nodes.
         ancestors: bool [B, 1 + X, X], which expanded nodes each node sees (the root none).
@@ -95,6 +98,8 @@ class DrafterState:
     """
 
     cache: KVCache
+    recent: tuple[Float[Array, "G B H L E"], Float[Array, "G B H L E"]]
+    count: Int[Array, " B"]
     features: Float[Array, "G B 1+X D"]
     nodes: tuple[Float[Array, "G B H X E"], Float[Array, "G B H X E"]]
     ancestors: Bool[Array, "B 1+X X"]
@@ -105,6 +110,7 @@ class DrafterState:
 def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``."""
     model = DrafterModel(config, dtype)
+    head_dim = config.transformer.head_dim
     rotary = sequence_rotary(config)[config.prefix_length - 1 :]
 
     def cell_rotary(cells):
@@ -115,7 +121,7 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
         logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
         return apply_guidance(logits, state.cache.guidance)
 
-    def init(params, prefix, slots):
+    def init(params, prefix, slots, span):
         rows, batch, length = prefix.tokens.shape
         valid = prefix.mask[:, :, :-1]
         eye, causal = np.eye(length - 1, dtype=bool), np.tril(np.ones((length - 1, length - 1), bool))
@@ -125,24 +131,26 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
             params["drafter"], prefix.features[:, :, :-1], prefix.tokens[:, :, 1:], factors, mask
         )
         cache = new_cache(block, valid, prefix.guidance, slots)
-        return _unexpanded(cache, jnp.zeros((rows, batch, 1, config.dim), features.dtype))
+        nothing = jnp.zeros_like(cache.layers[0][0], shape=(rows, batch, config.num_heads, span, head_dim))
+        root = jnp.zeros((rows, batch, 1, config.dim), features.dtype)
+        return _unexpanded(cache, (nothing, nothing), jnp.zeros(batch, jnp.int32), root)
 
     def absorb(params, state, features, tokens, count):
-        cache = state.cache
+        start = config.prefix_length - 1 + state.cache.length
+        pairs = zip(state.cache.layers[0], state.recent, strict=True)
+        layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
+        cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
+
         rows, batch, length = features.shape[:3]
         cells = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
         causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
         tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
-        predicted, (block,) = model.apply(
+        predicted, (recent,) = model.apply(
             params["drafter"], features, tokens, cell_rotary(cells), causal, (cache.layers,), (cache.mask,)
-        )
-        start = config.prefix_length - 1 + cache.length
-        layer = tuple(
-            write_rows(slots, new, start) for slots, new in zip(cache.layers[0], block, strict=True)
         )
         last = jnp.maximum(count - 1, 0)[None, :, None, None]
         root = jnp.take_along_axis(predicted, last, axis=2)
-        state = _unexpanded(cache.replace(layers=(layer,), length=cache.length + count), root)
+        state = _unexpanded(cache, recent, count, root)
         return state, guided_logits(params, state, root)[:, 0]
 
     def expand(params, state, tokens, parents):
@@ -153,16 +161,18 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
         depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
         seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
-        # The root is the last absorbed token, at cell length - 1.
-        cells = state.cache.length[:, None] - 1 + depth
+        # The root is the last absorbed token.
+        cells = (state.cache.length + state.count)[:, None] - 1 + depth
+        span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
+        recent_mask = (span[None] < state.count[:, None])[None, :, None]
         predicted, (block,) = model.apply(
             params["drafter"],
             features,
             jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
             cell_rotary(cells),
             itself[None],
-            (state.cache.layers, (state.nodes,)),
-            (state.cache.mask, seen[None]),
+            (state.cache.layers, (state.recent,), (state.nodes,)),
+            (state.cache.mask, recent_mask, seen[None]),
         )
         older = jnp.pad(state.ancestors, ((0, 0), (0, 0), (0, nodes)))
         newer = jnp.concatenate([seen, itself], axis=-1)
@@ -177,13 +187,14 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
     return Drafter(init, absorb, expand)
 
 
-def _unexpanded(cache: KVCache, root: Float[Array, "G B 1 D"]) -> DrafterState:
-    keys, values = cache.layers[0]
+def _unexpanded(cache, recent, count, root) -> DrafterState:
     batch = root.shape[1]
     return DrafterState(
         cache=cache,
+        recent=recent,
+        count=count,
         features=root,
-        nodes=(keys[..., :0, :], values[..., :0, :]),
+        nodes=tuple(rows[..., :0, :] for rows in recent),
         ancestors=jnp.zeros((batch, 1, 0), bool),
         depth=jnp.zeros((batch, 1), jnp.int32),
     )

@@ -62,7 +62,7 @@ def noisy_drafter(target: Target, noise: float) -> Drafter:
     """
     table = noise * jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
 
-    def init(params, prefix: Prefix, slots):
+    def init(params, prefix: Prefix, slots, span):
         cache, _, _ = target.prefill(params["target"], params["conditioning"], prefix.guidance, slots)
         empty = jnp.zeros((prefix.guidance.shape[0], 0), jnp.int32)
         return NoisyState(cache, empty, jnp.zeros((empty.shape[0], 1, 0), bool))

@@ -1,0 +1,119 @@
+"""What the compiler makes of the loop: no copy of the cache, no sort over the vocabulary, no trip to the host."""
+
+import re
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import pytest
+
+from lantern_jax.decoding import loop
+from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
+from lantern_jax.decoding.loop import Method
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import named_tree
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+
+VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
+TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
+DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
+TREE = named_tree("naive_extend_57")
+
+
+def abstract_arguments(batch: int):
+    """Shapes of the arguments of ``loop.decode`` after its static ones."""
+    shape = jax.ShapeDtypeStruct
+
+    def target():
+        labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, GRID * GRID), jnp.int32)
+        return LlamaGen(TARGET).init(jax.random.key(0), labels, tokens)
+
+    def drafter():
+        features, tokens = jnp.zeros((1, 1, 1, DIM)), jnp.zeros((1, 1, 1), jnp.int32)
+        rotary, mask = jnp.zeros((1, 1, 1, DIM // HEADS // 2, 2)), jnp.ones((1, 1, 1, 1), bool)
+        return DrafterModel(DRAFTER).init(jax.random.key(0), features, tokens, rotary, mask)
+
+    head = shape((DIM, VOCAB), jnp.float32)
+    return (
+        jax.eval_shape(target),
+        {"drafter": jax.eval_shape(drafter), "head": head},
+        shape((2, batch, 1), jnp.int32),
+        jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch)),
+        shape((batch,), jnp.float32),
+        shape((batch,), jnp.bool_),
+        SamplingParams(shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32)),
+        LanternPlusPlus(shape((), jnp.float32), 10),
+        Codebook(shape((VOCAB, 10), jnp.int32), shape((VOCAB, 8), jnp.float32)),
+    )
+
+
+def loop_lines(hlo: str) -> list[str]:
+    """Lines of the optimised HLO that run inside some while loop, called computations included."""
+    computations, name = {}, None
+    for line in hlo.splitlines():
+        if line and not line.startswith((" ", "}")) and line.endswith("{"):
+            name = line.split()[1 if line.startswith("ENTRY") else 0].lstrip("%")
+            computations[name] = []
+        elif name is not None and line.startswith(" "):
+            computations[name].append(line.strip())
+    calls = re.compile(r"(?:body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+    lists = re.compile(r"(?:branch_computations|called_computations|calls)=\{([^}]*)\}")
+    bodies = {m for lines in computations.values() for line in lines for m in re.findall(r"body=%?([\w.\-]+)", line)}
+    inside, queue = set(), sorted(bodies)
+    while queue:
+        current = queue.pop()
+        if current in inside or current not in computations:
+            continue
+        inside.add(current)
+        for line in computations[current]:
+            queue += calls.findall(line)
+            queue += [part.strip().lstrip("%") for group in lists.findall(line) for part in group.split(",")]
+    return [line for current in sorted(inside) for line in computations[current]]
+
+
+def made(line: str) -> tuple[str, list[int]]:
+    """Operation and result dimensions of an HLO line ('', [] for anything else, tuples included)."""
+    found = re.match(r"(?:ROOT )?%?[\w.\-]+ = \w+\[([\d,]*)\]\S* ([\w\-]+)\(", line)
+    if not found:
+        return "", []
+    return found[2], [int(size) for size in found[1].split(",") if size]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
+    records = llamagen_target(TARGET), llamagen_drafter(DRAFTER), Method(TREE, coupling)
+    hlo = loop._decode_jit.lower(*records, *abstract_arguments(batch)).compile().as_text()
+    lines = loop_lines(hlo)
+    slots = GRID * GRID + TREE.max_depth + 1
+    caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
+    sizes, writes = [], 0
+    for line in lines:
+        operation, shape = made(line)
+        size = 1
+        for dimension in shape:
+            size *= dimension
+        writes += operation in ("dynamic-update-slice", "scatter") and size in caches
+        if size in caches and operation in ("copy", "transpose", "concatenate", "convert", "pad", "reverse"):
+            sizes.append(line)
+    assert writes >= 6, "the test does not see the cache being written: is it still looking at the right loop?"
+    assert not sizes, sizes
+    assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
+    host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
+    assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_the_loop_exports_for_accelerators(platform, devices):
+    records = llamagen_target(TARGET), llamagen_drafter(DRAFTER), Method(TREE)
+    if devices == 1:
+        function = jax.jit(lambda *arrays: loop.decode(*records, *arrays))
+    else:
+        mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        function = jax.jit(lambda *arrays: loop._decode_sharded(*records, mesh, *arrays))
+    exported = jax.export.export(function, platforms=[platform])(*abstract_arguments(8))
+    assert exported.platforms == (platform,)
+    assert exported.nr_devices == devices
+    assert exported.out_avals[0].shape == (8, GRID * GRID)

@@ -1,0 +1,244 @@
+"""Golden cases, through the converters: ``pytest tests/test_golden.py --golden-dir DIR`` runs any folder of them.
+
+A case is recognised by its content, so other sizes and other file names of the same format work.
+"""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.llamagen import convert_drafter, convert_gpt
+from lantern_jax.checkpoints.llamagen_vq import convert_vq
+from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
+from lantern_jax.decoding.loop import autoregressive_decode
+from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.decoding.protocols import Prefix
+from lantern_jax.decoding.sampling import SamplingParams, process_logits
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.verification import verify_tree
+from lantern_jax.models.drafter import DrafterModel, llamagen_drafter, sequence_rotary
+from lantern_jax.models.llamagen import (
+    LlamaGen,
+    caption_conditioning,
+    label_conditioning,
+    llamagen_target,
+)
+from lantern_jax.models.vq import VQModel
+from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
+
+PENDING = {
+    "chameleon_vqgan": "the Chameleon tokenizer is not built yet",
+    "inception_fid": "the FID network is not built yet",
+    "lantern_drafter_llamagen:dynamic_tree": "dynamic draft trees are not built yet",
+}
+GREEDY = SamplingParams(
+    temperature=jnp.asarray(0.0, jnp.float32),
+    top_k=jnp.asarray(0, jnp.int32),
+    top_p=jnp.asarray(1.0, jnp.float32),
+)
+
+
+def pytest_generate_tests(metafunc):
+    directory = metafunc.config.getoption("--golden-dir")
+    cases = find_cases(DEFAULT_DIRECTORY if directory is None else Path(directory))
+    if "golden_path" in metafunc.fixturenames:
+        metafunc.parametrize("golden_path", cases, ids=[path.stem for path in cases])
+
+
+def test_case(golden_path, assert_close):
+    case = read_case(golden_path)
+    if case.kind in PENDING:
+        pytest.skip(f"pending: {PENDING[case.kind]}")
+    assert case.kind in RUNNERS, f"{case.name} is of no known kind"
+    RUNNERS[case.kind](case, assert_close)
+
+
+def test_pending_arrays(golden_path):
+    case = read_case(golden_path)
+    for group, reason in PENDING.items():
+        kind, _, prefix = group.partition(":")
+        if prefix and kind == case.kind and any(name.startswith(prefix) for name in case.arrays):
+            pytest.skip(f"pending: {prefix}_* of {case.name}: {reason}")
+
+
+def _run_gpt(case, assert_close):
+    arrays = case.arrays
+    settings = {"num_heads": case.config["n_head"], "grid": math.isqrt(case.config["block_size"])}
+    config, params = convert_gpt(case.tensors, settings)
+    forced = jnp.asarray(arrays["forced_tokens"], jnp.int32)
+
+    def conditioning(guided):
+        if config.num_labels:
+            labels = jnp.asarray(arrays["class_ids"], jnp.int32)[:, None]
+            return label_conditioning(labels, np.array([config.num_labels - 1]), guided)
+        mask = jnp.asarray(arrays["caption_mask"]) > 0
+        return caption_conditioning(jnp.asarray(arrays["caption"]), mask, guided)
+
+    one_by_one = jnp.zeros((1, 1), jnp.int32), np.ones((1, 1), bool)
+    logits, features, prefix_features = _teacher_forced(
+        config, params, conditioning(False), forced, *one_by_one
+    )
+    assert_close(prefix_features, arrays["prefill_features"])
+    assert_close(logits, arrays["logits"])
+    assert_close(features, arrays["features"])
+
+    # The same in one block, as verification scores a path.
+    length = config.num_tokens - 1
+    chain = jnp.arange(length, dtype=jnp.int32)[None], np.tril(np.ones((length, length), bool))
+    logits, features, _ = _teacher_forced(config, params, conditioning(False), forced, *chain)
+    assert_close(logits, arrays["logits"])
+    assert_close(features, arrays["features"])
+
+    # And without a cache, as training runs it.
+    rows = jax.tree.map(lambda leaf: leaf[0], conditioning(False))
+    features, logits = jax.jit(LlamaGen(config).apply)(params, rows, forced)
+    assert_close(logits, arrays["logits"])
+    assert_close(features, arrays["features"])
+
+    keys = jax.random.split(jax.random.key(0), len(forced))
+    decoded = autoregressive_decode(
+        llamagen_target(config), params, conditioning(True), keys,
+        guidance=jnp.full(len(forced), 2.5, jnp.float32), sampling=GREEDY,
+    )  # fmt: skip
+    np.testing.assert_array_equal(decoded.tokens, arrays["greedy_tokens_cfg2p5"])
+
+
+def _teacher_forced(config, params, conditioning, forced, depth, ancestors):
+    """Logits, features and prefix features [B, ...] through the target record, as many tokens a block as depths."""
+    target, batch, block_size = llamagen_target(config), len(forced), depth.shape[-1]
+    guidance = jnp.ones(batch, jnp.float32)
+    prefill = jax.jit(target.prefill, static_argnums=3)
+    cache, first, prefix = prefill(params, conditioning, guidance, config.num_tokens + block_size)
+    logits, features = [first[:, None]], [prefix.features[0, :, -1:]]
+    path = jnp.broadcast_to(jnp.arange(block_size, dtype=jnp.int32)[None], (batch, block_size))
+
+    @jax.jit
+    def step(cache, tokens):
+        logits, features, block = target.score(params, cache, tokens, depth, ancestors)
+        count = jnp.full(batch, block_size, jnp.int32)
+        return logits, features[0], target.commit(cache, block, path, count)
+
+    for start in range(0, config.num_tokens - 1, block_size):
+        more_logits, more_features, cache = step(cache, forced[:, start : start + block_size])
+        logits.append(more_logits)
+        features.append(more_features)
+    return jnp.concatenate(logits, axis=1), jnp.concatenate(features, axis=1), prefix.features[0]
+
+
+def _run_vq(case, assert_close):
+    arrays = case.arrays
+    config, params = convert_vq(case.tensors)
+    assert config.l2_norm == case.config["codebook_l2_norm"]
+    model, params = VQModel(config), {"params": params}
+    pictures = jnp.asarray(arrays["image_nchw"].transpose(0, 2, 3, 1))
+    vectors = model.apply(params, pictures, method="encode")
+    assert_close(vectors, arrays["pre_quant_nchw"].transpose(0, 2, 3, 1))
+    indices = model.apply(params, vectors, method="quantize")
+    np.testing.assert_array_equal(indices, arrays["indices"].reshape(indices.shape))
+    decoded = model.apply(params, jnp.asarray(arrays["codes"], jnp.int32), method="decode")
+    assert_close(decoded, arrays["decoded_nchw"].transpose(0, 2, 3, 1))
+
+
+def _run_drafter(case, assert_close):
+    arrays, settings = case.arrays, case.config
+    tensors = dict(case.tensors)
+    head = jnp.asarray(tensors.pop("lm_head.weight").T)
+    given = {
+        "num_heads": settings["num_attention_heads"],
+        "norm_eps": settings["rms_norm_eps"],
+        "rope_base": float(settings["rope_base"]),
+        "grid": settings["grid"],
+        "prefix_length": settings["zero_rope_positions"] + 1,
+    }
+    config, params = convert_drafter(tensors, given)
+    features, tokens = jnp.asarray(arrays["features"]), jnp.asarray(arrays["token_ids"], jnp.int32)
+    length = tokens.shape[1]
+
+    rotary = jnp.asarray(sequence_rotary(config)[:length])[None]
+    causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None]
+    predicted, _ = DrafterModel(config).apply(params, features, tokens, rotary, causal)
+    assert_close(predicted, arrays["out_features"])
+    assert_close(jnp.einsum("gnd,dv->gnv", predicted, head), arrays["logits"])
+
+    _absorb_in_steps(config, {"drafter": params, "head": head}, case, assert_close)
+
+
+def _absorb_in_steps(config, params, case, assert_close):
+    """The drafter record takes the sequence in by blocks of three, of which one to three rows count."""
+    arrays, scale = case.arrays, case.config["cfg_scale"]
+    drafter, first = llamagen_drafter(config), config.prefix_length - 1
+    features = jnp.asarray(arrays["features"])[:, None]
+    tokens = jnp.asarray(arrays["token_ids"], jnp.int32)[:, None]
+    rows, _, length = tokens.shape
+    # The target's prefix is one longer; the drafter sees the last position's feature when it absorbs.
+    prefix = Prefix(
+        features=features[:, :, : first + 1],
+        tokens=jnp.zeros((rows, 1, first + 1), jnp.int32),
+        mask=jnp.ones((rows, 1, first + 1), bool),
+        positions=jnp.zeros((rows, 1, first + 1), jnp.int32),
+        guidance=jnp.asarray([scale], jnp.float32),
+    )
+    state = drafter.init(params, prefix, length, 3)
+    unconditional, conditional = arrays["logits"][1], arrays["logits"][0]
+    guided = unconditional + scale * (conditional - unconditional)
+    absorb, start, block = jax.jit(drafter.absorb), first, 3
+    for count in (1, 3, 2):
+        rest = jnp.full((1, block - count), 0, jnp.int32)
+        some_tokens = jnp.concatenate([tokens[0, :, start : start + count], rest], axis=1)
+        some_features = jnp.pad(
+            features[:, :, start : start + count], ((0, 0), (0, 0), (0, block - count), (0, 0))
+        )
+        state, logits = absorb(params, state, some_features, some_tokens, jnp.asarray([count], jnp.int32))
+        start += count
+        assert_close(state.features[:, 0, 0], arrays["out_features"][:, start - 1])
+        assert_close(logits[0], guided[start - 1])
+
+
+def _run_acceptance(case, assert_close):
+    arrays = case.arrays
+    nearest = arrays["nearest"].astype(np.int32)
+    codes = jnp.asarray(arrays["codebook"])
+    np.testing.assert_array_equal(nearest_codes(codes, nearest.shape[1]), nearest)
+    codebook = Codebook(neighbours=jnp.asarray(nearest), codes=codes)
+    settings = case.config["rules"]
+    rules = {
+        "strict": Strict(),
+        "lantern": Lantern(
+            delta=jnp.asarray(settings["lantern"]["tvd"], jnp.float32), k=settings["lantern"]["k"]
+        ),
+        "lanternpp": LanternPlusPlus(
+            lam=jnp.asarray(settings["lanternpp"]["multiplier"], jnp.float32), k=settings["lanternpp"]["k"]
+        ),
+    }
+    trees = {name: DraftTree.from_paths(paths) for name, paths in case.config["trees"].items()}
+    for name, tree in trees.items():
+        np.testing.assert_array_equal(tree.parents, arrays[f"{name}_parents"])
+    verify = jax.jit(
+        lambda tree, tokens, log_probs, rule: verify_tree(
+            tree, tokens, log_probs, rule=rule, codebook=codebook, temperature=0.0
+        ),
+        static_argnums=0,
+    )
+    for entry in case.config["cases"]:
+        name, rule = entry["case"], entry["rule"]
+        tree = trees[name.rpartition("_")[0]]
+        logits = jnp.asarray(arrays[f"{name}_logits"])
+        tokens = jnp.asarray(arrays[f"{name}_tokens"], jnp.int32)
+        verdict = verify(tree, tokens[None], process_logits(logits, GREEDY)[None], rules[rule])
+        count = int(verdict.count[0])
+        assert count == entry["accepted"], f"{name}, {rule}"
+        np.testing.assert_array_equal(verdict.path[0, : count + 1], arrays[f"{name}_{rule}_path"])
+        assert int(verdict.bonus[0]) == int(np.argmax(arrays[f"{name}_logits"][int(verdict.path[0, count])]))
+
+
+RUNNERS = {
+    "llamagen_gpt_c2i": _run_gpt,
+    "llamagen_gpt_t2i": _run_gpt,
+    "llamagen_vq": _run_vq,
+    "lantern_drafter_llamagen": _run_drafter,
+    "acceptance_greedy": _run_acceptance,
+}
