@@ -1,0 +1,362 @@
+"""The ``lantern`` command, in process: outputs, one-line errors, nothing left behind."""
+
+import json
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax.pipeline
+from lantern_jax import cli, outputs
+from lantern_jax.checkpoints.store import save
+from lantern_jax.cli import main
+from tests.tiny_checkpoint import CODES, NEIGHBOURS, SIDE, TOKENS, tiny_checkpoint, tiny_pipeline
+
+PROMPT = "snowy mountains at dusk by a calm lake"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """The tiny checkpoint as a directory."""
+    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty current folder, and the tiny checkpoint in place of the demo."""
+    monkeypatch.chdir(tmp_path)
+    load = lantern_jax.pipeline.load
+
+    def load_tiny(model):
+        if model == "demo":
+            return tiny_pipeline()
+        loaded = load(model)
+        loaded._programs = tiny_pipeline()._programs  # The same model: what is compiled fits.
+        return loaded
+
+    monkeypatch.setattr(lantern_jax.pipeline, "load", load_tiny)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def size(path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        return image.size
+
+
+def test_one_picture(folder, capsys):
+    assert main(["generate", PROMPT]) == 0
+    assert files(folder) == {"lantern.png"}
+    with Image.open("lantern.png") as image:
+        np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    for row in (
+        "seconds",
+        "compile seconds",
+        "rounds",
+        "step compression",
+        "tokens substituted",
+        "lantern.png",
+    ):
+        assert row in printed.out
+
+
+def test_comparison_overlay_and_statistics(folder, capsys):
+    arguments = ["generate", PROMPT, "--compare", "--show-acceptance", "--out", "a.png", "--stats", "a.json"]
+    assert main([*arguments, "--rule", "lantern++", "--k", "5", "--lam", "1"]) == 0
+    assert files(folder) == {"a.png", "a.json"}
+    statistics = json.loads(Path("a.json").read_text())
+    assert statistics["tokens"] == TOKENS
+    assert statistics["same_tokens"] == 1
+    assert statistics["speedup"] > 0
+    assert set(statistics) >= {
+        "step_compression", "rounds", "tokens", "seconds", "compile_seconds", "tokens_per_second", "substituted",
+        "speedup", "same_tokens",
+    }  # fmt: skip
+    width, height = size("a.png")
+    assert width > 2 * SIDE
+    assert height > SIDE
+    printed = capsys.readouterr().out
+    assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
+    assert "plain" in printed
+
+
+def test_several_pictures_into_a_folder_or_a_grid(folder):
+    prompts = [PROMPT, "a foggy forest"]
+    assert main(["generate", *prompts, "--out", "many/"]) == 0
+    expected = {"many", "many/00-snowy-mountains-at-dusk-by-a-calm-lake.png", "many/01-a-foggy-forest.png"}
+    assert files(folder) == expected | {"many/grid.png"}
+    assert size("many/01-a-foggy-forest.png") == (SIDE, SIDE)
+    assert size("many/grid.png") == (2 * SIDE + 4, SIDE)
+    assert main(["generate", *prompts, "--out", "grid.png"]) == 0
+    assert Path("grid.png").read_bytes() == Path("many/grid.png").read_bytes()
+    assert main(["generate", *prompts, "--out", "many"]) == 2
+    assert main(["generate", *prompts, "--out", "many", "--overwrite"]) == 0
+
+
+def test_num_pictures_of_every_prompt_make_a_row(folder):
+    assert main(["generate", "a lake", "--num", "2", "--out", "row.png"]) == 0
+    assert size("row.png") == (2 * SIDE + 4, SIDE)
+
+
+def test_overwrite_replaces(folder):
+    Path("a.png").write_text("old")
+    assert main(["generate", PROMPT, "--out", "a.png", "--overwrite"]) == 0
+    assert size("a.png") == (SIDE, SIDE)
+
+
+def test_a_tree_file(folder):
+    Path("tree.json").write_text("[[0], [1], [0, 0]]")
+    assert main(["generate", PROMPT, "--tree", "tree.json", "--out", "a.png"]) == 0
+
+
+def test_a_checkpoint_directory(folder, saved, capsys):
+    assert main(["generate", PROMPT, "--model", str(saved), "--out", "a.png"]) == 0
+    assert main(["generate", PROMPT, "--out", "b.png"]) == 0
+    assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
+    capsys.readouterr()
+    assert main(["info", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    for entry in ("tiny", f"codebook size: {CODES}", f"tokens: {TOKENS}", "mountains", "guidance: 2.0"):
+        assert entry in printed
+
+
+def damage(folder: Path, how: str) -> None:
+    """Damages a checkpoint directory."""
+    arrays = [path for path in (folder / "arrays").rglob("*") if path.is_file()]
+    largest = max(arrays, key=lambda path: path.stat().st_size)
+    if how == "truncated":
+        largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    elif how == "file missing":
+        largest.unlink()
+    elif how == "arrays missing":
+        shutil.rmtree(folder / "arrays")
+    elif how == "config truncated":
+        (folder / "config.json").write_text((folder / "config.json").read_text()[:300])
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        config["target"]["num_layers"] += 1
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "how", ["truncated", "file missing", "arrays missing", "config truncated", "another config"]
+)
+@pytest.mark.parametrize("command", ["generate", "info"])
+def test_damaged_checkpoints_are_refused(how, command, folder, saved, capsys, monkeypatch):
+    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", _must_not_run)
+    shutil.copytree(saved, "damaged")
+    damage(Path("damaged"), how)
+    arguments = ["info", "damaged"] if command == "info" else ["generate", PROMPT, "--model", "damaged"]
+    message = assert_refused(arguments, capsys)
+    if how == "another config":
+        assert "missing" in message
+        assert "layer_1" in message
+
+
+GENERATE = {
+    "unknown word": ["a purple mountain"],
+    "empty prompt": [""],
+    "blank prompt": ["   "],
+    "no prompt": None,
+    "unknown option": [PROMPT, "--colour", "red"],
+    "temperature nan": [PROMPT, "--temperature", "nan"],
+    "temperature negative": [PROMPT, "--temperature", "-1"],
+    "temperature word": [PROMPT, "--temperature", "hot"],
+    "guidance nan": [PROMPT, "--guidance", "nan"],
+    "guidance negative": [PROMPT, "--guidance", "-0.5"],
+    "guidance infinite": [PROMPT, "--guidance", "inf"],
+    "top-k negative": [PROMPT, "--top-k", "-1"],
+    "top-k beyond the codebook": [PROMPT, "--top-k", str(CODES + 1)],
+    "top-k fraction": [PROMPT, "--top-k", "1.5"],
+    "top-p zero": [PROMPT, "--top-p", "0"],
+    "top-p beyond one": [PROMPT, "--top-p", "1.01"],
+    "top-p nan": [PROMPT, "--top-p", "nan"],
+    "k of the codebook": [PROMPT, "--rule", "lantern", "--k", str(CODES)],
+    "k of the codebook, strict": [PROMPT, "--k", str(CODES)],
+    "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
+    "k negative": [PROMPT, "--rule", "lantern", "--k", "-1"],
+    "lambda below one": [PROMPT, "--rule", "lantern++", "--lam", "0.99"],
+    "lambda nan": [PROMPT, "--rule", "lantern++", "--lam", "nan"],
+    "delta of one": [PROMPT, "--rule", "lantern", "--delta", "1"],
+    "delta negative": [PROMPT, "--rule", "lantern", "--delta", "-0.1"],
+    "delta nan": [PROMPT, "--rule", "lantern", "--delta", "nan"],
+    "tree orphan": [PROMPT, "--tree", "orphan.json"],
+    "tree duplicate": [PROMPT, "--tree", "duplicate.json"],
+    "tree not JSON": [PROMPT, "--tree", "broken.json"],
+    "tree no list": [PROMPT, "--tree", "number.json"],
+    "tree missing": [PROMPT, "--tree", "missing.json"],
+    "tree unknown": [PROMPT, "--tree", "oak"],
+    "rule unknown": [PROMPT, "--rule", "loose"],
+    "coupling unknown": [PROMPT, "--coupling", "loose"],
+    "path unknown": [PROMPT, "--path", "loose"],
+    "num zero": [PROMPT, "--num", "0"],
+    "num negative": [PROMPT, "--num", "-1"],
+    "batch zero": [PROMPT, "--batch", "0"],
+    "seed negative": [PROMPT, "--seed", "-1"],
+    "seed large": [PROMPT, "--seed", str(2**32)],
+    "out exists": [PROMPT, "--out", "old.png"],
+    "out is a jpeg": [PROMPT, "--out", "a.jpg"],
+    "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
+    "out without parent": [PROMPT, "--out", "nowhere/a.png"],
+    "folder without parent": [PROMPT, "--out", "nowhere/many/"],
+    "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
+    "folder to make unwritable": [PROMPT, "--out", "/proc/many/"],
+    "parent is a file": [PROMPT, "--out", "old.png/a.png"],
+    "stats exists": [PROMPT, "--out", "a.png", "--stats", "old.png"],
+    "stats without parent": [PROMPT, "--stats", "nowhere/a.json"],
+    "stats is a folder": [PROMPT, "--stats", "."],
+    "stats is the picture": [PROMPT, "--out", "a.png", "--stats", "./a.png"],
+    "model missing": [PROMPT, "--model", "nowhere"],
+    "model empty": [PROMPT, "--model", "empty"],
+    "model is a file": [PROMPT, "--model", "old.png"],
+    "model foreign": [PROMPT, "--model", "foreign"],
+}
+
+
+@pytest.fixture
+def clutter(folder):
+    """What the bad inputs find in the current folder."""
+    (folder / "old.png").write_text("old")
+    (folder / "orphan.json").write_text("[[0], [1, 0]]")
+    (folder / "duplicate.json").write_text("[[0], [0]]")
+    (folder / "broken.json").write_text("[[0], ")
+    (folder / "number.json").write_text("7")
+    (folder / "empty").mkdir()
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "config.json").write_text('{"architectures": ["Other"]}')
+    return folder
+
+
+def _must_not_run(*arguments):
+    raise AssertionError("computed before the input was checked")
+
+
+def assert_refused(arguments, capsys) -> str:
+    """Exit status 2, one line on stderr, nothing on stdout, no file more or less."""
+    before = files(Path())
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("lantern: error: ")
+    assert printed.err.count("\n") == 1
+    assert files(Path()) == before
+    return printed.err
+
+
+@pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
+def test_generate_refuses(bad, clutter, capsys, monkeypatch):
+    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", _must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline, "run_timed", _must_not_run)
+    assert_refused(["generate", *(bad or [])], capsys)
+
+
+def test_errors_say_what_is_known(clutter, capsys):
+    assert "mountains" in assert_refused(["generate", "a purple hill"], capsys)
+    assert "naive_extend_57" in assert_refused(["generate", PROMPT, "--tree", "oak"], capsys)
+    assert "--overwrite" in assert_refused(["generate", PROMPT, "--out", "old.png"], capsys)
+    assert "lantern++" in assert_refused(["generate", PROMPT, "--rule", "loose"], capsys)
+
+
+@pytest.mark.parametrize(
+    "bad", [[], ["paint"], ["convert"], ["convert", "other"], ["info", "nowhere"], ["info", "empty"]]
+)
+def test_other_commands_refuse(bad, clutter, capsys):
+    assert_refused(bad, capsys)
+
+
+class Evil:
+    """Unpickles into a call that makes a file."""
+
+    def __reduce__(self):
+        return (open, ("pwned", "w"))
+
+
+def convert_case(name: str) -> list[str]:
+    if name == "pickle that runs code":
+        pytest.importorskip("torch")
+        Path("evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
+        return ["--gpt", "evil.pt", "--out", "new"]
+    if name == "foreign tensors":
+        safetensors = pytest.importorskip("safetensors.numpy")
+        safetensors.save_file({"some.weight": np.zeros((2, 3), np.float32)}, "foreign.safetensors")
+        return ["--gpt", "foreign.safetensors", "--out", "new"]
+    if name == "truncated tensors":
+        safetensors = pytest.importorskip("safetensors.numpy")
+        safetensors.save_file({"some.weight": np.zeros((20, 30), np.float32)}, "cut.safetensors")
+        Path("cut.safetensors").write_bytes(Path("cut.safetensors").read_bytes()[:500])
+        return ["--gpt", "cut.safetensors", "--out", "new"]
+    if name == "missing file":
+        return ["--gpt", "missing.pt", "--out", "new"]
+    if name == "missing second file":
+        return ["--gpt", "old.png", "--vq", "missing.pt", "--out", "new"]
+    if name == "unknown suffix":
+        return ["--gpt", "old.png", "--out", "new"]
+    if name == "existing folder":
+        return ["--gpt", "old.png", "--out", "empty"]
+    return ["--gpt", "old.png", "--out", "nowhere/new"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pickle that runs code", "foreign tensors", "truncated tensors", "missing file", "missing second file",
+        "unknown suffix", "existing folder", "missing parent",
+    ],
+)  # fmt: skip
+def test_convert_refuses(name, clutter, capsys):
+    assert_refused(["convert", "llamagen", *convert_case(name)], capsys)
+    assert not Path("pwned").exists()
+
+
+def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lantern_jax.pictures.os.replace", full)
+    assert "No space left" in assert_refused(["generate", PROMPT, "--out", "many/"], capsys)
+
+
+def test_interruption_is_quiet(folder, capsys, monkeypatch):
+    def interrupt(model):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lantern_jax.pipeline, "load", interrupt)
+    assert main(["generate", PROMPT]) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+    assert files(folder) == set()
+
+
+def test_help_is_not_an_error(capsys):
+    assert main(["generate", "--help"]) == 0
+    text = capsys.readouterr().out
+    for option in (
+        "--model", "--num", "--seed", "--guidance", "--temperature", "--top-k", "--top-p", "--tree", "--rule", "--k",
+        "--delta", "--lam", "--coupling", "--path", "--batch", "--out", "--compare", "--show-acceptance", "--stats",
+        "--overwrite",
+    ):  # fmt: skip
+        assert option in text
+
+
+def test_file_names_come_from_prompts():
+    plan = outputs.plan_pictures("many/", ["A lake!", "??", "x" * 99])
+    assert [path.name for path in plan.pictures] == ["00-a-lake.png", "01-picture.png", f"02-{'x' * 40}.png"]
+    assert plan.grid == Path("many/grid.png")
+    assert outputs.plan_pictures("one.png", ["a"]).pictures == (Path("one.png"),)
+    assert outputs.plan_pictures("one.png", ["a", "b"]).grid == Path("one.png")
+
+
+def test_every_knob_of_the_command_is_one_of_the_library():
+    assert set(cli._KNOBS) <= set(lantern_jax.settings.KNOBS)

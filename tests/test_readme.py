@@ -1,0 +1,53 @@
+"""The README's commands and example are what they claim to be."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import lantern_jax
+import lantern_jax.pipeline
+from lantern_jax.cli import _parser
+from tests.tiny_checkpoint import tiny_pipeline
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(marker: str) -> str:
+    return re.search(rf"<!-- {marker} -->\n```\w+\n(.*?)```", README, re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("name", ["generate", "test"])
+def test_commands_are_one_line_with_their_own_environment(name):
+    command = block(f"command: {name}").strip()
+    assert "\n" not in command
+    assert command.startswith("python3 -m venv .venv")
+
+
+def test_the_generate_command_parses():
+    words = re.search(r'lantern generate "(.+?)" (.+)', block("command: generate"))
+    arguments = _parser().parse_args(["generate", words[1], *words[2].split()])
+    assert arguments.compare
+    tiny_pipeline().check(arguments.prompts)
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    example = block("example: python")
+    assert len([line for line in example.splitlines() if line.strip()]) <= 20
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lantern_jax, "load", lambda model: tiny_pipeline(), raising=False)
+    exec(compile(example, "README.md", "exec"), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["landscape-0.png", "landscape-1.png"]
+    assert "100% the same tokens" in capsys.readouterr().out
+
+
+def test_files_it_shows_are_there():
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).is_file(), link
+
+
+def test_version_is_the_distributions():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == lantern_jax.__version__
