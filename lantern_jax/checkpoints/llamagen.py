@@ -235,7 +235,9 @@ def _layer_table(names, i, transformer, input_norm) -> dict[str, Entry]:
     at = ("transformer", f"layer_{i}")
     pairs = partial(_halves, heads=transformer.num_heads)
     if "qkv" in names:
-        attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused_halves, pairs=pairs))}
+        attention = {
+            "qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused_halves, pairs=pairs))
+        }
     else:
         turns = {"q": pairs, "k": pairs, "v": transpose}
         attention = {

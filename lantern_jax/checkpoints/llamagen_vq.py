@@ -38,15 +38,17 @@ def _published_name(path: tuple[str, ...]) -> str:
     return ".".join((*parts, leaf))
 
 
+def vq_shapes(config: VQConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a tokenizer: what ``VQModel(config).init`` makes, as shapes."""
+    side = config.downsampling
+    pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+    return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
+
+
 def vq_table(config: VQConfig) -> dict[str, Entry]:
     """{published name: Entry} of a tokenizer of these sizes."""
-    side = config.downsampling
-    model = VQModel(config)
-    shapes = jax.eval_shape(
-        lambda key: model.init(key, jnp.zeros((1, side, side, 3), jnp.float32)), jax.random.key(0)
-    )["params"]
     table = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]:
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(vq_shapes(config)["params"])[0]:
         path = tuple(key.key for key in keys)
         shape, transform = leaf.shape, identity
         if path[-1] == "kernel":

@@ -36,16 +36,18 @@ class Entry:
 
 
 def describe_mismatch(
-    shapes: Mapping[str, tuple[int, ...]], table: Mapping[str, Entry], ignored: Iterable[str] = ()
+    found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()
 ) -> str:
-    """One line naming every missing, unexpected and misshapen tensor; empty where all is right."""
+    """One line naming every missing, unexpected and misshapen array, given {name: shape} twice; empty where
+    all is right.
+    """
     ignored = set(ignored)
-    missing = [name for name in table if name not in shapes]
-    unexpected = [name for name in shapes if name not in table and name not in ignored]
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected and name not in ignored]
     misshapen = [
-        f"{name} is {list(shapes[name])}, expected {list(entry.shape)}"
-        for name, entry in table.items()
-        if name in shapes and tuple(shapes[name]) != entry.shape
+        f"{name} is {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name]) != tuple(shape)
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
     return "; ".join(f"{len(names)} {word}: {', '.join(names)}" for word, names in groups if names)
@@ -65,7 +67,8 @@ def read_tensors(
     ValueError, one line that lists all missing, unexpected and misshapen tensors, before any value is
     converted.
     """
-    mismatch = describe_mismatch({name: tuple(np.shape(t)) for name, t in tensors.items()}, table, ignored)
+    found = {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
+    mismatch = describe_mismatch(found, {name: entry.shape for name, entry in table.items()}, ignored)
     if mismatch:
         raise ValueError(
             f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"

@@ -68,12 +68,25 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
                 f"{path} is a pickle that wants to run code: refused; name a file of tensors only"
             ) from error
         raise ValueError(_damaged(path, error)) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (
+        RuntimeError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+    ) as error:
         raise ValueError(_damaged(path, error)) from error
     tensors = _unwrap(path, content)
     foreign = [name for name, tensor in tensors.items() if not isinstance(tensor, torch.Tensor)]
     if foreign or not tensors:
-        what = f"holds things that are not tensors ({', '.join(map(str, foreign[:5]))})" if foreign else "is empty"
+        what = (
+            f"holds things that are not tensors ({', '.join(map(str, foreign[:5]))})"
+            if foreign
+            else "is empty"
+        )
         raise ValueError(f"{path} {what}: name a checkpoint of tensors only")
     return {name: _to_numpy(torch, tensor) for name, tensor in tensors.items()}
 

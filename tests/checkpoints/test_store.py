@@ -1,0 +1,252 @@
+"""Checkpoint directories: round trips, sizes, and one line for everything that can be wrong with one."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints import store
+from lantern_jax.checkpoints.llamagen import gpt_shapes
+from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, save
+from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("store") / "tiny", tiny_checkpoint())
+
+
+@pytest.fixture
+def broken(saved, tmp_path):
+    """A copy to break."""
+    return shutil.copytree(saved, tmp_path / "broken")
+
+
+def one_line(error) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def same(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_round_trip(saved):
+    ours, back = tiny_checkpoint(), load(saved)
+    for field in dataclasses.fields(Checkpoint):
+        value = getattr(back, field.name)
+        if field.name.endswith("_params") or field.name == "codebook":
+            same(value, getattr(ours, field.name))
+            assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(value))
+        else:
+            assert value == getattr(ours, field.name), field.name
+    assert back.codebook.neighbours.dtype == np.int32
+    assert back.decoding_drafter_params["head"] is back.target_params["params"]["head"]["kernel"]
+
+
+def test_target_alone(tmp_path):
+    ours = tiny_checkpoint()
+    alone = Checkpoint(model="alone", target_config=TARGET, target_params=ours.target_params)
+    back = load(save(tmp_path / "alone", alone))
+    same(back.target_params, ours.target_params)
+    assert (back.tokenizer_params, back.drafter_params, back.codebook, back.vocabulary) == (None,) * 4
+    assert back.decoding_drafter_params is None
+
+
+@pytest.mark.parametrize("dtype", store.DTYPES)
+def test_stored_and_loaded_dtypes(dtype, tmp_path):
+    ours = tiny_checkpoint()
+    directory = save(tmp_path / dtype, ours, dtype=dtype)
+    back = load(directory, jnp.bfloat16)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(back.target_params)} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(back.drafter_params)} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(back.tokenizer_params)} == {"float32"}
+    same(back.codebook, ours.codebook)
+    expected = jax.tree.map(lambda leaf: leaf.astype(jnp.dtype(dtype)), ours.tokenizer_params)
+    same(back.tokenizer_params, jax.tree.map(lambda leaf: leaf.astype(np.float32), expected))
+
+
+def test_float16_halves_the_size_and_files_are_few(tmp_path):
+    """Of parameters that do not compress, large enough that bookkeeping does not count."""
+    config = dataclasses.replace(TARGET, vocab_size=4096)
+    noise = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: noise.normal(size=leaf.shape).astype(np.float32), gpt_shapes(config))
+    checkpoint = Checkpoint(model="wide", target_config=config, target_params=params)
+    sizes = []
+    for dtype in ("float32", "float16"):
+        files = [
+            path for path in save(tmp_path / dtype, checkpoint, dtype=dtype).rglob("*") if path.is_file()
+        ]
+        assert len(files) <= 12
+        sizes.append(sum(file.stat().st_size for file in files))
+    assert sizes[1] < 0.6 * sizes[0]
+    assert sizes[1] < 1.05 * 2 * sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_nothing_stored_names_the_machine(saved):
+    folder = str(saved.parent).encode()
+    files = [path for path in saved.rglob("*") if path.is_file()]
+    assert files and not any(folder in file.read_bytes() for file in files)
+
+
+def test_moved_and_saved_again(saved, tmp_path):
+    moved = shutil.copytree(saved, tmp_path / "moved")
+    same(load(moved).target_params, tiny_checkpoint().target_params)
+    with pytest.raises(ValueError, match="exists"):
+        save(moved, tiny_checkpoint())
+    other = dataclasses.replace(tiny_checkpoint(), model="other")
+    save(moved, other, overwrite=True)
+    assert load(moved).model == "other"
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+def test_only_checkpoints_are_overwritten(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        save(tmp_path / "mine", tiny_checkpoint(), overwrite=True)
+
+
+def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
+    def crash(*_):
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(store, "write_arrays", crash)
+    with pytest.raises(RuntimeError, match="disk full"):
+        save(tmp_path / "new", tiny_checkpoint())
+    assert not list(tmp_path.iterdir())
+
+
+def test_neighbours_without_a_code(tmp_path):
+    ours = tiny_checkpoint()
+    table = np.array(ours.codebook.neighbours)
+    table[3] = -1
+    holes = dataclasses.replace(ours, codebook=ours.codebook.replace(neighbours=table))
+    same(load(save(tmp_path / "holes", holes)).codebook.neighbours, table)
+
+
+def test_describe(saved):
+    description = describe(load(saved))
+    assert description["model"] == "tiny"
+    assert (description["tokens"], description["picture_size"]) == (TARGET.num_tokens, SIDE)
+    assert description["neighbours"] == NEIGHBOURS
+    assert description["target"]["dim"] == TARGET.dim
+    count = sum(leaf.size for leaf in jax.tree.leaves(tiny_checkpoint().drafter_params))
+    assert description["drafter"]["parameters"] == count
+    json.dumps(description)
+
+
+def test_demo_directory_is_in_the_package():
+    assert demo_directory().parts[-3:] == ("lantern_jax", "assets", "demo")
+
+
+def test_missing_and_foreign_directories(tmp_path):
+    with pytest.raises(ValueError, match="not a directory") as error:
+        load(tmp_path / "none")
+    one_line(error)
+    with pytest.raises(ValueError, match=r"no config\.json") as error:
+        load(tmp_path)
+    one_line(error)
+    (tmp_path / "config.json").write_text('{"architectures": ["Llama"]}')
+    with pytest.raises(ValueError, match="not that of a lantern_jax checkpoint") as error:
+        load(tmp_path)
+    one_line(error)
+
+
+def test_damaged_config(broken):
+    path = broken / "config.json"
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(ValueError, match="damaged") as error:
+        load(broken)
+    one_line(error)
+    content = json.loads(text)
+    for change, match in (
+        ({"files": None}, "does not list its files"),
+        ({"version": 99}, "version 99"),
+        ({"target": None}, "no model and target"),
+        ({"target": content["target"] | {"wings": 2}}, "wings"),
+        ({"codebook": {"neighbours": 3}}, "channels"),
+        ({"vocabulary": {"words": {}}}, "vocabulary"),
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(ValueError, match=match) as error:
+            load(broken)
+        one_line(error)
+
+
+def test_missing_arrays(broken):
+    shutil.rmtree(broken / "arrays")
+    with pytest.raises(ValueError, match="arrays is missing") as error:
+        load(broken)
+    one_line(error)
+
+
+def test_every_truncated_or_lost_file(saved, broken):
+    """Whichever file is cut in half or lost, one line names it."""
+    names = [path.relative_to(saved / "arrays") for path in (saved / "arrays").rglob("*") if path.is_file()]
+    for name in names:
+        file = broken / "arrays" / name
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=f"{name.name} has {len(content) // 2} bytes") as error:
+            load(broken)
+        one_line(error)
+        file.unlink()
+        with pytest.raises(ValueError, match=f"{name.name} is missing") as error:
+            load(broken)
+        one_line(error)
+        file.write_bytes(content)
+    same(load(broken).target_params, tiny_checkpoint().target_params)
+
+
+def test_arrays_that_do_not_fit_are_listed(broken):
+    """A config of other sizes: more layers, another width, no tokenizer."""
+    path = broken / "config.json"
+    content = json.loads(path.read_text())
+    content["target"] |= {"num_layers": 2, "qk_norm": False, "hidden_dim": 48}
+    content["tokenizer"] = None
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError) as error:
+        load(broken)
+    message = one_line(error)
+    assert "missing: target.transformer.layer_1." in message
+    assert "target.transformer.layer_0.query_norm.scale" in message
+    assert "tokenizer.encoder.conv_in.kernel" in message
+    assert "target.transformer.layer_0.down.kernel is [32, 16], expected [48, 16]" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"target_config": dataclasses.replace(TARGET, dim=32)}, "do not fit its config"),
+        ({"drafter_config": dataclasses.replace(DRAFTER, grid=5)}, "drafter's grid 5, the target's 4"),
+        ({"drafter_params": None}, "give both"),
+        ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
+        ({"vocabulary": None, "codebook": None}, None),
+    ],
+)
+def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):
+    checkpoint = dataclasses.replace(tiny_checkpoint(), **change)
+    if match is None:
+        store.check(checkpoint)
+        return
+    with pytest.raises(ValueError, match=match) as error:
+        save(tmp_path / "new", checkpoint)
+    one_line(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_that_a_dtype_cannot_hold(tmp_path):
+    ours = tiny_checkpoint()
+    params = jax.tree.map(lambda leaf: leaf * np.float32(1e6), ours.target_params)
+    with pytest.raises(ValueError, match="not finite in float16") as error:
+        save(tmp_path / "new", dataclasses.replace(ours, target_params=params), dtype="float16")
+    one_line(error)
+    with pytest.raises(ValueError, match="dtype int8"):
+        save(tmp_path / "new", ours, dtype="int8")
+    assert not list(tmp_path.iterdir())
