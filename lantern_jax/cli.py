@@ -32,6 +32,10 @@ def main(argv: list[str] | None = None) -> int:
         return int(stop.code or 0)
     except (ValueError, OSError, ImportError) as error:
         return _fail(str(error))
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail("the device has too little memory for this: give a smaller --batch or --tree")
     except KeyboardInterrupt:
         print("lantern: interrupted", file=sys.stderr)
         return 130

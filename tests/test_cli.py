@@ -339,6 +339,14 @@ def test_interruption_is_quiet(folder, capsys, monkeypatch):
     assert files(folder) == set()
 
 
+def test_too_little_memory_is_one_line(folder, capsys, monkeypatch):
+    def exhausted(*arguments):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
+
+    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", exhausted)
+    assert "--batch" in assert_refused(["generate", *["a lake"] * 7, "--batch", "7"], capsys)
+
+
 def test_help_is_not_an_error(capsys):
     assert main(["generate", "--help"]) == 0
     text = capsys.readouterr().out
