@@ -253,8 +253,9 @@ class Pipeline:
         return np.asarray(pictures)[: len(tokens)], Timing(drawing=seconds, compiling=compiling)
 
     def _on_devices(self, devices: int):
-        """The parameters, placed once for every number of devices used."""
+        """The parameters where the programs for that many devices want them; moved only when the number changes."""
         if devices not in self._placed:
+            self._placed.clear()
             mesh = _mesh(devices)
             where = jax.local_devices()[0] if mesh is None else NamedSharding(mesh, PartitionSpec())
             self._placed[devices] = jax.block_until_ready(jax.device_put(self._parameters, where))
