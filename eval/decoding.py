@@ -1,0 +1,293 @@
+"""How fast decoding is: against the machine's limit at LlamaGen-B size, and against plain decoding on the demo.
+
+    python -m eval.decoding [--part core|demo|all] [--pictures 16] [--out FILE.json]
+
+core: LlamaGen-B (111M, random weights, float32, guidance), batch 1.
+    step   one step of plain decoding over the bare matrix products of a step (same shapes, attention at half
+           length, one jit): what the loop costs beyond what no loop can avoid. Bound: 1.25.
+    round  (round - target.score - drafter passes with head) / round with `naive_extend_57`, both jitted apart:
+           the share of noise, probabilities, verification and commit. Bound: 0.15.
+demo: the shipped demo, batch 1, temperature 1, guidance on: tokens a target pass (step compression) and wall-clock
+    speed-up over plain decoding of the same pictures, for every method and tree; pictures alternate between
+    methods, so that a slow minute of the machine slows all of them.
+
+Compile time is never counted. Everything that is compared is measured in this one run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from rich.console import Console
+from rich.table import Table
+
+import lantern_jax
+from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.decoding.loop import Method, decode
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.decoding.verification import COUPLINGS, PATHS
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target, published_config
+
+REPEATS = 3
+PROMPTS = (
+    "snowy mountains at dusk by a calm lake",
+    "a foggy forest at dawn",
+    "green hills at noon",
+    "a desert at night under a clear sky",
+    "clouds over the sea at sunset",
+    "snowy forest with a river",
+    "mountains and a lake at night",
+    "dunes at dawn",
+)
+
+
+def seconds(function: Callable, *arguments) -> float:
+    """Wall time of one finished call."""
+    start = time.perf_counter()
+    jax.block_until_ready(function(*arguments))
+    return time.perf_counter() - start
+
+
+def medians(runs: dict[str, Callable]) -> dict[str, float]:
+    """Median seconds of each run, taken in turns after one warm-up round."""
+    for run in runs.values():
+        run()
+    times = {name: [] for name in runs}
+    for _ in range(REPEATS):
+        for name, run in runs.items():
+            times[name].append(seconds(run))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def bare_products(config, steps: int):
+    """One jit of ``steps`` times the matrix products of a decoding step, two guidance rows, nothing else."""
+    shape = config.transformer
+    dim, heads, width = config.dim, shape.num_heads, shape.head_dim
+    half = config.num_tokens // 2
+
+    def layer(x, weights, keys, values):
+        queries = (x @ weights["qkv"])[:, :dim].reshape(2, heads, 1, width)
+        scores = jnp.einsum("ghne,ghse->ghns", queries, keys)
+        attended = jnp.einsum("ghns,ghse->ghne", scores, values).reshape(2, dim)
+        hidden = attended @ weights["out"] @ weights["gate_up"]
+        return hidden[:, : shape.hidden_dim] @ weights["down"]
+
+    def run(x, params, keys, values):
+        def step(_, x):
+            for i in range(shape.num_layers):
+                names = ("qkv", "out", "gate_up", "down")
+                weights = {n: params["transformer"][f"layer_{i}"][n]["kernel"] for n in names}
+                x = layer(x, weights, keys[i], values[i])
+            logits = x @ params["head"]["kernel"]
+            # Feeding the result back keeps the products in the loop; the scale keeps them finite.
+            return logits[:, :dim] * jnp.float32(1e-3) + jnp.float32(1)
+
+        return lax.fori_loop(0, steps, step, x)
+
+    cache = jnp.ones((shape.num_layers, 2, heads, half, width))
+    arguments = jnp.ones((2, dim)), cache * 1e-2, cache * 1e-2
+    return jax.jit(run), arguments
+
+
+def draft_passes(tree: DraftTree, drafter):
+    """The drafter's passes of one round, with head: absorb, then every level; fixed tokens, no sampling."""
+
+    def run(params, state, features, tokens, count):
+        state, logits = drafter.absorb(params, state, features, tokens, count)
+        total, parents, used = jnp.sum(logits), jnp.zeros((1, 1), jnp.int32), 1
+        for internal in tree.internal_levels[1:]:
+            width = len(internal)
+            level = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32)[None], (1, width))
+            state, logits = drafter.expand(
+                params, state, level, parents[:, jnp.arange(width) % parents.shape[1]]
+            )
+            parents, used = used + level, used + width
+            total = total + jnp.sum(logits)
+        return total, state
+
+    return jax.jit(run)
+
+
+def measure_core() -> dict[str, float]:
+    """Milliseconds and the two ratios of the part ``core``."""
+    config = published_config("B")
+    drafter_config = DrafterConfig(
+        config.dim, config.num_heads, config.transformer.hidden_dim, prefix_length=1
+    )
+    target, drafter, tree = (
+        llamagen_target(config),
+        llamagen_drafter(drafter_config),
+        named_tree("naive_extend_57"),
+    )
+    labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, config.num_tokens), jnp.int32)
+    params = jax.jit(LlamaGen(config).init)(jax.random.key(0), labels, tokens)
+    example = jnp.zeros((1, 1, 1, config.dim)), jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1, 1, 32, 2))
+    drafter_params = jax.jit(DrafterModel(drafter_config).init)(
+        jax.random.key(1), *example, jnp.ones((1, 1, 1, 1), bool)
+    )
+    drafter_params = {"drafter": drafter_params, "head": params["params"]["head"]["kernel"]}
+    conditioning = label_conditioning(labels, np.array([config.num_labels - 1]), guided=True)
+    guidance, keys = jnp.full(1, 4.0), jax.random.split(jax.random.key(2), 1)
+    sampling, active = SamplingParams.create(1.0, 2000), jnp.ones(1, bool)
+
+    def generation(method):
+        arrays = (
+            params,
+            drafter_params,
+            conditioning,
+            keys,
+            guidance,
+            active,
+            sampling,
+            lantern_jax.Strict(),
+            None,
+        )
+        return jax.jit(lambda *arrays: decode(target, drafter, method, *arrays)), arrays
+
+    plain, arrays = generation(Method())
+    drafted, _ = generation(Method(tree))
+    span = tree.max_depth + 1
+    prefill = jax.jit(target.prefill, static_argnums=3)
+    cache, _, prefix = prefill(params, conditioning, guidance, config.num_tokens + span)
+    cache = cache.replace(length=jnp.full(1, config.num_tokens // 2, jnp.int32))
+    score = jax.jit(target.score)
+    block = jnp.zeros((1, tree.num_nodes), jnp.int32)
+    state = drafter.init(drafter_params, prefix, config.num_tokens + span, span)
+    state = state.replace(cache=state.cache.replace(length=cache.length))
+    features = jnp.zeros((2, 1, span, config.dim))
+    passes = draft_passes(tree, drafter)
+    steps = 32
+    products, operands = bare_products(config, steps)
+
+    rounds = {"plain": int(plain(*arrays).rounds[0]), "round": int(drafted(*arrays).rounds[0])}
+    times = medians(
+        {
+            "prefill": lambda: prefill(params, conditioning, guidance, config.num_tokens + span),
+            "plain": lambda: plain(*arrays),
+            "round": lambda: drafted(*arrays),
+            "products": lambda: products(operands[0], params["params"], *operands[1:]),
+            "score": lambda: score(params, cache, block, tree.depth, tree.ancestors),
+            "draft": lambda: passes(
+                drafter_params, state, features, block[:, :span], jnp.full(1, 4, jnp.int32)
+            ),
+        }
+    )
+    step = (times["plain"] - times["prefill"]) / rounds["plain"]
+    one_round = (times["round"] - times["prefill"]) / rounds["round"]
+    bare = times["products"] / steps
+    return {
+        "plain_step_ms": 1e3 * step,
+        "bare_products_ms": 1e3 * bare,
+        "step_over_products": step / bare,
+        "round_ms": 1e3 * one_round,
+        "score_ms": 1e3 * times["score"],
+        "drafter_passes_ms": 1e3 * times["draft"],
+        "round_overhead": (one_round - times["score"] - times["draft"]) / one_round,
+    }
+
+
+def measure_demo(pictures: int, model: str, tree_names: list[str]) -> list[dict]:
+    """Step compression and speed-up of every method and tree over plain decoding of the same pictures."""
+    pipeline = lantern_jax.load(model)
+    prompts = [PROMPTS[i % len(PROMPTS)] for i in range(pictures)]
+    best = pipeline.check(PROMPTS[:1]).tree
+    trees = {"best": best, **{name: named_tree(name) for name in tree_names}}
+    methods = [{"tree": "none"}]
+    for name in trees:
+        for coupling in COUPLINGS:
+            for rule in ("strict", "lantern++"):
+                paths = PATHS if (coupling, rule) == ("gumbel", "lantern++") else ("longest",)
+                methods += [
+                    {"tree": name, "coupling": coupling, "rule": rule, "path": path} for path in paths
+                ]
+    results = [[] for _ in methods]
+    for seed, prompt in enumerate([prompts[0], *prompts]):
+        for method, rows in zip(methods, results, strict=True):
+            knobs = {**method, "tree": trees.get(method["tree"], "none")}
+            made = pipeline.generate(prompt, seed=seed, batch=1, temperature=1.0, k=10, lam=2.0, **knobs)
+            if seed:  # The first picture warms up.
+                rows.append(made.statistics)
+    plain = statistics.median(row.seconds for row in results[0])
+    table = []
+    for method, rows in zip(methods, results, strict=True):
+        tokens, rounds = sum(row.tokens - 1 for row in rows), sum(row.rounds for row in rows)
+        taken = statistics.median(row.seconds for row in rows)
+        ratio = sum(row.seconds for row in results[0]) / sum(row.seconds for row in rows)
+        nodes = trees[method["tree"]].num_nodes - 1 if method["tree"] in trees else 0
+        table.append(
+            {
+                **method,
+                "nodes": nodes,
+                "step_compression": tokens / rounds,
+                "speedup": ratio,
+                "speedup_of_medians": plain / taken,
+                "efficiency": ratio * rounds / tokens,
+                "substituted": float(np.mean([row.substituted for row in rows])),
+                "seconds": taken,
+            }
+        )
+    return table
+
+
+def print_core(console: Console, numbers: dict[str, float]) -> None:
+    table = Table("LlamaGen-B, random weights, float32, guidance, batch 1", "", "bound", title="Core")
+    table.add_row("plain step / bare matrix products", f"{numbers['step_over_products']:.3f}", "1.25")
+    table.add_row("round beyond score and drafter passes", f"{numbers['round_overhead']:.3f}", "0.15")
+    for name in ("plain_step_ms", "bare_products_ms", "round_ms", "score_ms", "drafter_passes_ms"):
+        table.add_row(name.replace("_ms", ", ms").replace("_", " "), f"{numbers[name]:.1f}", "")
+    console.print(table)
+
+
+def print_demo(console: Console, rows: list[dict], pictures: int) -> None:
+    table = Table("tree", "nodes", "rule", "coupling", "path", "tokens a pass", "speed-up", "substituted", "seconds",
+                  title=f"Demo, {pictures} pictures, batch 1, temperature 1")  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row["tree"], str(row["nodes"]), row.get("rule", ""), row.get("coupling", ""), row.get("path", ""),
+            f"{row['step_compression']:.2f}", f"{row['speedup']:.2f}", f"{row['substituted']:.1%}",
+            f"{row['seconds']:.2f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", choices=("core", "demo", "all"), default="all")
+    parser.add_argument("--pictures", type=int, default=16, help="demo: pictures a method")
+    parser.add_argument("--model", default="demo", help="demo: checkpoint directory")
+    parser.add_argument(
+        "--trees", nargs="*", default=["naive_extend_57", "demo_57"], help="demo: trees beside the best"
+    )
+    parser.add_argument("--out", help="write all numbers as JSON")
+    options = parser.parse_args()
+    keep_compiled_programs()
+    console, report = (
+        Console(),
+        {"machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {jax.devices()[0].device_kind}"},
+    )
+    console.print(f"{report['machine']}, jax {jax.__version__}")
+    if options.part != "demo":
+        report["core"] = measure_core()
+        print_core(console, report["core"])
+    if options.part != "core":
+        report["demo"] = measure_demo(options.pictures, options.model, options.trees)
+        print_demo(console, report["demo"], options.pictures)
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
