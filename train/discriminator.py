@@ -9,8 +9,9 @@ Axis letters: B batch, H W picture height and width, h w grid of judged patches.
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from einops import rearrange
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 
 class PatchDiscriminator(nn.Module):
@@ -43,3 +44,36 @@ def feature_matching(real: list[Array], fake: list[Array]) -> Float[Array, ""]:
     """
     distances = [jnp.mean(jnp.abs(jax.lax.stop_gradient(r) - f)) for r, f in zip(real, fake, strict=True)]
     return sum(distances[1:], distances[0]) / float(len(distances))
+
+
+def judge(
+    critic: PatchDiscriminator,
+    optimizer: optax.GradientTransformation,
+    params: PyTree,
+    optimizer_state: PyTree,
+    real: Float[Array, "B H W 3"],
+    made: Float[Array, "B H W 3"],
+    *,
+    matching: float,
+) -> tuple[PyTree, PyTree, Float[Array, "B H W 3"], Float[Array, ""]]:
+    """One step of the critic, and what it thinks of `made`.
+
+    Returns its new parameters and optimizer state, the gradient with respect to `made` of (minus its score
+    plus `matching` times the feature distance), and the critic's loss. It learns from the first step on: a
+    `lax.cond` around it would run its convolutions on a single CPU thread.
+    """
+
+    def critic_loss(params: PyTree, both: Array) -> tuple[Array, list[Array]]:
+        scores, features = critic.apply({"params": params}, both)
+        n = real.shape[0]
+        return hinge_loss(scores[:n], scores[n:]), [f[:n] for f in features]
+
+    def verdict(picture: Array, features: list[Array]) -> Array:
+        scores, made_features = critic.apply({"params": params}, picture)
+        return -jnp.mean(scores) + matching * feature_matching(features, made_features)
+
+    (value, features), gradients = jax.value_and_grad(critic_loss, has_aux=True)(
+        params, jnp.concatenate([real, made])
+    )
+    changes, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    return optax.apply_updates(params, changes), optimizer_state, jax.grad(verdict)(made, features), value

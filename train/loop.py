@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -86,9 +86,9 @@ def read_config(workdir: str | Path) -> ConfigDict:
     return ConfigDict(json.loads(path.read_text()))
 
 
-def data_mesh() -> Mesh:
-    """All devices along one axis, "data"."""
-    return Mesh(np.asarray(jax.devices()), ("data",))
+def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Devices, all by default, along one axis, "data"."""
+    return Mesh(np.asarray(jax.devices() if devices is None else devices), ("data",))
 
 
 def epoch_indices(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
@@ -211,48 +211,63 @@ def open_checkpoints(workdir: Path, keep: int) -> ocp.CheckpointManager:
     return ocp.CheckpointManager((Path(workdir) / "checkpoints").absolute(), options=options)
 
 
-def restore_latest(workdir: Path, abstract_state: PyTree) -> tuple[int, PyTree]:
+def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, PyTree]:
     """(step, state) of the newest checkpoint, shaped and placed like `abstract_state`.
 
-    Raises ValueError where there is none.
+    `abstract_state` may be a part of what was saved: dicts for records, fewer names. Raises ValueError where
+    there is no checkpoint, or none of that shape.
     """
     with open_checkpoints(workdir, keep=1000) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
             raise ValueError(f"{workdir} holds no checkpoint; train there first")
-        return step, checkpoints.restore(step, args=ocp.args.StandardRestore(abstract_state))
+        placement = ocp.checkpoint_utils.construct_restore_args(abstract_state)
+        arguments = ocp.args.PyTreeRestore(abstract_state, restore_args=placement, partial_restore=True)
+        return step, checkpoints.restore(step, args=arguments)
+
+
+def start_or_resume(
+    init: Callable[[Key[Array, ""]], PyTree],
+    key: Key[Array, ""],
+    checkpoints: ocp.CheckpointManager,
+    whole: NamedSharding,
+) -> tuple[int, PyTree]:
+    """(steps done, state): from the newest checkpoint if there is one, else from `init`; placed as `whole`."""
+    init = jax.jit(init, out_shardings=whole)
+    done = checkpoints.latest_step() or 0
+    if not done:
+        return 0, init(key)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), jax.eval_shape(init, key)
+    )
+    return done, checkpoints.restore(done, args=ocp.args.StandardRestore(shapes))
 
 
 def run(
-    task: Task, config: LoopConfig, workdir: str | Path, on_save: Callable[[int, PyTree], None] | None = None
-):
+    task: Task,
+    config: LoopConfig,
+    workdir: str | Path,
+    on_save: Callable[[int, PyTree], None] | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+) -> PyTree:
     """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final
     state.
 
     Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs at each checkpoint, for
-    pictures and evaluation. Raises ValueError, before computing, where the batch does not divide over the
-    devices.
+    pictures and evaluation. The batch is split over `devices`, None being all. Raises ValueError, before
+    computing, where it does not divide over them.
     """
-    workdir = Path(workdir)
-    devices = jax.device_count()
-    if config.batch_size % devices:
-        raise ValueError(f"batch_size {config.batch_size} does not divide over {devices} devices; change it")
-    workdir.mkdir(parents=True, exist_ok=True)
-    mesh = data_mesh()
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    root = jax.random.key(config.seed)
-    init_key, update_key = jax.random.split(root)
-    checkpoints = open_checkpoints(workdir, config.keep)
-    start = checkpoints.latest_step() or 0
-    init = jax.jit(task.init, out_shardings=whole)
-    if start:
-        shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
-            jax.eval_shape(init, init_key),
+    workdir, mesh = Path(workdir), data_mesh(devices)
+    if config.batch_size % mesh.size:
+        raise ValueError(
+            f"batch_size {config.batch_size} does not divide over {mesh.size} devices; change it"
         )
-        state = checkpoints.restore(start, args=ocp.args.StandardRestore(shapes))
-    else:
-        state = init(init_key)
+    workdir.mkdir(parents=True, exist_ok=True)
+    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    init_key, update_key = jax.random.split(jax.random.key(config.seed))
+    checkpoints = open_checkpoints(workdir, config.keep)
+    start, state = start_or_resume(task.init, init_key, checkpoints, whole)
 
     def update(state: PyTree, batch: PyTree, step: Array) -> tuple[PyTree, Metrics]:
         return task.update(state, batch, jax.random.fold_in(update_key, step))

@@ -2,9 +2,11 @@
 
     python -m train.tokenizer --config configs/demo_tokenizer.py --workdir DIR [--config.steps=N ...]
 
-The same command resumes after a kill. Losses: pixel and Laplacian-pyramid distances, the commitment loss of
-VQ-VAE (arXiv 1711.00937), and, after a warm-up, a patch discriminator with feature matching whose share of
-the picture's gradient is fixed (the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
+The same command resumes after a kill. A config may name a finished run, `start_from`, and parts of it that
+stay `frozen`: with all but the decoder frozen, codes keep their meaning, and a target trained on them stays
+valid. Losses: pixel and Laplacian-pyramid distances, the commitment loss of VQ-VAE (arXiv 1711.00937), and,
+after a warm-up, a patch discriminator with feature matching whose share of the picture's gradient is fixed
+(the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
 """
 
 import dataclasses
@@ -23,7 +25,7 @@ from PIL import Image
 
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalise, nearest_code
 from train import codebook as cb
-from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
+from train.discriminator import PatchDiscriminator, judge
 from train.loop import (
     Metrics,
     Task,
@@ -108,10 +110,10 @@ def reconstruction_loss(
 
 
 def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    """Muon on the tokenizer's convolutions, Adam on its vectors and on the critic, with warm-up and cosine
-    decay.
+    """Muon on the tokenizer's convolutions, Adam on its vectors and on the critic, with warm-up and decay.
 
-    The codebook is left alone: it is not trained by gradients.
+    The codebook is left alone, as it is not trained by gradients, and so are the parts that `config.frozen`
+    names.
     """
 
     def schedule(peak: float) -> optax.Schedule:
@@ -132,35 +134,82 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
         ),
     )
 
-    def labels(params: PyTree) -> PyTree:
-        return {name: "codebook" if name == "codebook" else "trained" for name in params}
+    kept = {"codebook", *config.get("frozen", ())}
 
-    tokenizer = optax.multi_transform({"trained": trained, "codebook": optax.set_to_zero()}, labels)
+    def labels(params: PyTree) -> PyTree:
+        return {name: "kept" if name in kept else "trained" for name in params}
+
+    tokenizer = optax.multi_transform({"trained": trained, "kept": optax.set_to_zero()}, labels)
     critic_rate = optax.linear_schedule(config.critic_rate, 0.1 * config.critic_rate, config.steps)
     return tokenizer, optax.adam(critic_rate, b1=0.5, b2=0.99)
 
 
-def make_task(config: ConfigDict, pictures: np.ndarray) -> Task:
-    """The tokenizer's training task on uint8 pictures [n, H, W, 3] (may be memory-mapped)."""
+def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None = None) -> TokenizerState:
+    """The state before the first step; `start` are parameters to begin from, None draws them."""
+    model_key, critic_key, code_key = jax.random.split(key, 3)
+    example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
+    params = VQModel(vq_config(config)).init(model_key, example)["params"]
+    codes = l2_normalise(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
+    params = {**params, "codebook": codes} if start is None else jax.tree.map(jnp.asarray, start)
+    critic_params = PatchDiscriminator(**config.critic).init(critic_key, example)["params"]
+    optimizer, critic_optimizer = make_optimizers(config)
+    return TokenizerState(
+        step=jnp.int32(0),
+        params=params,
+        optimizer=optimizer.init(params),
+        average=cb.start_average(params["codebook"]),
+        critic=critic_params,
+        critic_optimizer=critic_optimizer.init(critic_params),
+    )
+
+
+def reconstruct(
+    model: VQModel,
+    params: PyTree,
+    real: Float[Array, "B H W 3"],
+    noise: Float[Array, "B h w C"],
+    quantizing: Array,
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """((pictures made, commitment), (encoder's vectors [B, h, w, C], their codes [B, h, w])),
+    straight-through.
+
+    Where not `quantizing`, the decoder reads the vectors plus `noise` instead of the codes.
+    """
+    l2_norm = model.config.l2_norm
+    z = model.apply({"params": params}, real, method="encode")
+    vectors = l2_normalise(z) if l2_norm else z
+    codes = jax.lax.stop_gradient(nearest_code(vectors, params["codebook"], l2_norm=l2_norm))
+    table = model.apply({"params": params}, method="code_vectors")
+    quantized = jax.lax.stop_gradient(table[codes])
+    commitment = jnp.mean((vectors - quantized) ** 2)
+    read = vectors + jnp.where(quantizing, jax.lax.stop_gradient(quantized - vectors), noise)
+    return (model.apply({"params": params}, read, method="decode_vectors"), commitment), (vectors, codes)
+
+
+def next_average(
+    average: cb.CodebookAverage,
+    vectors: Array,
+    codes: Array,
+    step: Array,
+    key: Key[Array, ""],
+    loss: LossConfig,
+) -> cb.CodebookAverage:
+    """Fold a step's vectors in, and restart dead codes where it is time."""
+    flat = vectors.reshape(-1, vectors.shape[-1])
+    average = cb.update_average(average, flat, codes.reshape(-1), decay=loss.decay)
+    restarting = ((step + 1) % loss.restart_every == 0) & (step < loss.restart_until)
+    restarted = cb.restart_dead(average, flat, key, threshold=loss.dead_threshold)
+    return jax.tree.map(lambda a, b: jnp.where(restarting, a, b), restarted, average)
+
+
+def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = None) -> Task:
+    """The tokenizer's training task on uint8 pictures [n, H, W, 3] (may be memory-mapped).
+
+    `start` are VQModel parameters to begin from, None draws them.
+    """
     vq, loss = vq_config(config), LossConfig(**config.loss)
     model, critic = VQModel(vq), PatchDiscriminator(**config.critic)
     optimizer, critic_optimizer = make_optimizers(config)
-
-    def init(key: Key[Array, ""]) -> TokenizerState:
-        model_key, critic_key, code_key = jax.random.split(key, 3)
-        example = jnp.zeros((1, *pictures.shape[1:]), jnp.float32)
-        params = model.init(model_key, example)["params"]
-        codes = l2_normalise(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
-        params = {**params, "codebook": codes}
-        critic_params = critic.init(critic_key, example)["params"]
-        return TokenizerState(
-            step=jnp.int32(0),
-            params=params,
-            optimizer=optimizer.init(params),
-            average=cb.start_average(codes),
-            critic=critic_params,
-            critic_optimizer=critic_optimizer.init(critic_params),
-        )
 
     def batch(step: int) -> np.ndarray:
         indices = epoch_indices(config.seed, step, config.batch_size, len(pictures))
@@ -171,24 +220,16 @@ def make_task(config: ConfigDict, pictures: np.ndarray) -> Task:
     def update(state: TokenizerState, batch: Array, key: Key[Array, ""]) -> tuple[TokenizerState, Metrics]:
         real = batch.astype(jnp.float32) / 127.5 - 1.0
         noise_key, restart_key = jax.random.split(key)
+        grid = (real.shape[0], real.shape[1] // vq.downsampling, real.shape[2] // vq.downsampling)
+        noise = loss.noise * jax.random.normal(noise_key, (*grid, vq.codebook_dim), jnp.float32)
         quantizing = state.step >= loss.continuous
-
-        def reconstruct(params: PyTree) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-            z = model.apply({"params": params}, real, method="encode")
-            vectors = l2_normalise(z) if vq.l2_norm else z
-            codes = jax.lax.stop_gradient(nearest_code(vectors, params["codebook"], l2_norm=vq.l2_norm))
-            quantized = jax.lax.stop_gradient(
-                l2_normalise(params["codebook"])[codes] if vq.l2_norm else params["codebook"][codes]
-            )
-            commitment = jnp.mean((vectors - quantized) ** 2)
-            noise = loss.noise * jax.random.normal(noise_key, vectors.shape, jnp.float32)
-            straight = vectors + jnp.where(quantizing, jax.lax.stop_gradient(quantized - vectors), noise)
-            made = model.apply({"params": params}, straight, method="decode_vectors")
-            return (made, commitment), (vectors, codes)
-
-        (made, commitment), pull_back, (vectors, codes) = jax.vjp(reconstruct, state.params, has_aux=True)
+        (made, commitment), pull_back, (vectors, codes) = jax.vjp(
+            lambda params: reconstruct(model, params, real, noise, quantizing), state.params, has_aux=True
+        )
         rebuilt, picture_gradient = jax.value_and_grad(lambda m: reconstruction_loss(real, m, loss))(made)
-        critic_state, adversarial_gradient, critic_metrics = judge(state, real, made)
+        critic_params, critic_optimizer_state, adversarial_gradient, critic_value = judge(
+            critic, critic_optimizer, state.critic, state.critic_optimizer, real, made, matching=loss.matching
+        )
         ramp = (state.step - loss.adversarial_start).astype(jnp.float32) / loss.adversarial_ramp
         share = loss.adversarial * jnp.clip(ramp, 0.0, 1.0)
         scale = jnp.linalg.norm(picture_gradient) / (jnp.linalg.norm(adversarial_gradient) + 1e-12)
@@ -196,23 +237,18 @@ def make_task(config: ConfigDict, pictures: np.ndarray) -> Task:
         (gradients,) = pull_back((picture_gradient + share * scale * adversarial_gradient, weight))
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, changes)
-
-        flat = vectors.reshape(-1, vq.codebook_dim)
-        average = cb.update_average(state.average, flat, codes.reshape(-1), decay=loss.decay)
-        restarting = ((state.step + 1) % loss.restart_every == 0) & (state.step < loss.restart_until)
-        restarted = cb.restart_dead(average, flat, restart_key, threshold=loss.dead_threshold)
-        average = jax.tree.map(lambda a, b: jnp.where(restarting, a, b), restarted, average)
-        params = {**params, "codebook": cb.codes_of(average, l2_norm=vq.l2_norm)}
+        average = next_average(state.average, vectors, codes, state.step, restart_key, loss)
+        if "codebook" not in config.get("frozen", ()):
+            params = {**params, "codebook": cb.codes_of(average, l2_norm=vq.l2_norm)}
         metrics = {
             "loss": rebuilt + loss.commitment * commitment,
             "psnr": picture_psnr(real, made),
             "commitment": commitment,
             "codes_used": jnp.sum(~cb.dead_codes(average, threshold=loss.dead_threshold)).astype(jnp.float32),
             "perplexity": cb.usage_perplexity(average.count),
-            **critic_metrics,
+            "critic": critic_value,
         }
-        critic_params, critic_optimizer_state = critic_state
-        return state.replace(
+        return TokenizerState(
             step=state.step + 1,
             params=params,
             optimizer=optimizer_state,
@@ -221,32 +257,7 @@ def make_task(config: ConfigDict, pictures: np.ndarray) -> Task:
             critic_optimizer=critic_optimizer_state,
         ), metrics
 
-    def judge(
-        state: TokenizerState, real: Array, made: Array
-    ) -> tuple[tuple[PyTree, PyTree], Array, Metrics]:
-        """One critic step, and the gradient of its verdict with respect to `made`.
-
-        The critic learns from the first step on: a `lax.cond` around it would run its convolutions on a
-        single CPU thread.
-        """
-
-        def critic_loss(params: PyTree, both: Array) -> tuple[Array, list[Array]]:
-            scores, features = critic.apply({"params": params}, both)
-            n = real.shape[0]
-            return hinge_loss(scores[:n], scores[n:]), [f[:n] for f in features]
-
-        def verdict(picture: Array, features: list[Array]) -> Array:
-            scores, made_features = critic.apply({"params": state.critic}, picture)
-            return -jnp.mean(scores) + loss.matching * feature_matching(features, made_features)
-
-        (value, features), gradients = jax.value_and_grad(critic_loss, has_aux=True)(
-            state.critic, jnp.concatenate([real, made])
-        )
-        changes, optimizer_state = critic_optimizer.update(gradients, state.critic_optimizer, state.critic)
-        critic_state = (optax.apply_updates(state.critic, changes), optimizer_state)
-        return critic_state, jax.grad(verdict)(made, features), {"critic": value}
-
-    return Task(init=init, batch=batch, update=update)
+    return Task(init=lambda key: initial_state(config, key, start), batch=batch, update=update)
 
 
 def picture_psnr(real: Float[Array, "B H W 3"], made: Float[Array, "B H W 3"]) -> Float[Array, ""]:
@@ -282,12 +293,11 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
     """
     config = read_config(workdir)
     vq = vq_config(config)
-    task = make_task(config, np.zeros((1, config.size, config.size, 3), np.uint8))
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: initial_state(config, key), jax.random.key(0)).params
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
-    _, state = restore_latest(Path(workdir), placed)
-    return vq, jax.tree.map(np.asarray, state.params)
+    _, state = restore_latest(workdir, {"params": placed})
+    return vq, jax.tree.map(np.asarray, state["params"])
 
 
 def train(config: ConfigDict, workdir: str | Path) -> None:
@@ -302,7 +312,8 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
         psnr = write_reconstructions(workdir / f"reconstructions_{step:06d}.png", vq, state.params, held_out)
         print(f"step {step}: held-out PSNR {psnr:.2f} dB", flush=True)
 
-    run(make_task(config, pictures), loop_config(config), workdir, on_save)
+    start = export(config.start_from)[1] if config.get("start_from") else None
+    run(make_task(config, pictures, start), loop_config(config), workdir, on_save)
 
 
 def main(_: list[str]) -> None:

@@ -72,7 +72,7 @@ def test_critic_losses():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A short run in this process; optax promotes step counts to floats, so promotion is standard here."""
+    """A short run on one device; optax promotes step counts to floats, so promotion is standard here."""
     workdir = tmp_path_factory.mktemp("run")
     config = get_config()
     config.update({"steps": 120, "save_every": 60})
@@ -81,7 +81,7 @@ def trained(tmp_path_factory):
     pictures = corners.repeat(16, axis=1).repeat(16, axis=2)
     write_config(config, workdir)
     with jax.numpy_dtype_promotion("standard"):
-        run(make_task(config, pictures), loop_config(config), workdir)
+        run(make_task(config, pictures), loop_config(config), workdir, devices=jax.devices()[:1])
         yield workdir
 
 
@@ -113,3 +113,21 @@ def test_encoded_landscapes_are_whole_files(trained, tmp_path):
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"holds no config\.json"):
         export(tmp_path)
+
+
+def test_frozen_parts_keep_their_bits(trained):
+    config = get_config()
+    config.frozen = ("encoder", "quant_conv", "codebook")
+    _, start = export(trained)
+    task = make_task(config, np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8), start)
+    with jax.numpy_dtype_promotion("standard"):
+        state = task.init(jax.random.key(0))
+        jax.tree.map(np.testing.assert_array_equal, state.params, start)
+        update = jax.jit(task.update)
+        for step in range(3):
+            state, _ = update(state, task.batch(step), jax.random.key(step))
+    for name in config.frozen:
+        jax.tree.map(np.testing.assert_array_equal, state.params[name], start[name])
+    assert not np.array_equal(
+        state.params["decoder"]["conv_out"]["kernel"], start["decoder"]["conv_out"]["kernel"]
+    )
