@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            "steps": 450,
+            "steps": 400,
             "batch_size": 16,
             "log_every": 10,
             "save_every": 50,
@@ -26,8 +26,8 @@ def get_config() -> ConfigDict:
             "pass_weight": 0.8,
             "guidance": 2.0,
             "feature_weight": 1.0,
-            "token_weight": 0.1,
-            "guided_weight": 0.1,
+            "token_weight": 0.3,
+            "guided_weight": 0.7,
             "model": {"num_heads": 4, "hidden_dim": 688},
         }
     )

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
                 "num_layers": 2,
                 "num_heads": 2,
                 "vocab_size": 64,
-                "grid": 8,
+                "grid": 4,
                 "hidden_dim": 64,
                 "num_labels": 20,
                 "label_slots": 4,

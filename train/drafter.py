@@ -210,8 +210,7 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[DrafterConfi
     config = read_config(workdir)
     sizes = drafter_config(config, target.target_config(read_config(target_folder)))
     head = np.zeros((sizes.dim, sizes.vocab_size), np.float32)
-    _, state = target.restore_state(make_task(config, sizes, head, None), workdir)
-    return sizes, jax.tree.map(np.asarray, state.average)
+    return sizes, target.restore_parameters(make_task(config, sizes, head, None), workdir)
 
 
 def train(

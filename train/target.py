@@ -199,17 +199,18 @@ def validation_loss(
     return means[0], means[1]
 
 
-def restore_state(task: Task, workdir: str | Path) -> tuple[int, PyTree]:
-    """(step, state) of a run's newest checkpoint, on one local device.
+def restore_parameters(task: Task, workdir: str | Path, name: str = "average") -> PyTree:
+    """Parameters of a run's newest checkpoint as NumPy arrays: the state's `average` or `params`.
 
-    Raises ValueError where `workdir` holds none.
+    Raises ValueError where `workdir` holds no checkpoint.
     """
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        jax.eval_shape(task.init, jax.random.key(0)),
+        getattr(jax.eval_shape(task.init, jax.random.key(0)), name),
     )
-    return restore_latest(Path(workdir), shapes)
+    _, state = restore_latest(workdir, {name: shapes})
+    return jax.tree.map(np.asarray, state[name])
 
 
 def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
@@ -220,8 +221,7 @@ def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
     config = read_config(workdir)
     sizes = target_config(config)
     nothing = np.zeros((1, sizes.num_tokens), np.int32), np.zeros((1, sizes.label_slots), np.int32)
-    _, state = restore_state(make_task(config, *nothing), workdir)
-    return sizes, jax.tree.map(np.asarray, state.average)
+    return sizes, restore_parameters(make_task(config, *nothing), workdir)
 
 
 def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:

@@ -57,18 +57,33 @@ def chain_ranks(
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, ahead, _ = drafter.drafter_inputs(features, twice, sizes.prefix_length)
     made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, ahead, depth)
-    total = tokens.shape[1]
-    cells = jnp.broadcast_to(jnp.arange(1, total, dtype=jnp.int32)[None], (tokens.shape[0], total - 1))
-    noise = gumbel_noise(keys, cells, sizes.vocab_size, sampling)
-    ranks = []
-    for d, predicted in enumerate(made):
-        # Position P - 1 + g has seen token g and drafts token g + 1; its root is token g - d.
-        logits = jnp.einsum("gbnd,dv->gbnv", predicted[..., sizes.prefix_length - 1 + d :, :], head)
-        scores = process_logits(apply_guidance(logits, guidance), sampling) + noise[:, d:]
-        chosen = jnp.take_along_axis(scores, tokens[:, d + 1 :, None], axis=-1)
-        rank = jnp.sum(scores > chosen, axis=-1).astype(jnp.int32)
-        ranks.append(jnp.pad(rank, ((0, 0), (0, d)), constant_values=-1))
-    return jnp.stack(ranks)
+    # Position P - 1 + g has seen token g and drafts token g + 1; at depth d its root is token g - d.
+    first = sizes.prefix_length - 1
+    ranks = [
+        ranks_of(predicted[:, :, first + d :], head, tokens, keys, guidance, sampling, offset=d)
+        for d, predicted in enumerate(made)
+    ]
+    return jnp.stack([jnp.pad(r, ((0, 0), (0, d)), constant_values=-1) for d, r in enumerate(ranks)])
+
+
+def ranks_of(
+    features: Float[Array, "G B R D"],
+    head: Float[Array, "D V"],
+    tokens: Int[Array, "B T"],
+    keys: Key[Array, " B"],
+    guidance: Float[Array, " B"],
+    sampling: SamplingParams,
+    *,
+    offset: int,
+) -> Int[Array, "B R"]:
+    """How many codes these features draft before the tokens offset + 1, offset + 2, ..., with their noise."""
+    count = features.shape[2]
+    cells = offset + 1 + jnp.arange(count, dtype=jnp.int32)
+    noise = gumbel_noise(keys, jnp.broadcast_to(cells[None], (len(tokens), count)), head.shape[1], sampling)
+    logits = jnp.einsum("gbnd,dv->gbnv", features, head)
+    scores = process_logits(apply_guidance(logits, guidance), sampling) + noise
+    chosen = jnp.take_along_axis(scores, tokens[:, offset + 1 :, None], axis=-1)
+    return jnp.sum(scores > chosen, axis=-1).astype(jnp.int32)
 
 
 def collect_ranks(
@@ -101,7 +116,11 @@ def collect_ranks(
 
 
 def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> Counter[TreePath]:
-    """How many roots' ranks begin with each path; a path ends before a rank of `max_rank` or more, or -1."""
+    """How many roots' ranks begin with each path; a path ends before a rank of `max_rank` or more, or -1.
+
+    A path counts at least as much as its siblings of higher rank: where chance has it otherwise, a tree would
+    skip ranks, which the rejection coupling cannot draft.
+    """
     counts: Counter[TreePath] = Counter()
     for row in ranks.tolist():
         path: TreePath = ()
@@ -110,14 +129,18 @@ def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> 
                 break
             path = (*path, rank)
             counts[path] += 1
+    for rank in range(max_rank - 1, 0, -1):
+        for path in [path for path in counts if path[-1] == rank]:
+            better = (*path[:-1], rank - 1)
+            counts[better] = max(counts[better], counts[path])
     return counts
 
 
 def grow_tree(counts: Counter[TreePath], size: int) -> list[TreePath]:
     """The `size` most frequent paths: the tree with the most accepted tokens on these statistics.
 
-    A path is never more frequent than its parent, and ties prefer the shorter, so the result is closed under
-    taking parents. Raises ValueError where fewer paths were seen.
+    A path is never more frequent than its parent or a sibling of lower rank, and ties prefer these, so the
+    result is a tree without gaps. Raises ValueError where fewer paths were seen.
     """
     if size > len(counts):
         raise ValueError(f"a tree of {size} nodes from {len(counts)} observed paths; decode more pictures")

@@ -74,7 +74,7 @@ class FeatureStore:
         Raises IndexError for a picture the store does not have.
         """
         pictures = np.asarray(pictures)
-        if pictures.size and not (0 <= pictures.min() and pictures.max() < len(self)):
+        if pictures.size and not (pictures.min() >= 0 and pictures.max() < len(self)):
             raise IndexError(
                 f"pictures {pictures.min()} to {pictures.max()}: the store has 0 to {len(self) - 1}"
             )
