@@ -272,4 +272,4 @@ def varying_like(constant: Array, source: Array) -> Array:
     """
     if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
         source = jax.random.key_data(source)
-    return jnp.where(source[(0,) * source.ndim] != 0, constant, constant)
+    return jnp.where(source[(0,) * source.ndim].astype(bool), constant, constant)
