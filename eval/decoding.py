@@ -21,6 +21,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ from rich.table import Table
 
 import lantern_jax
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.decoding.loop import Method, decode
+from lantern_jax.decoding.loop import Inputs, Program, decode
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.decoding.verification import COUPLINGS, PATHS
@@ -140,22 +141,11 @@ def measure_core() -> dict[str, float]:
     guidance, keys = jnp.full(1, 4.0), jax.random.split(jax.random.key(2), 1)
     sampling, active = SamplingParams.create(1.0, 2000), jnp.ones(1, bool)
 
-    def generation(method):
-        arrays = (
-            params,
-            drafter_params,
-            conditioning,
-            keys,
-            guidance,
-            active,
-            sampling,
-            lantern_jax.Strict(),
-            None,
-        )
-        return jax.jit(lambda *arrays: decode(target, drafter, method, *arrays)), arrays
-
-    plain, arrays = generation(Method())
-    drafted, _ = generation(Method(tree))
+    inputs = Inputs(
+        params, drafter_params, conditioning, keys, guidance, active, sampling, lantern_jax.Strict(), None
+    )
+    plain = jax.jit(partial(decode, Program(target)))
+    drafted = jax.jit(partial(decode, Program(target, drafter, tree)))
     span = tree.max_depth + 1
     prefill = jax.jit(target.prefill, static_argnums=3)
     cache, _, prefix = prefill(params, conditioning, guidance, config.num_tokens + span)
@@ -169,12 +159,12 @@ def measure_core() -> dict[str, float]:
     steps = 32
     products, operands = bare_products(config, steps)
 
-    rounds = {"plain": int(plain(*arrays).rounds[0]), "round": int(drafted(*arrays).rounds[0])}
+    rounds = {"plain": int(plain(inputs).rounds[0]), "round": int(drafted(inputs).rounds[0])}
     times = medians(
         {
             "prefill": lambda: prefill(params, conditioning, guidance, config.num_tokens + span),
-            "plain": lambda: plain(*arrays),
-            "round": lambda: drafted(*arrays),
+            "plain": lambda: plain(inputs),
+            "round": lambda: drafted(inputs),
             "products": lambda: products(operands[0], params["params"], *operands[1:]),
             "score": lambda: score(params, cache, block, tree.depth, tree.ancestors),
             "draft": lambda: passes(

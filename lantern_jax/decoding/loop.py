@@ -49,13 +49,30 @@ class Decoded:
     distance: Float[Array, " B"]
 
 
-class Method(NamedTuple):
-    """The static half of a decoding method: it decides what is compiled."""
+class Program(NamedTuple):
+    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``."""
 
+    target: Target
+    drafter: Drafter | None = None
     tree: DraftTree = DraftTree.empty()
     coupling: str = "gumbel"
     path: str = "longest"
     residual: str = "exact"
+
+
+@flax.struct.dataclass
+class Inputs:
+    """The traced half of a generation: arrays, swept without compiling again. As in ``speculative_decode``."""
+
+    target_params: Any
+    drafter_params: Any
+    conditioning: Any
+    keys: Key[Array, " B"]
+    guidance: Float[Array, " B"]
+    active: Bool[Array, " B"]
+    sampling: SamplingParams
+    rule: Rule
+    codebook: Codebook | None
 
 
 @flax.struct.dataclass
@@ -111,55 +128,53 @@ def speculative_decode(
     rule = Strict() if rule is None else rule
     check_codebook(rule, codebook)
     if tree.max_depth and drafter is None:
-        raise ValueError(f"a tree of {tree.num_nodes} nodes needs a drafter: give one, or use DraftTree.empty()")
+        raise ValueError(
+            f"a tree of {tree.num_nodes} nodes needs a drafter: give one, or use DraftTree.empty()"
+        )
     batch = keys.shape[0]
     if active is None:
         active = jnp.ones(batch, bool)
-    method = Method(tree, coupling, path, residual)
-    arrays = (target_params, drafter_params, conditioning, keys, guidance, active, sampling, rule, codebook)
+    program = Program(target, drafter, tree, coupling, path, residual)
+    inputs = Inputs(
+        target_params, drafter_params, conditioning, keys, guidance, active, sampling, rule, codebook
+    )
     if mesh is None:
-        return _decode_jit(target, drafter, method, *arrays)
+        return _decode_jit(program, inputs)
     if batch % mesh.shape["data"]:
-        raise ValueError(f"batch {batch} does not divide over {mesh.shape['data']} devices: pad it with inactive ones")
-    return _decode_sharded(target, drafter, method, mesh, *arrays)
+        raise ValueError(
+            f"batch {batch} does not divide over {mesh.shape['data']} devices: pad it with inactive ones"
+        )
+    return _decode_sharded(program, mesh, inputs)
 
 
-def autoregressive_decode(target: Target, target_params, conditioning, keys: Key[Array, " B"], **options) -> Decoded:
+def autoregressive_decode(
+    target: Target, target_params, conditioning, keys: Key[Array, " B"], **options
+) -> Decoded:
     """Plain decoding, one token a pass: ``speculative_decode`` with the empty tree; same keyword arguments."""
     return speculative_decode(target, target_params, conditioning, keys, tree=DraftTree.empty(), **options)
 
 
-def decode(
-    target, drafter, method, target_params, drafter_params, conditioning, keys, guidance, active, sampling, rule, codebook
-) -> Decoded:
-    """The whole generation as one traceable function (the arguments of ``speculative_decode``, by position)."""
-    stream = _Stream(target.forced)
-    state = _prefill(
-        target, drafter, method, stream, target_params, drafter_params, conditioning, keys, guidance, active, sampling
-    )
+def decode(program: Program, inputs: Inputs) -> Decoded:
+    """The whole generation as one traceable function."""
+    stream = _Stream(program.target.forced)
 
     def unfinished(state):
-        return jnp.any(state.length < target.num_tokens)
+        return jnp.any(state.length < program.target.num_tokens)
 
-    def one_round(state):
-        return _round(
-            target, drafter, method, stream, target_params, drafter_params, keys, sampling, rule, codebook, state
-        )
-
-    decoded = lax.while_loop(unfinished, one_round, state).decoded
-    tokens = jnp.where(active[:, None], decoded.tokens, jnp.int32(-1))
-    return decoded.replace(tokens=tokens)
+    state = _prefill(program, stream, inputs)
+    decoded = lax.while_loop(unfinished, partial(_round, program, stream, inputs), state).decoded
+    return decoded.replace(tokens=jnp.where(inputs.active[:, None], decoded.tokens, jnp.int32(-1)))
 
 
-_decode_jit = jax.jit(decode, static_argnums=(0, 1, 2))
+_decode_jit = jax.jit(decode, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _decode_sharded(target, drafter, method, mesh, *arrays):
+@partial(jax.jit, static_argnums=(0, 1))
+def _decode_sharded(program: Program, mesh: Mesh, inputs: Inputs) -> Decoded:
     whole, rows = PartitionSpec(), PartitionSpec("data")
-    specs = (whole, whole, PartitionSpec(None, "data"), rows, rows, rows, whole, whole, whole)
-    body = partial(decode, target, drafter, method)
-    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)(*arrays)
+    specs = Inputs(whole, whole, PartitionSpec(None, "data"), rows, rows, rows, whole, whole, whole)
+    body = partial(decode, program)
+    return jax.shard_map(body, mesh=mesh, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)
 
 
 class _Stream:
@@ -183,19 +198,20 @@ class _Stream:
         self.slots = 1 + max(inner, default=0)
 
 
-def _prefill(
-    target, drafter, method, stream, target_params, drafter_params, conditioning, keys, guidance, active, sampling
-) -> LoopState:
-    batch, total = keys.shape[0], target.num_tokens
-    span = stream.slots - 1 + method.tree.max_depth + 1
+def _prefill(program: Program, stream: _Stream, inputs: Inputs) -> LoopState:
+    target, levels = program.target, program.tree.max_depth + 1
+    batch, total, active = inputs.keys.shape[0], target.num_tokens, inputs.active
+    span = stream.slots - 1 + levels
     with jax.named_scope("prefill"):
-        cache, logits, prefix = target.prefill(target_params, conditioning, guidance, total + span)
+        cache, logits, prefix = target.prefill(
+            inputs.target_params, inputs.conditioning, inputs.guidance, total + span
+        )
         start = jnp.zeros((batch, 1), jnp.int32)
-        noise = gumbel_noise(keys, start, target.vocab_size, sampling)[:, 0]
-        first = gumbel_argmax(process_logits(logits, sampling), noise)
+        noise = gumbel_noise(inputs.keys, start, target.vocab_size, inputs.sampling)[:, 0]
+        first = gumbel_argmax(process_logits(logits, inputs.sampling), noise)
         drafter_state = None
-        if method.tree.max_depth:
-            drafter_state = drafter.init(drafter_params, prefix, total + span, span)
+        if program.tree.max_depth:
+            drafter_state = program.drafter.init(inputs.drafter_params, prefix, total + span, span)
     tokens = jnp.broadcast_to(jnp.asarray(stream.forced)[None], (batch, total))
     tokens = jnp.concatenate([first[:, None], tokens[:, 1:]], axis=1)
     known = 1 + int(stream.run[1])
@@ -204,7 +220,7 @@ def _prefill(
         decoded=Decoded(
             tokens=tokens,
             rounds=jnp.zeros(batch, jnp.int32),
-            accepted=jnp.zeros((batch, method.tree.max_depth + 1), jnp.int32),
+            accepted=jnp.zeros((batch, levels), jnp.int32),
             round_of_token=jnp.zeros((batch, total), jnp.int32),
             substituted=jnp.zeros(batch, jnp.int32),
             distance=jnp.zeros(batch, jnp.float32),
@@ -218,49 +234,46 @@ def _prefill(
     )
 
 
-def _draft(target, drafter, method, stream, drafter_params, keys, sampling, noise, state):
+def _draft(program: Program, stream: _Stream, inputs: Inputs, noise, state: LoopState):
     """Absorbs what the last round committed, walks the drafter along forced tokens, fills the tree."""
+    drafter, params = program.drafter, inputs.drafter_params
     # The drafter's newest feature belongs to the position before the last sampled token.
     newest = state.length - state.pending
     span = state.features.shape[2]
     where = newest[:, None] - state.absorbable[:, None] + 1 + jnp.arange(span, dtype=jnp.int32)[None]
     absorbed = _take(state.decoded.tokens, where)
-    drafter_state, logits = drafter.absorb(drafter_params, state.drafter, state.features, absorbed, state.absorbable)
+    drafter_state, logits = drafter.absorb(params, state.drafter, state.features, absorbed, state.absorbable)
     committed = drafter_state
     root_node = jnp.zeros_like(newest)
     for i in range(1, stream.slots):
         forced = _take(state.decoded.tokens, newest[:, None] + i)
-        drafter_state, forced_logits = drafter.expand(drafter_params, drafter_state, forced, root_node[:, None])
+        drafter_state, forced_logits = drafter.expand(params, drafter_state, forced, root_node[:, None])
         there = i < state.pending
         root_node = jnp.where(there, jnp.int32(i), root_node)
         logits = jnp.where(there[:, None], forced_logits[:, 0], logits)
     root = _take(state.decoded.tokens, state.length[:, None] - 1)[:, 0]
-    coupled = method.coupling == "gumbel"
+    coupled = program.coupling == "gumbel"
     draft = draft_tree(
-        method.tree, drafter, drafter_params, drafter_state, logits, root,
-        sampling=sampling,
+        program.tree, drafter, params, drafter_state, logits, root,
+        sampling=inputs.sampling,
         noise=noise if coupled else None,
-        streams=None if coupled else (keys, state.length, state.decoded.rounds),
+        streams=None if coupled else (inputs.keys, state.length, state.decoded.rounds),
         root_node=root_node,
         num_expanded=stream.slots,
     )  # fmt: skip
     return draft, committed
 
 
-def _round(
-    target, drafter, method, stream, target_params, drafter_params, keys, sampling, rule, codebook, state
-) -> LoopState:
-    tree, decoded = method.tree, state.decoded
+def _round(program: Program, stream: _Stream, inputs: Inputs, state: LoopState) -> LoopState:
+    target, tree, decoded, sampling = program.target, program.tree, state.decoded, inputs.sampling
     levels, total = tree.max_depth + 1, target.num_tokens
     running = state.length < total
     positions = state.length[:, None] + jnp.arange(levels, dtype=jnp.int32)[None]
-    noise = gumbel_noise(keys, positions, target.vocab_size, sampling)
+    noise = gumbel_noise(inputs.keys, positions, target.vocab_size, sampling)
 
     with jax.named_scope("draft"):
         if tree.max_depth:
-            draft, drafter_state = _draft(
-                target, drafter, method, stream, drafter_params, keys, sampling, noise, state
-            )
+            draft, drafter_state = _draft(program, stream, inputs, noise, state)
             tokens, draft_log_probs = draft.tokens, draft.log_probs
         else:
             tokens, draft_log_probs = _take(decoded.tokens, state.length[:, None] - 1), None
@@ -268,29 +281,23 @@ def _round(
 
     with jax.named_scope("score"):
         block_tokens, depth, ancestors = _with_pending(tree, stream, state, tokens)
-        logits, features, block = target.score(target_params, state.cache, block_tokens, depth, ancestors)
+        logits, features, block = target.score(
+            inputs.target_params, state.cache, block_tokens, depth, ancestors
+        )
         log_probs = process_logits(logits[:, stream.slots - 1 :], sampling)
 
     with jax.named_scope("verify"):
         # The bonus token follows the path, so the path ends one short of a forced position or of the end.
         room = jnp.asarray(stream.stop)[jnp.minimum(state.length, total) - 1] - state.length - 1
         verdict = verify_tree(
-            tree, tokens, log_probs, rule=rule, codebook=codebook, coupling=method.coupling,
-            path=method.path, residual=method.residual, temperature=sampling.temperature, noise=noise, keys=keys,
-            positions=state.length, rounds=decoded.rounds, draft_log_probs=draft_log_probs,
+            tree, tokens, log_probs, rule=inputs.rule, codebook=inputs.codebook, coupling=program.coupling,
+            path=program.path, residual=program.residual, temperature=sampling.temperature, noise=noise,
+            keys=inputs.keys, positions=state.length, rounds=decoded.rounds, draft_log_probs=draft_log_probs,
             max_count=jnp.maximum(room, 0),
         )  # fmt: skip
 
     with jax.named_scope("commit"):
-        # Right-aligned pending chain, then the accepted nodes.
-        chain = stream.slots - state.pending
-        step = jnp.arange(stream.slots - 1 + levels, dtype=jnp.int32)[None]
-        on_tree = jnp.clip(step - (state.pending - 1)[:, None], 0, levels - 1)
-        path = jnp.where(
-            step < (state.pending - 1)[:, None],
-            chain[:, None] + step,
-            stream.slots - 1 + jnp.take_along_axis(verdict.path, on_tree, axis=1),
-        )
+        path = _block_path(stream, state.pending, verdict.path)
         taken = jnp.where(running, state.pending + verdict.count, 0)
         cache = target.commit(state.cache, block, path, taken)
         features = jnp.take_along_axis(features, path[None, :, :, None], axis=2)
@@ -306,6 +313,15 @@ def _round(
         features=features,
         absorbable=taken,
     )
+
+
+def _block_path(stream: _Stream, pending: Int[Array, " B"], path: Int[Array, "B L"]) -> Int[Array, "B R-1+L"]:
+    """A tree path as block slots: the pending chain, which ends in the root, then the accepted nodes."""
+    levels = path.shape[1]
+    step = jnp.arange(stream.slots - 1 + levels, dtype=jnp.int32)[None]
+    on_tree = jnp.clip(step - (pending - 1)[:, None], 0, levels - 1)
+    nodes = stream.slots - 1 + jnp.take_along_axis(path, on_tree, axis=1)
+    return jnp.where(step < (pending - 1)[:, None], (stream.slots - pending)[:, None] + step, nodes)
 
 
 def _with_pending(tree, stream, state, tokens):

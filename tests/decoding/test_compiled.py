@@ -9,7 +9,7 @@ import pytest
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
-from lantern_jax.decoding.loop import Method
+from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import named_tree
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
@@ -21,8 +21,8 @@ DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_leng
 TREE = named_tree("naive_extend_57")
 
 
-def abstract_arguments(batch: int):
-    """Shapes of the arguments of ``loop.decode`` after its static ones."""
+def abstract_inputs(batch: int) -> Inputs:
+    """Shapes of the inputs of ``loop.decode``."""
     shape = jax.ShapeDtypeStruct
 
     def target():
@@ -35,7 +35,7 @@ def abstract_arguments(batch: int):
         return DrafterModel(DRAFTER).init(jax.random.key(0), features, tokens, rotary, mask)
 
     head = shape((DIM, VOCAB), jnp.float32)
-    return (
+    return Inputs(
         jax.eval_shape(target),
         {"drafter": jax.eval_shape(drafter), "head": head},
         shape((2, batch, 1), jnp.int32),
@@ -59,7 +59,9 @@ def loop_lines(hlo: str) -> list[str]:
             computations[name].append(line.strip())
     calls = re.compile(r"(?:body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
     lists = re.compile(r"(?:branch_computations|called_computations|calls)=\{([^}]*)\}")
-    bodies = {m for lines in computations.values() for line in lines for m in re.findall(r"body=%?([\w.\-]+)", line)}
+    bodies = {
+        m for lines in computations.values() for line in lines for m in re.findall(r"body=%?([\w.\-]+)", line)
+    }
     inside, queue = set(), sorted(bodies)
     while queue:
         current = queue.pop()
@@ -83,8 +85,8 @@ def made(line: str) -> tuple[str, list[int]]:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
-    records = llamagen_target(TARGET), llamagen_drafter(DRAFTER), Method(TREE, coupling)
-    hlo = loop._decode_jit.lower(*records, *abstract_arguments(batch)).compile().as_text()
+    program = Program(llamagen_target(TARGET), llamagen_drafter(DRAFTER), TREE, coupling)
+    hlo = loop._decode_jit.lower(program, abstract_inputs(batch)).compile().as_text()
     lines = loop_lines(hlo)
     slots = GRID * GRID + TREE.max_depth + 1
     caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
@@ -97,7 +99,9 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
         writes += operation in ("dynamic-update-slice", "scatter") and size in caches
         if size in caches and operation in ("copy", "transpose", "concatenate", "convert", "pad", "reverse"):
             sizes.append(line)
-    assert writes >= 6, "the test does not see the cache being written: is it still looking at the right loop?"
+    assert writes >= 6, (
+        "the test does not see the cache being written: is it still looking at the right loop?"
+    )
     assert not sizes, sizes
     assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
     host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
@@ -107,13 +111,13 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_the_loop_exports_for_accelerators(platform, devices):
-    records = llamagen_target(TARGET), llamagen_drafter(DRAFTER), Method(TREE)
+    program = Program(llamagen_target(TARGET), llamagen_drafter(DRAFTER), TREE)
     if devices == 1:
-        function = jax.jit(lambda *arrays: loop.decode(*records, *arrays))
+        function = jax.jit(lambda inputs: loop.decode(program, inputs))
     else:
         mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-        function = jax.jit(lambda *arrays: loop._decode_sharded(*records, mesh, *arrays))
-    exported = jax.export.export(function, platforms=[platform])(*abstract_arguments(8))
+        function = jax.jit(lambda inputs: loop._decode_sharded(program, mesh, inputs))
+    exported = jax.export.export(function, platforms=[platform])(abstract_inputs(8))
     assert exported.platforms == (platform,)
     assert exported.nr_devices == devices
     assert exported.out_avals[0].shape == (8, GRID * GRID)

@@ -115,7 +115,8 @@ def test_a_sequence_does_not_depend_on_its_batch():
 
 def test_a_sweep_compiles_once():
     before = loop._decode_jit._cache_size()
-    codebook = Codebook(jnp.zeros((toys.VOCAB, 4), jnp.int32) + jnp.arange(1, 5)[None], jnp.ones((toys.VOCAB, 2)))
+    neighbours = jnp.broadcast_to(jnp.arange(1, 5, dtype=jnp.int32)[None], (toys.VOCAB, 4))
+    codebook = Codebook(neighbours, jnp.ones((toys.VOCAB, 2)))
     drafter, drafter_params = toys.random_drafter()
     for temperature, guidance, top_k, lam in [(1.0, 2.0, 0, 2.0), (0.0, 3.0, 5, 1.0), (0.7, 1.5, 9, 4.0)]:
         speculative_decode(
@@ -135,7 +136,11 @@ def forced_pattern(length, row):
 
 
 @pytest.mark.parametrize("quality", [0.0, 0.5, 3.0])
-@pytest.mark.parametrize("tree", [DraftTree.empty(), DraftTree.chain(4), named_tree("mc_sim_7b_63")], ids=lambda tree: f"{tree.num_nodes}_nodes")
+@pytest.mark.parametrize(
+    "tree",
+    [DraftTree.empty(), DraftTree.chain(4), named_tree("mc_sim_7b_63")],
+    ids=lambda tree: f"{tree.num_nodes}_nodes",
+)
 def test_forced_tokens_cost_no_pass_and_change_nothing(tree, quality):
     vocab, length, batch = 10, 17, 6
     forced = forced_pattern(length, 5)

@@ -57,14 +57,18 @@ def test_rejection_at_temperature_zero_is_greedy():
     target, params = toys.llamagen(), toys.target_params()
     conditioning = toys.conditioning(batch, True)
     common = {"guidance": jnp.full(batch, 2.0), "sampling": SamplingParams.create(0.0)}
-    results = [
-        speculative_decode(
-            target, params, conditioning, toys.sequence_keys(0, batch), drafter=toys.noisy_drafter(target, 0.6),
-            drafter_params={"target": params, "conditioning": conditioning}, tree=tree, coupling=coupling, **common,
+    tree = named_tree("mc_sim_7b_63")
+    drafter, drafter_params = (
+        toys.noisy_drafter(target, 0.6),
+        {"target": params, "conditioning": conditioning},
+    )
+
+    def run(tree, coupling):
+        return speculative_decode(
+            target, params, conditioning, toys.sequence_keys(0, batch), drafter=drafter,
+            drafter_params=drafter_params, tree=tree, coupling=coupling, **common,
         )  # fmt: skip
-        for tree, coupling in [
-            (DraftTree.empty(), "gumbel"), (named_tree("mc_sim_7b_63"), "rejection"), (named_tree("mc_sim_7b_63"), "gumbel")
-        ]
-    ]  # fmt: skip
-    np.testing.assert_array_equal(results[0].tokens, results[1].tokens)
-    np.testing.assert_array_equal(results[1].rounds, results[2].rounds)
+
+    plain, rejection, gumbel = run(DraftTree.empty(), "gumbel"), run(tree, "rejection"), run(tree, "gumbel")
+    np.testing.assert_array_equal(rejection.tokens, plain.tokens)
+    np.testing.assert_array_equal(rejection.rounds, gumbel.rounds)

@@ -1,4 +1,4 @@
-"""Tiny models for the decoding tests: a small random LlamaGen, a drafter as good as one likes, a toy with forced tokens."""
+"""Tiny models for the decoding tests: a random LlamaGen, a drafter as good as one likes, a Markov chain."""
 
 from functools import cache
 
@@ -102,7 +102,9 @@ def llamagen():
 
 
 @cache
-def markov_target(vocab: int, num_tokens: int, forced: tuple[int, ...] | None = None, seed: int = 0) -> Target:
+def markov_target(
+    vocab: int, num_tokens: int, forced: tuple[int, ...] | None = None, seed: int = 0
+) -> Target:
     """A first-order Markov chain over ``vocab`` tokens: its exact distribution can be enumerated.
 
     Params: logits [vocab + 1, vocab], the last row for the first token. Works with G = 1 or 2 (both rows alike).
