@@ -80,6 +80,7 @@ def test_masked_codes_are_never_kept():
 def test_no_sort_and_one_compilation():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((1, 3, 1024)), jnp.float32)
     assert "sort(" not in process.lower(logits, SamplingParams.create()).compile().as_text()
+    chex.clear_trace_counter()
     counted = jax.jit(chex.assert_max_traces(process_logits, n=1))
     for knobs in [(1.0, 0, 1.0), (0.0, 0, 1.0), (0.7, 50, 0.9), (2.0, 1, 0.1)]:
         counted(logits, SamplingParams.create(*knobs))

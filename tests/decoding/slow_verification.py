@@ -1,0 +1,110 @@
+"""Verification as plain loops over Python numbers, one sequence at a time: the reference for the tests."""
+
+from itertools import pairwise
+
+import numpy as np
+
+
+def borrowed(rule_name, k, strength, p, x, table):
+    """A(x) as a list, and its mass."""
+    bound = {"strict": 0.0, "lantern": strength, "lantern++": (strength - 1) * p[x]}[rule_name]
+    inside, total = [], 0.0
+    for code in table[x][:k] if rule_name != "strict" else []:
+        if code < 0 or total + p[code] > bound:
+            break
+        inside.append(int(code))
+        total += p[code]
+    return (inside, total) if total > 0 else ([], 0.0)
+
+
+def children_of(tree, node):
+    return [int(child) for child in tree.children[node] if child >= 0]
+
+
+def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_count):
+    """(path, bonus, substituted, distance); rule = (name, k, strength); noise [L, V]."""
+    scores = [log_probs[node] + noise[tree.depth[node]] for node in range(tree.num_nodes)]
+    wanted = [int(np.argmax(score)) for score in scores]
+
+    def accepts(parent, x):
+        if x == wanted[parent]:
+            return True
+        inside, mass = borrowed(*rule, np.exp(log_probs[parent]), x, table)
+        if mass == 0:
+            return False
+        score = scores[parent].copy()
+        score[x] = np.log(np.exp(log_probs[parent][x]) + mass) + noise[tree.depth[parent]][x]
+        score[inside] = -np.inf
+        return int(np.argmax(score)) == x
+
+    def leaves(node, walked):
+        """Maximal accepted paths, depth first."""
+        below = [child for child in children_of(tree, node) if accepts(node, tokens[child])]
+        return [path for child in below for path in leaves(child, [*walked, child])] or [walked]
+
+    if path == "longest":
+        walked = max(leaves(0, [0]), key=len)
+    else:
+        walked = [0]
+        while True:
+            below = [child for child in children_of(tree, walked[-1]) if accepts(walked[-1], tokens[child])]
+            exact = [child for child in below if tokens[child] == wanted[walked[-1]]]
+            if not below:
+                break
+            walked.append((exact or below)[0])
+    walked = walked[: max_count + 1]
+    steps = list(pairwise(walked))
+    substituted = [tokens[child] != wanted[parent] for parent, child in steps]
+    distance = [
+        float(np.linalg.norm(codes[tokens[child]] - codes[wanted[parent]])) for parent, child in steps
+    ]
+    return walked, wanted[walked[-1]], substituted, distance
+
+
+def positive(values):
+    left = np.maximum(values, 0)
+    return left / left.sum() if left.sum() > 0 else None
+
+
+def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table, codes, residual, max_count):
+    """As ``verify_gumbel``; q_rows maps internal nodes to q, or is None for point masses; noise [V]."""
+    walked, substituted, distance, p = [0], [], [], p_rows[0].copy()
+
+    def draw(weights):
+        with np.errstate(divide="ignore"):
+            return int(np.argmax(np.log(weights) + noise))
+
+    while len(walked) <= max_count:
+        node = walked[-1]
+        q = None if q_rows is None else q_rows.get(node)
+        for child in children_of(tree, node):
+            x = tokens[child]
+            if q_rows is None:
+                q = np.eye(p.size)[x]
+            if q[x] == 0:
+                continue
+            inside, mass = borrowed(*rule, p, x, table)
+            if uniforms[child] * q[x] < p[x] + mass:
+                strict = positive(p - q)
+                wanted = draw(p if strict is None else strict)
+                substituted.append(bool(uniforms[child] * q[x] >= p[x]))
+                distance.append(float(np.linalg.norm(codes[x] - codes[wanted])))
+                walked.append(child)
+                p = p_rows[child].copy()
+                break
+            q_left = q.copy()
+            q_left[x] = 0
+            if residual == "published" and rule[0] != "strict" and rule[1] > 0:
+                relieved = q_left.copy()
+                relieved[[code for code in table[x][: rule[1]] if code >= 0]] = 0
+                moved, drafted = p, relieved
+            else:
+                moved, drafted = p.copy(), q
+                moved[inside] = 0
+                moved[x] += mass
+            left = positive(moved - drafted)
+            p = moved if left is None else left
+            q = q_left / q_left.sum() if q_left.sum() > 0 else q_left
+        else:
+            break
+    return walked, draw(p), substituted, distance
