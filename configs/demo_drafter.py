@@ -11,7 +11,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            "steps": 400,
+            "steps": 600,
             "batch_size": 16,
             "log_every": 10,
             "save_every": 50,

@@ -157,7 +157,7 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, changes)
         average = running_average(state.average, params, state.step, config.average)
-        metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradients)}
+        metrics = {"loss": loss, "gradient_norm": optax.tree.norm(gradients)}
         return TargetState(state.step + 1, params, average, optimizer_state), metrics
 
     return Task(init=init, batch=batch, update=update)

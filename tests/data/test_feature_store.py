@@ -1,0 +1,43 @@
+"""The drafter's feature store: order, precision, resumption."""
+
+import numpy as np
+import pytest
+
+from lantern_jax.data.feature_store import FeatureStore, count_shards, write_shard
+
+
+def shard(seed, count=3):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((count, 2, 5, 4), np.float32), rng.integers(0, 9, (count, 6))
+
+
+def test_pictures_come_back_in_the_order_asked_for(tmp_path):
+    parts = [shard(0), shard(1, 2), shard(2, 4)]
+    for index, part in enumerate(parts):
+        write_shard(tmp_path, index, *part)
+    store = FeatureStore(tmp_path)
+    assert len(store) == 9
+    features, tokens = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    chosen = [8, 0, 3, 4, 4, 2]
+    read_features, read_tokens = store.read(chosen)
+    assert read_features.dtype == np.float16
+    np.testing.assert_array_equal(read_features, np.swapaxes(features[chosen].astype(np.float16), 0, 1))
+    np.testing.assert_array_equal(read_tokens, tokens[chosen])
+    with pytest.raises(IndexError, match="the store has 0 to 8"):
+        store.read([9])
+
+
+def test_half_a_shard_does_not_count(tmp_path):
+    write_shard(tmp_path, 0, *shard(0))
+    (tmp_path / "features_00001.npy").touch()
+    (tmp_path / "tokens_00001.part").touch()
+    assert count_shards(tmp_path) == 1
+    assert len(FeatureStore(tmp_path)) == 3
+
+
+def test_errors_name_what_is_missing(tmp_path):
+    with pytest.raises(ValueError, match="holds no features; run"):
+        FeatureStore(tmp_path)
+    features, tokens = shard(0)
+    with pytest.raises(ValueError, match="3 rows of features, 2 of tokens"):
+        write_shard(tmp_path, 0, features, tokens[:2])

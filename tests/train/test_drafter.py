@@ -1,0 +1,149 @@
+"""Training of the drafter, its passes against drafting itself, and trees from ranks."""
+
+import json
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import tiny_drafter, tiny_target
+from lantern_jax.data.feature_store import FeatureStore, count_shards
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.models.drafter import DrafterModel, llamagen_drafter
+from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target
+from train import drafter, features, target, tree
+from train.encode import write_tokens
+
+SIZES = target.target_config(tiny_target.get_config())
+DRAFTER = drafter.drafter_config(tiny_drafter.get_config(), SIZES)
+BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Parameters of a random target, loud enough to have opinions, and of a random drafter."""
+    labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
+    params = LlamaGen(SIZES).init(jax.random.key(0), labels, tokens)["params"]
+    params = jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
+    task = drafter.make_task(tiny_drafter.get_config(), DRAFTER, np.zeros((32, 64), np.float32), None)
+    return params, task.init(jax.random.key(1)).params
+
+
+def examples(params, count=BATCH):
+    labels = features.random_labels(np.random.default_rng(0), count)
+    keys = jax.random.split(jax.random.key(3), count)
+    tokens = features.sample_tokens(SIZES, params, labels, keys)
+    return labels, keys, tokens, features.features_of(SIZES)(params, labels, tokens)
+
+
+def test_stored_features_are_those_of_decoding(models):
+    params, _ = models
+    labels, _, tokens, stored = examples(params)
+    record, guidance = llamagen_target(SIZES), jnp.full(BATCH, 2.0)
+    conditioning = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
+    cache, _, prefix = record.prefill({"params": params}, conditioning, guidance, 16)
+    chain = DraftTree.chain(14)
+    _, scored, _ = record.score(
+        {"params": params}, cache, jnp.asarray(tokens[:, :15]), chain.depth, chain.ancestors
+    )
+    assert stored.shape == (2, BATCH, 4 + 16 - 1, SIZES.dim)
+    np.testing.assert_allclose(stored, jnp.concatenate([prefix.features, scored], axis=2), atol=2e-4)
+
+
+def test_passes_are_what_the_drafter_does_below_a_root(models):
+    params, drafter_params = models
+    labels, _, tokens, stored = examples(params)
+    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
+    inputs, ahead, wanted = drafter.drafter_inputs(stored, twice, DRAFTER.prefix_length)
+    np.testing.assert_array_equal(wanted[:, :, :-1], inputs[:, :, 1:])
+    made = drafter.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, ahead, 4)
+
+    record, head = llamagen_drafter(DRAFTER), params["head"]["kernel"]
+    both = {"drafter": {"params": drafter_params}, "head": head}
+    conditioning = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
+    guidance = jnp.full(BATCH, 2.0)
+    _, _, prefix = llamagen_target(SIZES).prefill({"params": params}, conditioning, guidance, 32)
+    state = record.init(both, prefix, 32, 7)
+    root = 6
+    count = jnp.full(BATCH, root + 1, jnp.int32)
+    state, _ = record.absorb(
+        both, state, stored[:, :, 3 : 3 + root + 1], jnp.asarray(tokens[:, : root + 1]), count
+    )
+    chain = [state.features[:, :, 0]]
+    for depth in range(1, 4):
+        node = jnp.asarray(tokens[:, root + depth, None])
+        state, _ = record.expand(both, state, node, jnp.full((BATCH, 1), depth - 1))
+        chain.append(state.features[:, :, -1])
+    for depth, expected in enumerate(chain):
+        np.testing.assert_allclose(made[depth][:, :, 3 + root + depth], expected, atol=2e-4)
+
+
+def test_ranks_are_zero_where_the_drafter_is_the_target(models):
+    """With the target's own logits in the drafter's place every token is the first that is drafted."""
+    params, drafter_params = models
+    _, keys, tokens, stored = examples(params)
+    head = params["head"]["kernel"]
+    options = jnp.full(BATCH, 2.0), SamplingParams.create()
+    ranks = tree.chain_ranks(DRAFTER, drafter_params, head, stored, tokens, keys, 3, *options)
+    assert ranks.shape == (3, BATCH, 15)
+    assert np.all(ranks[0] >= 0)
+    for depth in range(3):
+        assert np.all((ranks[depth] == -1) == (np.arange(15) >= 15 - depth)[None])
+    assert np.mean(np.asarray(ranks[0]) > 0) > 0.2, "a random drafter ranks some tokens behind others"
+    perfect = tree.ranks_of(stored[:, :, 4:], head, tokens, keys, *options, offset=0)
+    np.testing.assert_array_equal(perfect, np.zeros((BATCH, 15)))
+
+
+def test_trees_take_the_most_frequent_paths():
+    ranks = np.array([[0, 0, 1], [0, 0, 1], [0, 2, 0], [1, -1, -1], [0, 0, 99], [50, 0, 0]])
+    counts = tree.path_counts(ranks)
+    assert counts == Counter(
+        {(0,): 4, (0, 0): 3, (0, 0, 1): 2, (0, 0, 0): 2, (0, 2): 1, (0, 1): 1, (0, 2, 0): 1, (1,): 1}
+    )
+    assert tree.grow_tree(counts, 4) == [(0,), (0, 0), (0, 0, 0), (0, 0, 1)]
+    grown = tree.grow_tree(counts, 8)
+    assert not DraftTree.from_paths(grown).has_rank_gaps
+    with pytest.raises(ValueError, match="a tree of 9 nodes from 8 observed paths"):
+        tree.grow_tree(counts, 9)
+    statistics = tree.rank_statistics(ranks, counts, {"four": tree.grow_tree(counts, 4)})
+    assert statistics["expected_tokens_per_pass"] == {"four": round(1 + (4 + 3 + 2 + 2) / 6, 3)}
+
+
+@pytest.mark.usefixtures("optax_promotion")
+def test_the_whole_way_from_tokens_to_trees(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 64), ("validation", 16)):
+        attributes = rng.integers(0, 4, (count, 4)).astype(np.int32)
+        tokens = (attributes[:, :1] * 16 + rng.integers(0, 4, (count, 16))).astype(np.int16)
+        write_tokens(tmp_path / "tokens" / f"{name}.npz", tokens, attributes)
+    config = tiny_target.get_config()
+    config.steps = 40
+    target.train(config, tmp_path / "tokens", tmp_path / "target")
+    for pictures in (64, 64):
+        features.extract(
+            tmp_path / "target", tmp_path / "tokens", tmp_path / "features", pictures=pictures, samples=64
+        )
+    assert count_shards(tmp_path / "features") == 2
+    assert len(FeatureStore(tmp_path / "features")) == 128
+    config = tiny_drafter.get_config()
+    drafter.train(config, tmp_path / "target", tmp_path / "features", tmp_path / "drafter")
+    lines = (tmp_path / "drafter" / "metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(line) for line in (lines[0], lines[-1]))
+    assert last["loss"] < 0.8 * first["loss"]
+    assert last["overlap_1"] > 0.8
+    sizes, _ = drafter.export(tmp_path / "drafter", tmp_path / "target")
+    assert sizes == DRAFTER
+    trees = tree.grow(
+        tmp_path / "target",
+        tmp_path / "drafter",
+        tmp_path / "trees",
+        name="t",
+        sizes=[4],
+        pictures=16,
+        seed=1,
+    )
+    assert DraftTree.from_paths(trees["t_4"]).num_nodes == 5

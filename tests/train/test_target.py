@@ -1,0 +1,124 @@
+"""Training of the target: recipe, falling loss, several devices, and resumption to the same bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from configs.tiny_target import get_config
+from lantern_jax.data.prompts import LANDSCAPES
+from tests.train.resumption import read_metrics, train_whole_and_killed
+from train import target
+from train.encode import write_tokens
+from train.loop import data_mesh, loop_config, run
+
+CODES = 64
+
+
+def simple_tokens(count, seed=0):
+    """Tokens that the first attribute nearly decides, so that labels help."""
+    rng = np.random.default_rng(seed)
+    attributes = rng.integers(0, 4, (count, 4)).astype(np.int32)
+    tokens = attributes[:, :1] * 16 + rng.integers(0, 4, (count, 16))
+    return tokens.astype(np.int16), attributes
+
+
+@pytest.fixture
+def tokens_folder(tmp_path):
+    for name, count in (("train", 64), ("validation", 16)):
+        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count))
+    return tmp_path / "tokens"
+
+
+def test_the_rate_rises_and_falls_to_zero_at_the_end():
+    schedule = target.linear_decay(0.5, 10, 110)
+    np.testing.assert_allclose([schedule(s) for s in (0, 5, 10, 60, 110)], [0, 0.25, 0.5, 0.25, 0], atol=1e-7)
+
+
+def test_labels_are_dropped_together_and_one_by_one():
+    labels = jnp.asarray(LANDSCAPES.label_ids(np.ones((20000, 4), np.int32)))
+    null = LANDSCAPES.null_labels()
+    dropped = np.asarray(target.drop_labels(labels, jax.random.key(0), 0.1, 0.15))
+    missing = dropped == null
+    assert np.all(missing | (dropped == np.asarray(labels)))
+    np.testing.assert_allclose(missing.mean(axis=0), 1 - 0.9 * 0.85, atol=0.01)
+    np.testing.assert_allclose(missing.all(axis=1).mean(), 0.1 + 0.9 * 0.15**4, atol=0.01)
+    np.testing.assert_array_equal(target.drop_labels(labels, jax.random.key(0), 0.0, 0.0), labels)
+    assert np.all(target.drop_labels(labels, jax.random.key(0), 1.0, 0.0) == null[None])
+
+
+def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
+    config = get_config()
+    tokens, attributes = simple_tokens(8)
+    params = target.make_task(config, tokens, attributes).init(jax.random.key(0)).params
+    numbers = target.matrices("layer_")(params)
+    taken = numbers["transformer"]["layer_0"]
+    assert all(taken[name]["kernel"] is not None for name in ("qkv", "out", "gate_up", "down"))
+    assert taken["attention_norm"]["scale"] is None
+    assert numbers["head"]["kernel"] is None and numbers["tokens"]["embedding"] is None
+    for name, spread in (("qkv", 0.02), ("out", 0.01), ("gate_up", 0.02), ("down", 0.01)):
+        np.testing.assert_allclose(np.std(params["transformer"]["layer_1"][name]["kernel"]), spread, rtol=0.1)
+
+
+def test_the_average_forgets_the_first_weights():
+    average = {"w": jnp.zeros(2)}
+    for step in range(60):
+        average = target.running_average(average, {"w": jnp.ones(2)}, jnp.int32(step), 0.9)
+    np.testing.assert_allclose(average["w"], 1, atol=1e-3)
+
+
+@pytest.mark.usefixtures("optax_promotion")
+def test_training_lowers_the_loss_and_labels_help(tmp_path):
+    config = get_config()
+    tokens, attributes = simple_tokens(256)
+    state = run(target.make_task(config, tokens, attributes), loop_config(config), tmp_path)
+    sizes = target.target_config(config)
+    held_out = simple_tokens(32, seed=1)
+    params = jax.tree.map(np.asarray, state.average)
+    with_labels, without = target.validation_loss(sizes, params, *held_out)
+    # The tokens' own entropies are log 4 a token, plus log 4 / 16 for the label where it is not given.
+    assert np.log(4) - 0.02 < with_labels < np.log(4) + 0.1
+    assert without > with_labels + 0.03
+
+
+@pytest.mark.usefixtures("optax_promotion")
+def test_a_step_is_the_same_on_one_device_and_on_many():
+    config = get_config()
+    task = target.make_task(config, *simple_tokens(64))
+    state, batch = task.init(jax.random.key(0)), task.batch(3)
+    key = jax.random.key(5)
+    alone, metrics = jax.jit(task.update)(state, batch, key)
+    mesh = data_mesh()
+    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    step = jax.jit(task.update, in_shardings=(whole, split, whole), out_shardings=(whole, whole))
+    together, shared = step(jax.device_put(state, whole), jax.device_put(batch, split), key)
+    assert mesh.size == 8
+    for name, value in metrics.items():
+        np.testing.assert_allclose(value, shared[name], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), alone.params, together.params)
+
+
+def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
+    arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
+    whole, killed = train_whole_and_killed(arguments, tmp_path)
+    task = target.make_task(get_config(), *simple_tokens(8))
+    for name in ("params", "average"):
+        expected, actual = (target.restore_parameters(task, run, name) for run in (whole, killed))
+        jax.tree.map(np.testing.assert_array_equal, expected, actual)
+    assert read_metrics(whole) == read_metrics(killed)
+    sizes, params = target.export(killed)
+    assert sizes.vocab_size == CODES
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_bad_tokens_are_refused_before_training(tmp_path, tokens_folder):
+    with pytest.raises(ValueError, match=r"train\.npz is missing; run"):
+        target.train(get_config(), tmp_path / "nothing", tmp_path / "run")
+    config = get_config()
+    config.model.vocab_size = 32
+    with pytest.raises(ValueError, match="expected 16 a picture below 32"):
+        target.train(config, tokens_folder, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        target.export(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
