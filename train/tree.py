@@ -1,6 +1,6 @@
 """Grow draft trees from a target's and a drafter's own statistics.
 
-    python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=8,12,16,25,57]
+    python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=4,6,8,12,16,25,57]
 
 Pictures are decoded plainly. For every token as a root, the drafter walks along the tokens that follow, with
 the noise that chose them; the *rank* of a token is how many codes the drafter would draft before it. A root's
@@ -208,7 +208,9 @@ if __name__ == "__main__":
     flags.DEFINE_string("drafter", None, "working folder of the drafter's training run")
     flags.DEFINE_string("workdir", None, "where trees.json and ranks.json go")
     flags.DEFINE_string("name", "demo", "the trees are called NAME_SIZE")
-    flags.DEFINE_list("sizes", ["8", "12", "16", "25", "57"], "nodes of the trees, root not counted")
+    flags.DEFINE_list(
+        "sizes", ["4", "6", "8", "12", "16", "25", "57"], "nodes of the trees, root not counted"
+    )
     flags.DEFINE_integer("pictures", 64, "pictures to decode", lower_bound=1)
     flags.DEFINE_integer("seed", 1000, "of prompts and pictures")
     flags.mark_flags_as_required(["target", "drafter", "workdir"])

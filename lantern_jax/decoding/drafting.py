@@ -58,7 +58,10 @@ def draft_tree(
     if root_node is None:
         root_node = jnp.zeros(root.shape, jnp.int32)
     tokens, log_probs = [root[:, None]], []
-    logits, nodes = logits[:, None], root_node[:, None]  # Of the level's internal nodes, [B, M, V] and [B, M].
+    logits, nodes = (
+        logits[:, None],
+        root_node[:, None],
+    )  # Of the level's internal nodes, [B, M, V] and [B, M].
     for depth, internal in enumerate(tree.internal_levels):
         level = np.asarray(tree.levels[depth + 1])
         parent = np.searchsorted(np.asarray(internal), tree.parents[level])
@@ -72,7 +75,9 @@ def draft_tree(
         tokens.append(best[:, parent, tree.rank[level]])
         if depth + 1 < tree.max_depth:
             inner = np.searchsorted(level, np.asarray(tree.internal_levels[depth + 1]))
-            state, logits = drafter.expand(drafter_params, state, tokens[-1][:, inner], nodes[:, parent[inner]])
+            state, logits = drafter.expand(
+                drafter_params, state, tokens[-1][:, inner], nodes[:, parent[inner]]
+            )
             nodes = num_expanded + jnp.arange(len(inner), dtype=jnp.int32)
             nodes = jnp.broadcast_to(nodes[None], (root.shape[0], len(inner)))
             num_expanded += len(inner)
