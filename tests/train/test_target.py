@@ -51,7 +51,7 @@ def test_labels_are_dropped_together_and_one_by_one():
 def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
     config = get_config()
     tokens, attributes = simple_tokens(8)
-    params = target.make_task(config, tokens, attributes).init(jax.random.key(0)).params
+    params = jax.jit(target.make_task(config, tokens, attributes).init)(jax.random.key(0)).params
     numbers = target.matrices("layer_")(params)
     taken = numbers["transformer"]["layer_0"]
     assert all(taken[name]["kernel"] is not None for name in ("qkv", "out", "gate_up", "down"))
@@ -72,7 +72,8 @@ def test_the_average_forgets_the_first_weights():
 def test_training_lowers_the_loss_and_labels_help(tmp_path):
     config = get_config()
     tokens, attributes = simple_tokens(256)
-    state = run(target.make_task(config, tokens, attributes), loop_config(config), tmp_path)
+    task = target.make_task(config, tokens, attributes)
+    state = run(task, loop_config(config), tmp_path, devices=jax.devices()[:1])
     sizes = target.target_config(config)
     held_out = simple_tokens(32, seed=1)
     params = jax.tree.map(np.asarray, state.average)
@@ -86,7 +87,7 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
 def test_a_step_is_the_same_on_one_device_and_on_many():
     config = get_config()
     task = target.make_task(config, *simple_tokens(64))
-    state, batch = task.init(jax.random.key(0)), task.batch(3)
+    state, batch = jax.jit(task.init)(jax.random.key(0)), task.batch(3)
     key = jax.random.key(5)
     alone, metrics = jax.jit(task.update)(state, batch, key)
     mesh = data_mesh()
