@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
     trees = json.loads(Path(options.trees).read_text())
     defaults = {
         "guidance": options.guidance,
-        "tree": {"cpu": trees[options.tree], "gpu": "naive_extend_57", "tpu": "naive_extend_57"},
+        "tree": {"cpu": trees[options.tree], "gpu": trees[options.large], "tpu": trees[options.large]},
     }
     checkpoint = build(
         options.tokenizer,
@@ -82,7 +82,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("drafter", None, "working folder of the drafter's training run")
     flags.DEFINE_string("model", "demo", "the model's name")
     flags.DEFINE_string("trees", None, "trees.json that train.tree wrote")
-    flags.DEFINE_string("tree", "demo_16", "the tree that is the default on CPUs")
+    flags.DEFINE_string("tree", "demo_4", "the default on CPUs, where a round is bound by arithmetic")
+    flags.DEFINE_string("large", "demo_57", "the default on accelerators")
     flags.DEFINE_float("guidance", 2.0, "default guidance")
     flags.DEFINE_string("card", None, "model card to put beside the weights")
     flags.DEFINE_string("out", None, "checkpoint directory; an older checkpoint there is replaced")
