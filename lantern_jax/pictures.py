@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
-_TINT = 0.55
+_TINT = 0.45
 # Few accepted tokens dark blue, many yellow; evenly bright steps, readable without red-green vision.
 _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (253, 231, 37)], np.float32)
 
@@ -123,8 +123,7 @@ def draw_acceptance(
     colours = _colours(max_accepted)
     accepted = np.clip(accepted_by_round(rounds), 0, max_accepted).reshape(rows, columns)
     tint = np.repeat(np.repeat(colours[accepted], cell_height, axis=0), cell_width, axis=1)
-    grey = large.mean(axis=-1, keepdims=True)
-    mixed = (1 - _TINT) * grey + _TINT * tint
+    mixed = (1 - _TINT) * _stretched_grey(large) + _TINT * tint
     same = np.zeros((rows, columns), bool)
     by_row = rounds.reshape(rows, columns)
     same[:, 1:] = by_row[:, 1:] == by_row[:, :-1]
@@ -173,6 +172,13 @@ def _umask() -> int:
 
 def _canvas(height: int, width: int) -> np.ndarray:
     return np.full((height, width, 3), _BACKGROUND, np.uint8)
+
+
+def _stretched_grey(picture: np.ndarray) -> np.ndarray:
+    """float32 [H, W, 1]: the picture without colour, from black to white, so that it shows through a tint."""
+    grey = picture.mean(axis=-1, keepdims=True)
+    low, high = np.percentile(grey, (1, 99))
+    return np.clip((grey - low) / max(high - low, 1.0), 0, 1) * 255
 
 
 def _colours(max_accepted: int) -> np.ndarray:

@@ -94,5 +94,14 @@ def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield label
             yield from _lines(value, depth + 1)
         elif value not in (None, {}, [], ()):
-            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
-            yield f"{label}: {', '.join(map(str, text)) if isinstance(text, list | tuple) else text}"
+            yield f"{label}: {_short(value)}"
+
+
+def _short(value: Any, limit: int = 100) -> str:
+    """A value on part of a line: whole numbers with commas, long lists cut."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if not isinstance(value, list | tuple):
+        return str(value)
+    text = ", ".join(map(str, value))
+    return text if len(text) <= limit else f"{text[:limit].rsplit(', ', 1)[0]} ... ({len(value)} in all)"
