@@ -14,7 +14,7 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_dra
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
 
 VOCAB = 32
-CONFIG = LlamaGenConfig(16, 2, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
+CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
 
 
 @cache
