@@ -36,7 +36,7 @@ from lantern_jax.decoding.loop import Inputs, Program, decode
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.decoding.verification import COUPLINGS, PATHS
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target, published_config
 
 REPEATS = 3
@@ -127,7 +127,7 @@ def measure_core() -> dict[str, float]:
     )
     target, drafter, tree = (
         llamagen_target(config),
-        llamagen_drafter(drafter_config),
+        eagle_drafter(drafter_config),
         named_tree("naive_extend_57"),
     )
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, config.num_tokens), jnp.int32)

@@ -30,7 +30,7 @@ _MODULES = {
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Models and checkpoints.
     "models.llamagen": ("LlamaGen", "LlamaGenConfig", "llamagen_target", "published_config"),
-    "models.drafter": ("DrafterConfig", "DrafterModel", "llamagen_drafter"),
+    "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
     "models.vq": ("VQConfig", "VQModel"),
     "checkpoints.store": ("Checkpoint",),
     # The demo's prompts.

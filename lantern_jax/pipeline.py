@@ -23,7 +23,7 @@ from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
 from lantern_jax.decoding.loop import Decoded, speculative_decode
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.generation import Generation, Statistics, Timing, summarise
-from lantern_jax.models.drafter import llamagen_drafter
+from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.llamagen import (
     CaptionConditioning,
     caption_conditioning,
@@ -67,7 +67,7 @@ class Pipeline:
         self._target = llamagen_target(checkpoint.target_config, dtype)
         self._drafter = None
         if checkpoint.drafter_config is not None:
-            self._drafter = llamagen_drafter(checkpoint.drafter_config, dtype)
+            self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
         cast = partial(jax.tree.map, partial(np.asarray, dtype=dtype))
         self._parameters = {
             "target": cast(checkpoint.target_params),

@@ -20,7 +20,7 @@ from lantern_jax.decoding.protocols import Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
-from lantern_jax.models.drafter import DrafterModel, llamagen_drafter, sequence_rotary
+from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
 from lantern_jax.models.llamagen import (
     LlamaGen,
     caption_conditioning,
@@ -158,7 +158,7 @@ def _run_drafter(case, assert_close):
     features, tokens = jnp.asarray(arrays["features"]), jnp.asarray(arrays["token_ids"], jnp.int32)
     length = tokens.shape[1]
 
-    rotary = jnp.asarray(sequence_rotary(config)[:length])[None]
+    rotary = sequence_rotary(config, jnp.ones((1, length), bool))
     causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None]
     predicted, _ = DrafterModel(config).apply(params, features, tokens, rotary, causal)
     assert_close(predicted, arrays["out_features"])
@@ -170,7 +170,7 @@ def _run_drafter(case, assert_close):
 def _absorb_in_steps(config, params, case, assert_close):
     """The drafter record takes the sequence in by blocks of three, of which one to three rows count."""
     arrays, scale = case.arrays, case.config["cfg_scale"]
-    drafter, first = llamagen_drafter(config), config.prefix_length - 1
+    drafter, first = eagle_drafter(config), config.prefix_length - 1
     features = jnp.asarray(arrays["features"])[:, None]
     tokens = jnp.asarray(arrays["token_ids"], jnp.int32)[:, None]
     rows, _, length = tokens.shape

@@ -68,7 +68,7 @@ def target_parameters():
 
 def drafter_parameters():
     features, tokens = jnp.zeros((1, 1, 2, DRAFTER.dim)), jnp.zeros((1, 1, 2), jnp.int32)
-    rotary = jnp.asarray(sequence_rotary(DRAFTER)[:2])[None, None]
+    rotary = sequence_rotary(DRAFTER, jnp.ones((1, 1, 2), bool))
     mask = jnp.ones((1, 1, 2, 2), bool)
     return random_parameters(DrafterModel(DRAFTER), 1, 0.5, features, tokens, rotary, mask)
 

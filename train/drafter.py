@@ -86,7 +86,7 @@ def drafter_passes(
     """
     length, leading = features.shape[-2], (None,) * (features.ndim - 2)
     first = model.config.prefix_length - 1
-    rotary = jnp.asarray(sequence_rotary(model.config)[:length])[leading]
+    rotary = sequence_rotary(model.config, jnp.ones((1,) * len(leading) + (length,), bool))
     causal = np.tril(np.ones((length, length), bool))
     predicted, (block,) = model.apply({"params": params}, features, tokens, rotary, causal[leading])
     made, blocks = [predicted], [block]
@@ -177,7 +177,8 @@ def make_task(
 
     def init(key: Key[Array, ""]) -> DrafterTrainState:
         example = jnp.zeros((1, 2, sizes.dim), jnp.float32), jnp.zeros((1, 2), jnp.int32)
-        rotary, mask = jnp.asarray(sequence_rotary(sizes)[:2])[None], jnp.tril(jnp.ones((1, 2, 2), bool))
+        rotary = sequence_rotary(sizes, jnp.ones((1, 2), bool))
+        mask = jnp.tril(jnp.ones((1, 2, 2), bool))
         params = model.init(key, *example, rotary, mask)["params"]
         average = jax.tree.map(jnp.copy, params)
         return DrafterTrainState(jnp.int32(0), params, average, optimizer.init(params))

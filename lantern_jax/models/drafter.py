@@ -19,18 +19,26 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
 from lantern_jax.decoding.protocols import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary
+from lantern_jax.models.transformer import (
+    Transformer,
+    TransformerConfig,
+    grid_rotary,
+    line_rotary,
+    padded_causal_mask,
+)
 
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """A drafter for a LlamaGen target.
+    """A drafter for one target.
 
     Attributes:
         dim: D, the target's; heads and feed-forward width are the drafter's own.
-        vocab_size, grid: those of the target.
+        vocab_size, grid: those of the target; ``vocab_size`` counts embeddings, codes or not.
         prefix_length: P of the target. The first P - 1 positions are prefix (rotary factors zero), position
-            P - 1 + g belongs to grid cell g.
+            P - 1 + g belongs to grid cell g. Only for ``rotary`` "grid".
+        rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
+        qk_norm: as in ``TransformerConfig``.
     """
 
     dim: int
@@ -41,12 +49,19 @@ class DrafterConfig:
     prefix_length: int = 120
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
+    rotary: str = "grid"
+    qk_norm: str = ""
+
+    def __post_init__(self):
+        if self.rotary not in ("grid", "line"):
+            raise ValueError(f"unknown rotary {self.rotary!r}: choose grid or line")
 
     @property
     def transformer(self) -> TransformerConfig:
         return TransformerConfig(
-            self.dim, 1, self.num_heads, self.hidden_dim, self.norm_eps, input_norm=False, final_norm=False
-        )
+            self.dim, 1, self.num_heads, self.hidden_dim, self.norm_eps, self.qk_norm,
+            input_norm=False, final_norm=False,
+        )  # fmt: skip
 
 
 class DrafterModel(nn.Module):
@@ -76,10 +91,32 @@ class DrafterModel(nn.Module):
         return transformer(x, rotary, mask, past, past_masks)
 
 
-def sequence_rotary(config: DrafterConfig) -> Float[np.ndarray, "P-1+T E/2 2"]:
-    """Rotation factors of the drafter's whole sequence: zero on the prefix, then those of each cell."""
-    cells = grid_rotary(config.grid, config.transformer.head_dim, config.rope_base)
-    return np.concatenate([np.zeros((config.prefix_length - 1, *cells.shape[1:]), np.float32), cells])
+def sequence_rotary(
+    config: DrafterConfig, valid: Bool[Array, "*rows S"]
+) -> Float[Array, "*rows_or_ones S E/2 2"]:
+    """Rotation factors of the first S positions of the drafter's sequence; ``valid`` is False at padding.
+
+    On a grid: zero on the prefix, then those of each cell. On a line: those of each row's own count of positions.
+    """
+    head_dim = config.transformer.head_dim
+    if config.rotary == "line":
+        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
+        return line_rotary(positions, head_dim, config.rope_base)
+    cells = grid_rotary(config.grid, head_dim, config.rope_base)
+    factors = np.concatenate([np.zeros((config.prefix_length - 1, *cells.shape[1:]), np.float32), cells])
+    return jnp.asarray(factors[: valid.shape[-1]])[(None,) * (valid.ndim - 1)]
+
+
+def cell_rotary(
+    config: DrafterConfig, prefix_mask: Bool[Array, "G B P-1"], cells: Int[Array, "B N"]
+) -> Float[Array, "G_or_1 B N E/2 2"]:
+    """Rotation factors of stream positions (0 = the first sampled token)."""
+    head_dim = config.transformer.head_dim
+    if config.rotary == "line":
+        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
+        return line_rotary(start[..., None] + cells[None], head_dim, config.rope_base)
+    table = grid_rotary(config.grid, head_dim, config.rope_base)
+    return jnp.asarray(table)[jnp.clip(cells, 0, len(table) - 1)][None]
 
 
 @flax.struct.dataclass
@@ -107,14 +144,10 @@ class DrafterState:
 
 
 @cache
-def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
+def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``."""
     model = DrafterModel(config, dtype)
     head_dim = config.transformer.head_dim
-    rotary = sequence_rotary(config)[config.prefix_length - 1 :]
-
-    def cell_rotary(cells):
-        return jnp.asarray(rotary)[jnp.clip(cells, 0, len(rotary) - 1)][None]
 
     def guided_logits(params, state, features):
         head = params["head"].astype(dtype)
@@ -122,21 +155,22 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
         return apply_guidance(logits, state.cache.guidance)
 
     def init(params, prefix, slots, span):
-        rows, batch, length = prefix.tokens.shape
+        rows, batch = prefix.tokens.shape[:2]
         valid = prefix.mask[:, :, :-1]
-        eye, causal = np.eye(length - 1, dtype=bool), np.tril(np.ones((length - 1, length - 1), bool))
-        mask = (causal[None, None] & valid[:, :, None]) | eye[None, None]
-        factors = jnp.asarray(sequence_rotary(config)[: length - 1])[None, None]
-        features, block = model.apply(
-            params["drafter"], prefix.features[:, :, :-1], prefix.tokens[:, :, 1:], factors, mask
+        _, block = model.apply(
+            params["drafter"],
+            prefix.features[:, :, :-1],
+            prefix.tokens[:, :, 1:],
+            sequence_rotary(config, valid),
+            padded_causal_mask(valid),
         )
         cache = new_cache(block, valid, prefix.guidance, slots)
         nothing = jnp.zeros_like(cache.layers[0][0], shape=(rows, batch, config.num_heads, span, head_dim))
-        root = jnp.zeros((rows, batch, 1, config.dim), features.dtype)
+        root = jnp.zeros((rows, batch, 1, config.dim), dtype)
         return _unexpanded(cache, (nothing, nothing), jnp.zeros(batch, jnp.int32), root)
 
     def absorb(params, state, features, tokens, count):
-        start = config.prefix_length - 1 + state.cache.length
+        start = state.cache.prefix_mask.shape[-1] + state.cache.length
         pairs = zip(state.cache.layers[0], state.recent, strict=True)
         layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
         cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
@@ -146,8 +180,9 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
         causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
         tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
         predicted, (recent,) = model.apply(
-            params["drafter"], features, tokens, cell_rotary(cells), causal, (cache.layers,), (cache.mask,)
-        )
+            params["drafter"], features, tokens, cell_rotary(config, cache.prefix_mask, cells), causal,
+            (cache.layers,), (cache.mask,),
+        )  # fmt: skip
         last = jnp.maximum(count - 1, 0)[None, :, None, None]
         root = jnp.take_along_axis(predicted, last, axis=2)
         state = _unexpanded(cache, recent, count, root)
@@ -169,7 +204,7 @@ def llamagen_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> D
             params["drafter"],
             features,
             jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
-            cell_rotary(cells),
+            cell_rotary(config, state.cache.prefix_mask, cells),
             itself[None],
             (state.cache.layers, (state.recent,), (state.nodes,)),
             (state.cache.mask, recent_mask, seen[None]),

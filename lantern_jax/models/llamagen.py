@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding import cache as kv_cache
-from lantern_jax.decoding.protocols import Prefix, Target
-from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary
+from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.targets import transformer_target
+from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary, padded_causal_mask
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class LlamaGenConfig:
         return self.grid * self.grid
 
     @property
+    def num_codes(self) -> int:
+        """Size of the codebook: every token is a code."""
+        return self.vocab_size
+
+    @property
     def prefix_length(self) -> int:
         return self.label_slots if self.num_labels else self.caption_length
 
@@ -70,7 +75,7 @@ class LlamaGenConfig:
     def transformer(self) -> TransformerConfig:
         hidden = self.hidden_dim or feed_forward_width(self.dim)
         return TransformerConfig(
-            self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, self.qk_norm
+            self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, "rms" if self.qk_norm else ""
         )
 
 
@@ -173,25 +178,19 @@ class LlamaGen(nn.Module):
         return grid_rotary(self.config.grid, self.config.transformer.head_dim, self.config.rope_base)
 
     def prefill(self, conditioning: Conditioning):
-        """Runs the prefix: features [..., P, D], logits [..., V] of the first cell, block, mask [..., P]."""
+        """Runs the prefix: features [..., P, D], block, tokens (all 0), mask and positions [..., P]."""
         x, valid = self.embed_prefix(conditioning)
-        leading = (None,) * (valid.ndim - 1)
-        length = self.config.prefix_length
-        causal = np.tril(np.ones((length, length), bool))[leading]
-        # A padded row would see nothing at all: every position keeps seeing itself.
-        mask = (causal & valid[..., None, :]) | np.eye(length, dtype=bool)[leading]
-        features, block = self.transformer(x, jnp.asarray(self.prefix_rotary())[leading], mask)
-        return features, self.logits(features[..., -1, :]), block, valid
+        rotary = jnp.asarray(self.prefix_rotary())[(None,) * (valid.ndim - 1)]
+        features, block = self.transformer(x, rotary, padded_causal_mask(valid))
+        positions = jnp.broadcast_to(jnp.arange(valid.shape[-1], dtype=jnp.int32), valid.shape)
+        return features, block, jnp.zeros(valid.shape, jnp.int32), valid, positions
 
-    def extend(self, tokens, positions, mask, cache: kv_cache.KVCache):
-        """New cells on top of a cache: features [G, B, N, D] and block.
-
-        Args: tokens int32 [B, N]; positions int32 [B or 1, N], their cells; mask bool [1, B or 1, N, N].
-        """
+    def extend(self, tokens, cells, mask, cache: KVCache):
+        """New cells on top of a cache, as ``transformer_target`` asks."""
         rows, batch = cache.prefix_mask.shape[:2]
         x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
-        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(positions, 0, self.config.num_tokens - 1)]
-        return self.transformer(x, rotary[None], mask, (cache.layers,), (cache.mask,))
+        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(cells, 0, self.config.num_tokens - 1)]
+        return self.transformer(x, rotary[None], mask[None], (cache.layers,), (cache.mask,))
 
     def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """The head's logits in float32."""
@@ -201,12 +200,9 @@ class LlamaGen(nn.Module):
         """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each cell."""
         prefix, valid = self.embed_prefix(conditioning)
         x = jnp.concatenate([prefix, self.tokens(tokens[:, :-1])], axis=1)
-        length = x.shape[1]
         valid = jnp.pad(valid, ((0, 0), (0, tokens.shape[1] - 1)), constant_values=True)
-        causal = np.tril(np.ones((length, length), bool))[None]
-        mask = (causal & valid[:, None, :]) | np.eye(length, dtype=bool)[None]
         rotary = np.concatenate([self.prefix_rotary(), self.grid_rotary()[: tokens.shape[1] - 1]])
-        features, _ = self.transformer(x, jnp.asarray(rotary)[None], mask)
+        features, _ = self.transformer(x, jnp.asarray(rotary)[None], padded_causal_mask(valid))
         features = features[:, self.config.prefix_length - 1 :]
         return features, self.logits(features)
 
@@ -242,29 +238,7 @@ def llamagen_target(config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32) -> T
 
     The same config and dtype return the same record, so compiled programs are reused.
     """
-    model = LlamaGen(config, dtype)
-
-    def prefill(params, conditioning, guidance, slots):
-        features, logits, block, valid = model.apply(params, conditioning, method="prefill")
-        cache = kv_cache.new_cache(block, valid, guidance, slots)
-        positions = jnp.broadcast_to(
-            jnp.arange(config.prefix_length, dtype=jnp.int32)[None, None], valid.shape
-        )
-        prefix = Prefix(features, jnp.zeros(valid.shape, jnp.int32), valid, positions, guidance)
-        return cache, apply_guidance(logits, guidance), prefix
-
-    def score(params, cache, tokens, depth, ancestors):
-        depth = jnp.asarray(depth, jnp.int32)
-        depth = depth[None] if depth.ndim == 1 else depth
-        ancestors = jnp.asarray(ancestors)
-        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
-        features, block = model.apply(
-            params, tokens, cache.length[:, None] + depth, ancestors[None], cache, method="extend"
-        )
-        logits = model.apply(params, features, method="logits")
-        return apply_guidance(logits, cache.guidance), features, block
-
-    return Target(prefill, score, kv_cache.commit, config.vocab_size, config.num_tokens)
+    return transformer_target(LlamaGen(config, dtype), config.num_codes, config.num_tokens)
 
 
 def label_conditioning(

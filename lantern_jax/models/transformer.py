@@ -1,4 +1,4 @@
-"""The one transformer of the library: LlamaGen targets and EAGLE-style drafters are configurations of it.
+"""The one transformer of the library: LlamaGen, Chameleon and EAGLE-style drafters are configurations of it.
 
 Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, S cache slots,
 H heads, E head width, D model width, F feed-forward width.
@@ -15,12 +15,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 # Keys and values of one layer, each [..., H, N or S, E].
 KeysValues = tuple[Float[Array, "*rows H N E"], Float[Array, "*rows H N E"]]
 # The same with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
+
+QK_NORMS = ("", "rms", "layer")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class TransformerConfig:
     Attributes:
         dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
         norm_eps: RMSNorm's epsilon; statistics are float32.
-        qk_norm: RMSNorm over each head's queries and keys, before the rotation.
+        qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
+            all heads) or "layer" (Chameleon: LayerNorm with a scale and a bias of each head's own).
         input_norm: False drops the norm in front of the first layer's attention (EAGLE's drafter has none).
         final_norm: False returns the last layer's output as it is (EAGLE's drafter).
     """
@@ -40,7 +43,7 @@ class TransformerConfig:
     num_heads: int
     hidden_dim: int
     norm_eps: float = 1e-5
-    qk_norm: bool = False
+    qk_norm: str = ""
     input_norm: bool = True
     final_norm: bool = True
 
@@ -48,6 +51,10 @@ class TransformerConfig:
         if self.dim % self.num_heads or self.head_dim % 4:
             raise ValueError(
                 f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
+            )
+        if self.qk_norm not in QK_NORMS:
+            raise ValueError(
+                f"unknown qk_norm {self.qk_norm!r}: choose one of {', '.join(map(repr, QK_NORMS))}"
             )
 
     @property
@@ -68,6 +75,25 @@ def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.nda
     columns = np.tile(angles, (grid, 1))
     angles = np.concatenate([rows, columns], axis=-1)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+def line_rotary(
+    positions: Int[Array, "*rows N"], head_dim: int, base: float = 10000.0
+) -> Float[Array, "*rows N E/2 2"]:
+    """Cosines and sines of the 1-D rotary embedding of Llama at the given positions, float32."""
+    frequencies = jnp.asarray(base ** (-np.arange(0, head_dim, 2) / head_dim), jnp.float32)
+    angles = jnp.einsum("...n,e->...ne", positions.astype(jnp.float32), frequencies)
+    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+
+
+def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
+    """Causal attention over a padded prefix: row sees column.
+
+    Padding is seen by none but itself: every position keeps seeing itself, since a row that sees nothing is NaN.
+    """
+    length, leading = valid.shape[-1], (None,) * (valid.ndim - 1)
+    causal = np.tril(np.ones((length, length), bool))[leading]
+    return (causal & valid[..., None, :]) | np.eye(length, dtype=bool)[leading]
 
 
 def rotate(
@@ -124,6 +150,24 @@ class RMSNorm(nn.Module):
         return wide.astype(x.dtype) * jnp.broadcast_to(scale.astype(x.dtype), x.shape)
 
 
+class HeadNorm(nn.Module):
+    """LayerNorm over each head's width, every head with its own scale and bias (Chameleon); float32 statistics."""
+
+    eps: float
+    param_dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows H N E"]) -> Float[Array, "*rows H N E"]:
+        shape = (x.shape[-3], x.shape[-1])
+        scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
+        bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32)[:, None], x.shape) for leaf in (scale, bias))
+        return (wide * scale + bias).astype(x.dtype)
+
+
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values."""
 
@@ -150,7 +194,11 @@ class Layer(nn.Module):
         qkv = qkv.reshape(*x.shape[:-1], 3, config.num_heads, config.head_dim)
         queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
         if config.qk_norm:
-            queries, keys = norm("query_norm")(queries), norm("key_norm")(keys)
+            head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
+            queries, keys = (
+                head_norm(config.norm_eps, self.param_dtype, name=name)(x)
+                for name, x in (("query_norm", queries), ("key_norm", keys))
+            )
         queries, keys = rotate(queries, rotary), rotate(keys, rotary)
         places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
         attended = attend(queries, *places, (keys, values, block_mask))

@@ -12,7 +12,7 @@ from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import named_tree
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
@@ -85,7 +85,7 @@ def made(line: str) -> tuple[str, list[int]]:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
-    program = Program(llamagen_target(TARGET), llamagen_drafter(DRAFTER), TREE, coupling)
+    program = Program(llamagen_target(TARGET), eagle_drafter(DRAFTER), TREE, coupling)
     hlo = loop._decode_jit.lower(program, abstract_inputs(batch)).compile().as_text()
     lines = loop_lines(hlo)
     slots = GRID * GRID + TREE.max_depth + 1
@@ -111,7 +111,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_the_loop_exports_for_accelerators(platform, devices):
-    program = Program(llamagen_target(TARGET), llamagen_drafter(DRAFTER), TREE)
+    program = Program(llamagen_target(TARGET), eagle_drafter(DRAFTER), TREE)
     if devices == 1:
         function = jax.jit(lambda inputs: loop.decode(program, inputs))
     else:

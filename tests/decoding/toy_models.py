@@ -10,7 +10,7 @@ import numpy as np
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Drafter, Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, llamagen_drafter
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
 
 VOCAB = 32
@@ -44,7 +44,7 @@ def random_drafter():
         jax.random.key(3), features, tokens, jnp.zeros((1, 1, 1, 4, 2)), jnp.ones((1, 1, 1, 1), bool)
     )
     head = target_params()["params"]["head"]["kernel"]
-    return llamagen_drafter(config), {"drafter": params, "head": head}
+    return eagle_drafter(config), {"drafter": params, "head": head}
 
 
 @flax.struct.dataclass

@@ -13,7 +13,7 @@ from lantern_jax.data.feature_store import FeatureStore, count_shards
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.models.drafter import DrafterModel, llamagen_drafter
+from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target
 from train import drafter, features, target, tree
 from train.encode import write_tokens
@@ -62,7 +62,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
     np.testing.assert_array_equal(wanted[:, :, :-1], inputs[:, :, 1:])
     made = drafter.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, ahead, 4)
 
-    record, head = llamagen_drafter(DRAFTER), params["head"]["kernel"]
+    record, head = eagle_drafter(DRAFTER), params["head"]["kernel"]
     both = {"drafter": {"params": drafter_params}, "head": head}
     conditioning = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
     guidance = jnp.full(BATCH, 2.0)

@@ -1,0 +1,152 @@
+"""Chameleon (arXiv 2405.09818) as Anole-7B and Lumina-mGPT-7B use it: text tokens in, image tokens out.
+
+Token ids are *stream ids*: the codes first, in the codebook's order, then the row end and the image end, then the
+rest of the published vocabulary (``lantern_jax.text.chameleon``). The head has the codes' columns only: other ids
+are never sampled, so their logits are never computed.
+
+Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D width, E head width.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import flax.linen as nn
+import flax.struct
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.targets import transformer_target
+from lantern_jax.models.transformer import Transformer, TransformerConfig, line_rotary, padded_causal_mask
+
+LAYOUTS = ("anole", "lumina")
+
+
+@dataclass(frozen=True)
+class ChameleonConfig:
+    """A Chameleon target. The defaults are those of the 7B models.
+
+    Attributes:
+        dim, num_layers, num_heads, hidden_dim: D, layers, heads, feed-forward width.
+        vocab_size: rows of the embedding table, text included.
+        num_codes: V, size of the codebook.
+        grid: cells a side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
+        layout: the stream of a picture. "anole": grid * grid codes. "lumina": each row of codes is closed by the
+            row end, the last one also by the image end; both are forced.
+    """
+
+    dim: int = 4096
+    num_layers: int = 32
+    num_heads: int = 32
+    hidden_dim: int = 11008
+    vocab_size: int = 65536
+    num_codes: int = 8192
+    grid: int = 32
+    layout: str = "anole"
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+
+    def __post_init__(self):
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"unknown layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
+        if self.vocab_size < self.num_codes + 2:
+            raise ValueError(
+                f"vocab_size {self.vocab_size} has no room for {self.num_codes} codes, row end and image end"
+            )
+
+    @property
+    def row_end(self) -> int:
+        """Stream id of the token that closes a row."""
+        return self.num_codes
+
+    @property
+    def image_end(self) -> int:
+        """Stream id of the token that closes a picture."""
+        return self.num_codes + 1
+
+    @property
+    def forced_tokens(self) -> tuple[int, ...] | None:
+        """The forced id of each stream position, -1 where it is free; None when all are free."""
+        if self.layout == "anole":
+            return None
+        return ((-1,) * self.grid + (self.row_end,)) * self.grid + (self.image_end,)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid * self.grid if self.layout == "anole" else self.grid * (self.grid + 1) + 1
+
+    @property
+    def transformer(self) -> TransformerConfig:
+        return TransformerConfig(
+            self.dim, self.num_layers, self.num_heads, self.hidden_dim, self.norm_eps, qk_norm="layer"
+        )
+
+
+@flax.struct.dataclass
+class TokenConditioning:
+    """Prompts as stream ids, left-padded; each row has its own length.
+
+    Attributes:
+        tokens: int32 [..., P].
+        mask: bool [..., P], False at padding.
+    """
+
+    tokens: Int[Array, "*rows P"]
+    mask: Bool[Array, "*rows P"]
+
+
+class Chameleon(nn.Module):
+    """The model. Parameters: tokens (all ids), transformer, head (the codes' columns)."""
+
+    config: ChameleonConfig
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        config, init = self.config, nn.initializers.normal(0.02)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
+        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
+        self.head = nn.Dense(
+            config.num_codes, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=init
+        )
+
+    def prefill(self, conditioning: TokenConditioning):
+        """Runs prompts: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
+        valid = conditioning.mask
+        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
+        features, block = self.transformer(
+            self.tokens(conditioning.tokens), self._rotary(positions), padded_causal_mask(valid)
+        )
+        return features, block, conditioning.tokens, valid, positions
+
+    def extend(self, tokens, cells, mask, cache: KVCache):
+        """New stream tokens on top of a cache, as ``transformer_target`` asks."""
+        rows, batch = cache.prefix_mask.shape[:2]
+        start = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
+        x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
+        rotary = self._rotary(start[..., None] + cells[None])
+        return self.transformer(x, rotary, mask[None], (cache.layers,), (cache.mask,))
+
+    def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
+        """The codes' logits in float32."""
+        return self.head(features).astype(jnp.float32)
+
+    def __call__(self, conditioning: TokenConditioning):
+        """Hidden states [..., P, D] after the final norm and logits [..., P, V] of whole sequences."""
+        features = self.prefill(conditioning)[0]
+        return features, self.logits(features)
+
+    def _rotary(self, positions):
+        return line_rotary(positions, self.config.transformer.head_dim, self.config.rope_base)
+
+
+@cache
+def chameleon_target(config: ChameleonConfig, dtype: jnp.dtype = jnp.float32) -> Target:
+    """The target record of a Chameleon model; conditioning is a TokenConditioning [G, B, P].
+
+    The same config and dtype return the same record, so compiled programs are reused.
+    """
+    return transformer_target(
+        Chameleon(config, dtype), config.num_codes, config.num_tokens, config.forced_tokens
+    )
