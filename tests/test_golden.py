@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.llamagen import convert_drafter, convert_gpt
+from lantern_jax.checkpoints.drafter import convert_drafter
+from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
 from lantern_jax.decoding.loop import autoregressive_decode

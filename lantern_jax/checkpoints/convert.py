@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.checkpoints.llamagen import convert_drafter, convert_gpt
+from lantern_jax.checkpoints.drafter import convert_drafter
+from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import Checkpoint, save
 from lantern_jax.checkpoints.tensor_files import read_tensor_file

@@ -22,7 +22,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
-from lantern_jax.checkpoints.llamagen import drafter_shapes, gpt_shapes
+from lantern_jax.checkpoints.drafter import drafter_shapes
+from lantern_jax.checkpoints.llamagen import gpt_shapes
 from lantern_jax.checkpoints.llamagen_vq import vq_shapes
 from lantern_jax.checkpoints.strict import describe_mismatch
 from lantern_jax.data.prompts import Vocabulary

@@ -24,6 +24,11 @@ def convolution(tensor: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tensor.transpose(2, 3, 1, 0))
 
 
+def reordered_rows(order: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+    """The transform that takes rows in the given order, which may leave some out; None takes them as they are."""
+    return identity if order is None else lambda tensor: np.take(tensor, order, axis=0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """Where a published tensor goes: its path in the parameter tree, its published shape, and how its values

@@ -9,6 +9,7 @@ Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D w
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -75,6 +76,11 @@ class ChameleonConfig:
     @property
     def num_tokens(self) -> int:
         return self.grid * self.grid if self.layout == "anole" else self.grid * (self.grid + 1) + 1
+
+    @property
+    def shared_with_drafter(self) -> dict[str, Any]:
+        """Settings of a ``DrafterConfig`` that this target decides."""
+        return {"dim": self.dim, "vocab_size": self.vocab_size, "rotary": "line"}
 
     @property
     def transformer(self) -> TransformerConfig:

@@ -6,6 +6,7 @@ F caption feature width, E head width.
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -70,6 +71,12 @@ class LlamaGenConfig:
     @property
     def prefix_length(self) -> int:
         return self.label_slots if self.num_labels else self.caption_length
+
+    @property
+    def shared_with_drafter(self) -> dict[str, Any]:
+        """Settings of a ``DrafterConfig`` that this target decides."""
+        names = ("dim", "vocab_size", "grid", "prefix_length")
+        return {name: getattr(self, name) for name in names} | {"rotary": "grid"}
 
     @property
     def transformer(self) -> TransformerConfig:

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.convert import convert_llamagen
+from lantern_jax.checkpoints.drafter import convert_drafter, drafter_table
 from lantern_jax.checkpoints.llamagen import (
     ORIGINAL_NAMES,
-    convert_drafter,
     convert_gpt,
-    drafter_table,
     gpt_table,
 )
 from lantern_jax.checkpoints.llamagen_vq import convert_vq, vq_table
@@ -106,7 +105,7 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     ("change", "match"),
     [
         ({"gpt": "vq"}, "not a LlamaGen GPT"),
-        ({"drafter": "gpt"}, "not a LlamaGen drafter"),
+        ({"drafter": "gpt"}, "not a LANTERN drafter"),
         ({"vq": "gpt"}, "not a LlamaGen VQ tokenizer"),
         ({"config": "gpt"}, "is not JSON"),
         ({"config": None}, "number of heads"),

@@ -6,13 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.drafter import convert_drafter, drafter_shapes, drafter_table
 from lantern_jax.checkpoints.llamagen import (
     HUGGING_FACE_NAMES,
     ORIGINAL_NAMES,
-    convert_drafter,
     convert_gpt,
-    drafter_shapes,
-    drafter_table,
     gpt_config_from_shapes,
     gpt_shapes,
     gpt_table,

@@ -1,0 +1,97 @@
+"""LANTERN's released drafters (LlamaGen, LlamaGen-2, Anole) to our parameter tree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.checkpoints.layers import (
+    HEAD_NORM_NAMES,
+    LLAMA_LAYER_NAMES,
+    buffers,
+    config_from,
+    deciding_shapes,
+    join_pieces,
+    layer_table,
+)
+from lantern_jax.checkpoints.strict import Entry, read_tensors, reordered_rows, transpose
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel
+from lantern_jax.models.llamagen import LlamaGenConfig
+
+DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
+
+
+def convert_drafter(
+    tensors: Mapping[str, np.ndarray],
+    config: DrafterConfig | Mapping[str, Any] | None = None,
+    *,
+    target: LlamaGenConfig | ChameleonConfig | None = None,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    dtype: Any = np.float32,
+) -> tuple[DrafterConfig, dict[str, Any]]:
+    """The config and ``{"params": ...}`` of a released drafter from its tensors.
+
+    Args:
+        tensors: {name: array}.
+        config: the drafter's ``config.json`` or a mapping of ``DrafterConfig`` fields; or the whole config.
+        target: the model it drafts for: what they share and (unless ``config`` has it) the number of heads.
+        order: published id of every row of our table, where they differ (``ChameleonVocabulary.order``).
+        dtype: of the returned NumPy arrays.
+
+    Raises:
+        ValueError: as ``convert_gpt``; also a drafter of another width or vocabulary than the target's.
+    """
+    if not isinstance(config, DrafterConfig):
+        config = drafter_config_from_shapes(tensors, config, target)
+    if target is not None:
+        for name, theirs in target.shared_with_drafter.items():
+            ours = getattr(config, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
+                )
+    params = read_tensors(
+        tensors, drafter_table(config, order), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype
+    )
+    return config, {"params": join_pieces(params)}
+
+
+def drafter_config_from_shapes(
+    tensors: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    target: LlamaGenConfig | ChameleonConfig | None = None,
+) -> DrafterConfig:
+    """The config of a drafter from shapes, its ``config.json`` and its target."""
+    gate, norm = DRAFTER_NAMES["gate"].format(i=0), DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
+    wanted = {DRAFTER_NAMES["tokens"]: 2, gate: 2} | ({norm: 2} if norm in tensors else {})
+    shapes = deciding_shapes(tensors, wanted, "LANTERN drafter")
+    vocab_size, dim = shapes[DRAFTER_NAMES["tokens"]]
+    found: dict[str, Any] = {} if target is None else dict(target.shared_with_drafter)
+    found |= {"dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0]}
+    if norm in tensors:
+        found |= {"qk_norm": "layer", "num_heads": shapes[norm][0]}
+    return config_from(DrafterConfig, found, settings, None if target is None else target.num_heads)
+
+
+def drafter_table(config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None) -> dict[str, Entry]:
+    """{published name: Entry} of a drafter; ``order`` as in ``convert_drafter``."""
+    shape = (config.vocab_size, config.dim)
+    return {
+        DRAFTER_NAMES["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order)),
+        "fc.weight": Entry(("fc", "kernel"), (config.dim, 2 * config.dim), transpose),
+        "fc.bias": Entry(("fc", "bias"), (config.dim,)),
+        # LlamaGen's pairs are interleaved, Chameleon's are not.
+        **layer_table(DRAFTER_NAMES, 0, config.transformer, interleaved=config.rotary == "grid"),
+    }
+
+
+def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a drafter."""
+    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
+    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
+    return jax.eval_shape(DrafterModel(config).init, jax.random.key(0), features, tokens, rotary, mask)

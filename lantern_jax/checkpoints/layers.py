@@ -1,0 +1,173 @@
+"""What published Llama-like checkpoints have in common: names of a layer, the order of rotary pairs, settings.
+
+Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
+Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.checkpoints.strict import Entry, transpose
+from lantern_jax.models.transformer import TransformerConfig
+
+# Tables that implementations recompute: never weights.
+BUFFERS = (r"freqs_cis", r"(?:.*\.)?rotary_emb\.inv_freq")
+
+# A layer as Hugging Face's Llama calls it; models put a prefix in front.
+LLAMA_LAYER_NAMES = {
+    "attention_norm": "layers.{i}.input_layernorm.weight",
+    "feed_forward_norm": "layers.{i}.post_attention_layernorm.weight",
+    "q": "layers.{i}.self_attn.q_proj.weight",
+    "k": "layers.{i}.self_attn.k_proj.weight",
+    "v": "layers.{i}.self_attn.v_proj.weight",
+    "out": "layers.{i}.self_attn.o_proj.weight",
+    "gate": "layers.{i}.mlp.gate_proj.weight",
+    "up": "layers.{i}.mlp.up_proj.weight",
+    "down": "layers.{i}.mlp.down_proj.weight",
+}
+# The norms of queries and keys that Chameleon adds.
+HEAD_NORM_NAMES = {
+    "query_norm": "layers.{i}.self_attn.q_norm",
+    "key_norm": "layers.{i}.self_attn.k_norm",
+}
+
+# Settings as other implementations' config files call them.
+_ALIASES = {
+    "hidden_size": "dim",
+    "n_layer": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_head": "num_heads",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "hidden_dim",
+    "rms_norm_eps": "norm_eps",
+    "rope_theta": "rope_base",
+}
+
+
+def layer_table(
+    names: Mapping[str, str], i: int, transformer: TransformerConfig, *, interleaved: bool
+) -> dict[str, Entry]:
+    """{published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
+
+    Args:
+        names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
+        interleaved: how the published rotary pairs lie.
+    """
+    dim, hidden = transformer.dim, transformer.hidden_dim
+    at = ("transformer", f"layer_{i}")
+    pairs = partial(_halves, heads=transformer.num_heads) if interleaved else transpose
+    if "qkv" in names:
+        attention = {
+            "qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused_halves, pairs=pairs))
+        }
+    else:
+        turns = {"q": pairs, "k": pairs, "v": transpose}
+        attention = {
+            part: Entry((*at, "qkv", "kernel", part), (dim, dim), turn) for part, turn in turns.items()
+        }
+    entries = attention | {
+        "out": Entry((*at, "out", "kernel"), (dim, dim), transpose),
+        "gate": Entry((*at, "gate_up", "kernel", "gate"), (hidden, dim), transpose),
+        "up": Entry((*at, "gate_up", "kernel", "up"), (hidden, dim), transpose),
+        "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
+        "feed_forward_norm": Entry((*at, "feed_forward_norm", "scale"), (dim,)),
+    }
+    if i > 0 or transformer.input_norm:
+        entries["attention_norm"] = Entry((*at, "attention_norm", "scale"), (dim,))
+    table = {names[part].format(i=i): entry for part, entry in entries.items()}
+    if transformer.qk_norm == "layer":
+        shape = (transformer.num_heads, transformer.head_dim)
+        for part in HEAD_NORM_NAMES:
+            name = names[part].format(i=i)
+            table[f"{name}.weight"] = Entry((*at, part, "scale"), shape)
+            table[f"{name}.bias"] = Entry((*at, part, "bias"), shape)
+    return table
+
+
+def _halves(weight: np.ndarray, heads: int) -> np.ndarray:
+    """A query or key weight [H * E, D], pairs interleaved, to a kernel [D, H * E], pairs (e, e + E/2)."""
+    rows = weight.reshape(heads, -1, 2, weight.shape[1])
+    return transpose(rows.swapaxes(1, 2).reshape(weight.shape))
+
+
+def _fused_halves(weight: np.ndarray, pairs) -> np.ndarray:
+    queries, keys, values = np.split(weight, 3)
+    return np.concatenate([pairs(queries), pairs(keys), transpose(values)], axis=1)
+
+
+def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
+    """Joins kernels that were read in pieces, in place, so that no second copy of all weights exists."""
+    for layer in params["transformer"].values():
+        for name in ("qkv", "gate_up"):
+            if name in layer and isinstance(layer[name]["kernel"], dict):
+                layer[name]["kernel"] = np.concatenate(list(layer[name]["kernel"].values()), axis=1)
+    return params
+
+
+def buffers(names: Iterable[str]) -> list[str]:
+    """The names of tables that are no weights."""
+    return [name for name in names if any(re.fullmatch(pattern, name) for pattern in BUFFERS)]
+
+
+def deciding_shapes(
+    tensors: Mapping[str, Any], wanted: Mapping[str, int], what: str
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that decide the sizes; ``wanted`` gives their numbers of axes."""
+    wrong = [name for name, ndim in wanted.items() if name not in tensors or len(tensors[name].shape) != ndim]
+    if wrong:
+        raise ValueError(
+            f"these tensors are not a {what}: missing or misshapen: {', '.join(wrong)}; give a published one"
+        )
+    return {name: tuple(tensors[name].shape) for name in wanted}
+
+
+def count_layers(names: Iterable[str], norm_name: str) -> int:
+    """One more than the greatest {i} for which ``norm_name`` is among the names."""
+    pattern = re.escape(norm_name).replace(r"\{i\}", r"(\d+)")
+    return max((int(match[1]) + 1 for name in names if (match := re.fullmatch(pattern, name))), default=0)
+
+
+def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
+    """Sizes from shapes together with settings, which must not contradict them."""
+    settings = normalise_settings(settings or {}, kind)
+    clashes = [
+        f"{name} is {value} in the config and {found[name]} in the tensors"
+        for name, value in settings.items()
+        if name in found and value != found[name]
+    ]
+    if clashes:
+        raise ValueError(f"{'; '.join(clashes)}: give the matching config")
+    values = {"num_heads": heads} | found | settings
+    if values["num_heads"] is None:
+        raise ValueError(
+            f"the number of heads of a model of width {values['dim']} cannot be told from shapes: "
+            "give num_heads in the config"
+        )
+    return kind(**values)
+
+
+def normalise_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Settings under the names of ``kind``'s fields.
+
+    A Hugging Face ``config.json`` (it says ``model_type`` or ``architectures``) may hold other entries too;
+    otherwise an unknown one raises ValueError.
+    """
+    fields = {field.name for field in dataclasses.fields(kind)}
+    known, unknown = {}, []
+    for name, value in settings.items():
+        field = _ALIASES.get(name, name)
+        if name == "block_size" and "grid" in fields and isinstance(value, int):
+            field, value = "grid", math.isqrt(value)
+        if field in fields:
+            known[field] = value
+        else:
+            unknown.append(name)
+    if unknown and not {"model_type", "architectures"} & set(settings):
+        raise ValueError(f"unknown setting {', '.join(unknown)}: choose from {', '.join(sorted(fields))}")
+    return known
