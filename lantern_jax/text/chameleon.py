@@ -1,0 +1,303 @@
+"""Chameleon's vocabulary as stream ids, and the prompt rows of Anole and Lumina-mGPT.
+
+Published ids mix text and image tokens, and which image token is which codebook entry is told by the token's name
+alone: ``IMGIMG``, the digits of the entry as letters A to J, ``Z``. *Stream ids* put the codes first, in the
+codebook's order, then the row end, the image end, and all other published ids in ascending order.
+
+Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
+
+CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
+DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
+
+# Prefix lengths: a prompt is padded to the next one, so that a new prompt does not compile a new program.
+BUCKETS = (64, 128, 256, 512, 1024)
+
+# Lumina-mGPT's task sentence; the numbers are pixels.
+LUMINA_TASK = "Generate an image of {size}x{size} according to the following prompt:\n"
+# The VQ tokenizer's cells are 16 pixels wide, those of Lumina-mGPT's size tokens 32.
+PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Published ids of the tokens that structure a sequence. The defaults are those of the 7B models.
+
+    Attributes:
+        begin, padding: start of a sequence; what left-pads it.
+        image_start, image_end, row_end: around a picture; after each row of a Lumina-mGPT picture.
+        separator: the end of the user's turn.
+        size: "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
+    """
+
+    begin: int = 0
+    padding: int = 1
+    image_start: int = 8197
+    image_end: int = 8196
+    row_end: int = 8803
+    separator: int = 8710
+    size: int = 8804
+
+
+# What the vocabulary file calls them.
+SPECIAL_NAMES = {
+    "begin": "<s>",
+    "padding": "<pad>",
+    "image_start": "<racm3:break>",
+    "image_end": "<eoss>",
+    "row_end": "<reserved08799>",
+    "separator": "<reserved08706>",
+    "size": "<reserved08800>",
+}
+
+
+@dataclass(frozen=True)
+class ChameleonVocabulary:
+    """The two numberings of a Chameleon model's tokens.
+
+    Attributes:
+        codes: published id of each codebook entry, in the codebook's order.
+        vocab_size: rows of the model's embedding table. Ids without a name are legal.
+        special: published ids of the structuring tokens.
+    """
+
+    codes: tuple[int, ...]
+    vocab_size: int = 65536
+    special: SpecialTokens = SpecialTokens()
+
+    def __post_init__(self):
+        special = [getattr(self.special, field.name) for field in fields(self.special)]
+        used = [*self.codes, *special]
+        if not self.codes or min(used) < 0 or max(used) >= self.vocab_size:
+            raise ValueError(
+                f"a vocabulary with ids {min(used)} to {max(used)} does not fit an embedding table of "
+                f"{self.vocab_size} rows: give the vocabulary file of this model"
+            )
+        if len(set(used)) < len(used):
+            raise ValueError(
+                "a vocabulary that uses one id for two tokens: give the text_tokenizer.json of this model"
+            )
+
+    @classmethod
+    def from_file(cls, path: str | Path, vocab_size: int = 65536) -> "ChameleonVocabulary":
+        """Reads Chameleon's ``text_tokenizer.json``.
+
+        Structuring tokens are found by name; a name that is not there leaves the published id.
+
+        Raises:
+            ValueError: not such a file, codebook entries that are missing or named twice, or ids that are not
+                rows of the model's table.
+        """
+        names = read_names(path)
+        try:
+            codes = code_tokens(names)
+            special = SpecialTokens(
+                **{field: names[name] for field, name in SPECIAL_NAMES.items() if name in names}
+            )
+            return cls(tuple(codes.tolist()), vocab_size, special)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_json(cls, content: str) -> "ChameleonVocabulary":
+        """Reads what ``to_json`` wrote.
+
+        Raises:
+            ValueError: something else.
+        """
+        try:
+            record = json.loads(content)
+            codes, vocab_size = tuple(map(int, record["codes"])), int(record["vocab_size"])
+            return cls(codes, vocab_size, SpecialTokens(**record["special"]))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a Chameleon vocabulary ({error}): convert the checkpoint again") from None
+
+    def to_json(self) -> str:
+        """A text that ``from_json`` reads."""
+        special = {field.name: getattr(self.special, field.name) for field in fields(self.special)}
+        return json.dumps({"codes": self.codes, "vocab_size": self.vocab_size, "special": special})
+
+    @property
+    def num_codes(self) -> int:
+        """Size of the codebook."""
+        return len(self.codes)
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " rows"]:
+        """int32 [vocab_size]: the published id of each stream id; ``table[order]`` reorders an embedding table."""
+        first = np.array([*self.codes, self.special.row_end, self.special.image_end], np.int32)
+        rest = np.setdiff1d(np.arange(self.vocab_size, dtype=np.int32), first)
+        return np.concatenate([first, rest])
+
+    @cached_property
+    def _stream(self) -> Int[np.ndarray, " rows"]:
+        """int32 [vocab_size]: the stream id of each published id."""
+        return np.argsort(self.order).astype(np.int32)
+
+    def to_stream(self, ids: Int[np.ndarray, "*shape"] | Sequence[int]) -> Int[np.ndarray, "*shape"]:
+        """Stream ids (int32) of published ids.
+
+        Raises:
+            ValueError: an id outside 0..vocab_size-1.
+        """
+        return self._stream[self._checked(ids)]
+
+    def to_published(self, ids: Int[np.ndarray, "*shape"] | Sequence[int]) -> Int[np.ndarray, "*shape"]:
+        """Published ids (int32) of stream ids.
+
+        Raises:
+            ValueError: an id outside 0..vocab_size-1.
+        """
+        return self.order[self._checked(ids)]
+
+    def _checked(self, ids) -> np.ndarray:
+        ids = np.asarray(ids, np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
+            raise ValueError(
+                f"token ids {ids.min()} to {ids.max()} are not all in 0..{self.vocab_size - 1}: "
+                "use the tokenizer file of this model"
+            )
+        return ids
+
+
+def read_names(path: str | Path) -> dict[str, int]:
+    """{name: published id} of a ``tokenizers`` JSON file: its vocabulary and its added tokens.
+
+    Raises:
+        ValueError: the file is missing or something else.
+    """
+    advice = "give Chameleon's text_tokenizer.json"
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        names = {str(name): int(number) for name, number in content["model"]["vocab"].items()}
+        added = content.get("added_tokens") or []
+        return names | {str(token["content"]): int(token["id"]) for token in added}
+    except OSError as error:
+        raise ValueError(f"cannot read {path} ({error.strerror}): {advice}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is truncated or not a tokenizer with a vocabulary: {advice}") from None
+
+
+def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
+    """int32: the published id of each codebook entry, from the names of a vocabulary.
+
+    Raises:
+        ValueError: no image token, an entry that is missing, or one with two tokens.
+    """
+    found: dict[int, int] = {}
+    for name, number in vocab.items():
+        if match := CODE_NAME.fullmatch(name):
+            entry = int(match[1].translate(DIGITS))
+            if found.setdefault(entry, number) != number:
+                raise ValueError(
+                    f"codebook entry {entry} has two image tokens, ids {found[entry]} and {number}: "
+                    "give an unchanged text_tokenizer.json"
+                )
+    if not found:
+        raise ValueError("no image tokens (IMGIMG...Z) among the names: give Chameleon's text_tokenizer.json")
+    missing = sorted(set(range(max(found) + 1)) - set(found))
+    if missing:
+        raise ValueError(
+            f"{len(missing)} codebook entries have no image token ({_few(missing)}): "
+            "give an unchanged text_tokenizer.json"
+        )
+    if len(set(found.values())) < len(found):
+        raise ValueError(
+            "two codebook entries share an image token's id: give an unchanged text_tokenizer.json"
+        )
+    return np.array([found[entry] for entry in range(len(found))], np.int32)
+
+
+def prompt_rows(
+    vocabulary: ChameleonVocabulary,
+    encode: Callable[[str], Sequence[int]],
+    prompts: Sequence[str],
+    layout: str,
+    grid: int,
+) -> TokenConditioning:
+    """The two rows of each prompt, conditional then unconditional, as the layout's model was trained.
+
+    Args:
+        vocabulary: of the model.
+        encode: text to published ids, without special tokens.
+        layout: "anole" or "lumina".
+        grid: cells a side of the picture; even for Lumina-mGPT, whose prompt names the size.
+
+    Returns:
+        NumPy leaves [n, 2, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
+
+    Raises:
+        ValueError: no prompt, one that is empty, one too long for the last bucket (1024 tokens, the layout's own
+            included), or a grid that the layout cannot name.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"unknown layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    if not len(prompts):
+        raise ValueError("no prompts: give at least one")
+    for prompt in prompts:
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f"prompt {prompt!r} is empty: describe a picture in words")
+    special = vocabulary.special
+    if layout == "anole":
+        image, before = [special.image_start], ""
+        unconditional = [special.begin, special.image_start]
+    else:
+        image = [special.image_start, *_size_tokens(vocabulary, grid)]
+        before = LUMINA_TASK.format(size=PIXELS_A_CELL * grid)
+        unconditional = image
+    rows = []
+    for prompt in prompts:
+        row = [special.begin, *encode(before + prompt), special.separator, *image]
+        if len(row) > BUCKETS[-1]:
+            raise ValueError(
+                f"prompt {_shortened(prompt)} has {len(row)} tokens with the model's own, "
+                f"more than {BUCKETS[-1]}: shorten it"
+            )
+        rows += [row, unconditional]
+    tokens, mask = _left_padded(rows, special.padding)
+    shape = (len(prompts), 2, tokens.shape[-1])
+    return TokenConditioning(vocabulary.to_stream(tokens).reshape(shape), mask.reshape(shape))
+
+
+def bucket(length: int) -> int:
+    """The shortest prefix length of ``BUCKETS`` that holds ``length`` tokens (at most the last one)."""
+    return next(size for size in BUCKETS if size >= length)
+
+
+def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
+    """Lumina-mGPT's height and width tokens of a square picture."""
+    size = vocabulary.special.size + grid // CELLS_A_SIZE
+    if grid % CELLS_A_SIZE or grid <= 0 or size >= vocabulary.vocab_size:
+        raise ValueError(f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number")
+    return [size, size]
+
+
+def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[np.ndarray, np.ndarray]:
+    length = bucket(max(map(len, rows)))
+    tokens = np.full((len(rows), length), padding, np.int64)
+    mask = np.zeros((len(rows), length), bool)
+    for i, row in enumerate(rows):
+        tokens[i, length - len(row) :] = row
+        mask[i, length - len(row) :] = True
+    return tokens, mask
+
+
+def _few(numbers: Iterable[int], limit: int = 5) -> str:
+    numbers = list(numbers)
+    return ", ".join(map(str, numbers[:limit])) + (", ..." if len(numbers) > limit else "")
+
+
+def _shortened(text: str, limit: int = 40) -> str:
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

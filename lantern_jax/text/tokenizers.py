@@ -1,0 +1,83 @@
+"""Text tokenizers from a model's own files, through the ``tokenizers`` and ``sentencepiece`` libraries."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+
+class TextTokenizer(Protocol):
+    """What the prompts of this library need of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without special tokens."""
+        ...
+
+
+class _HuggingFaceTokenizer:
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+        # A file may ask for either; prompts here are cut and padded by their own rules.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+class _SentencePieceTokenizer:
+    def __init__(self, processor):
+        self._processor = processor
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text, add_bos=False, add_eos=False)
+
+
+def load_tokenizer(path: str | Path) -> TextTokenizer:
+    """A tokenizer from its file: ``*.json`` (``tokenizer.json``, ``text_tokenizer.json``) or ``*.model``.
+
+    Raises:
+        ValueError: the file is missing, damaged or of another kind.
+        ImportError: the library that reads it is not installed.
+    """
+    path = Path(path)
+    kinds: dict[str, Callable[[Path], TextTokenizer]] = {".json": _load_json, ".model": _load_sentencepiece}
+    if path.suffix not in kinds:
+        raise ValueError(f"{path} is not a tokenizer: give a tokenizer.json or a SentencePiece .model file")
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give a tokenizer.json or a SentencePiece .model file")
+    return kinds[path.suffix](path)
+
+
+def _load_json(path: Path) -> TextTokenizer:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ImportError(_install("tokenizers", path)) from error
+    try:
+        return _HuggingFaceTokenizer(Tokenizer.from_str(path.read_text(encoding="utf-8")))
+    # The library raises bare Exceptions.
+    except Exception as error:
+        raise ValueError(_damaged(path, "tokenizers JSON", error)) from error
+
+
+def _load_sentencepiece(path: Path) -> TextTokenizer:
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise ImportError(_install("sentencepiece", path)) from error
+    try:
+        tokenizer = _SentencePieceTokenizer(SentencePieceProcessor(model_proto=path.read_bytes()))
+        # An empty file is taken for a model without pieces, and complains when it is used.
+        tokenizer.encode("a")
+        return tokenizer
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ValueError(_damaged(path, "SentencePiece model", error)) from error
+
+
+def _damaged(path: Path, kind: str, error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{path} is damaged or not a {kind} ({lines[0][:160]}): fetch it again or name another"
+
+
+def _install(package: str, path: Path) -> str:
+    return f"reading {path.name} needs {package}: pip install lantern-jax[text]"

@@ -1,0 +1,58 @@
+"""ImageNet's class names."""
+
+import pytest
+
+from lantern_jax.data.imagenet import NUM_CLASSES, class_names, class_number
+
+
+def test_a_class_has_one_number():
+    assert len(class_names()) == NUM_CLASSES
+    shared = {"crane", "maillot", "cardigan"}
+    for number, names in enumerate(class_names()):
+        if names[0].lower() not in shared:
+            assert class_number(names[0]) == number
+            assert class_number(names[0].upper()) == number
+        if len(names) > 1:
+            assert class_number(", ".join(names)) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("tench", 0),
+        ("Tinca tinca", 0),
+        ("golden_retriever", 207),
+        ("  Golden   RETRIEVER ", 207),
+        ("goldenretriever", 207),
+        ("jinrikisha", 612),
+        ("ricksha", 612),
+        ("tank suit", 639),
+        ("Cardigan Welsh corgi", 264),
+        ("partridge", 86),  # also a name of the ruffed grouse, 82, but not its first
+        ("Great White Shark", 2),
+        ("volcano", 980),
+        ("toilet tissue", 999),
+    ],
+)
+def test_any_name_of_a_class(name, number):
+    assert class_number(name) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("crane", r"134 \(crane, the animal\) or 517 \(crane\)"),
+        ("Maillot", r"638 \(maillot\) or 639 \(maillot, tank suit\)"),
+        ("panda", r"387 .* or 388"),
+        ("goldn retriver", r"did you mean 'golden retriever' \(207\)"),
+        ("bear", r"did you mean .*'brown bear' \(294\)"),
+        ("zzz", r"'zzz': give its number, 0 to 999"),
+        ("", "empty class name"),
+        (" _ ", "empty class name"),
+        ("[", "empty class name"),
+    ],
+)
+def test_names_of_no_class_or_two(name, match):
+    with pytest.raises(ValueError, match=match) as error:
+        class_number(name)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,201 @@
+"""Chameleon's two numberings of tokens, and the prompt rows built from them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.text.chameleon import (
+    BUCKETS,
+    SPECIAL_NAMES,
+    ChameleonVocabulary,
+    SpecialTokens,
+    code_tokens,
+    prompt_rows,
+)
+
+LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
+# Published ids of a made-up codebook of 12 entries, not in the codebook's order.
+CODES = [20, 7, 19, 8, 18, 9, 17, 10, 16, 11, 15, 12]
+
+
+def image_name(entry):
+    return f"IMGIMG{str(entry).translate(LETTERS)}Z"
+
+
+def names(codes=CODES, special=True):
+    table = {image_name(entry): number for entry, number in enumerate(codes)}
+    if special:
+        table |= dict(zip(SPECIAL_NAMES.values(), (0, 1, 4, 3, 40, 5, 41), strict=True))
+    return table
+
+
+def write(path, vocab, added=()):
+    added = [{"id": number, "content": name} for name, number in added]
+    path.write_text(json.dumps({"model": {"type": "BPE", "vocab": vocab}, "added_tokens": added}))
+    return path
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    return ChameleonVocabulary.from_file(write(tmp_path / "text_tokenizer.json", names()), 64)
+
+
+def words(text):
+    """A stand-in for a text tokenizer: one id a word."""
+    return [50 + len(word) for word in text.split()]
+
+
+def test_names_give_the_codebook_order():
+    np.testing.assert_array_equal(code_tokens(names() | {"the": 50, "IMGIMGZ": 51, "IMGIMGKZ": 52}), CODES)
+    assert code_tokens({image_name(i): 4 + i for i in range(8192)}).tolist() == list(range(4, 8196))
+    assert image_name(8032) == "IMGIMGIADCZ"
+
+
+def test_stream_ids(vocabulary):
+    """Codes, row end, image end, then all other published ids in ascending order."""
+    assert vocabulary.num_codes == 12 and vocabulary.vocab_size == 64
+    rest = [i for i in range(64) if i not in (*CODES, 40, 3)]
+    assert vocabulary.order.tolist() == [*CODES, 40, 3, *rest]
+    assert vocabulary.order.dtype == vocabulary.to_stream([1]).dtype == np.int32
+    np.testing.assert_array_equal(vocabulary.to_stream(vocabulary.order), np.arange(64))
+    published = np.array([[0, 20, 63], [12, 40, 3]])
+    stream = vocabulary.to_stream(published)
+    assert stream.tolist()[1] == [11, 12, 13] and stream[0, 1] == 0
+    np.testing.assert_array_equal(vocabulary.to_published(stream), published)
+    config = ChameleonConfig(vocab_size=64, num_codes=12, grid=4, layout="lumina")
+    assert vocabulary.to_published([config.row_end, config.image_end]).tolist() == [40, 3]
+
+
+def test_published_numbers_stand_in_for_names(tmp_path):
+    """The 7B models' numbers, where the file does not name the structuring tokens."""
+    path = write(tmp_path / "text_tokenizer.json", names(special=False))
+    vocabulary = ChameleonVocabulary.from_file(path)
+    assert vocabulary.special == SpecialTokens() and vocabulary.vocab_size == 65536
+    assert vocabulary.order[12:14].tolist() == [8803, 8196]
+    with pytest.raises(ValueError, match="does not fit an embedding table of 64 rows"):
+        ChameleonVocabulary.from_file(path, 64)
+
+
+def test_added_tokens_count(tmp_path):
+    table = names()
+    added = [(SPECIAL_NAMES["row_end"], 44), *((name, table.pop(name)) for name in list(table)[:3])]
+    vocabulary = ChameleonVocabulary.from_file(write(tmp_path / "tokenizer.json", table, added), 64)
+    assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
+
+
+def test_json_round_trip(vocabulary):
+    again = ChameleonVocabulary.from_json(vocabulary.to_json())
+    assert again == vocabulary
+    for content in ("{}", "", "[]", vocabulary.to_json()[:-9]):
+        with pytest.raises(ValueError, match="not a Chameleon vocabulary"):
+            ChameleonVocabulary.from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda table: table.pop(image_name(3)), r"1 codebook entries have no image token \(3\)"),
+        (lambda table: table.update(IMGIMGADZ=30), "codebook entry 3 has two image tokens"),
+        (lambda table: table.update({image_name(3): 7}), "share an image token's id"),
+        (lambda table: table.update({image_name(3): 64}), "does not fit an embedding table of 64 rows"),
+        (lambda table: table.update({"<eoss>": 7}), "one id for two tokens"),
+        (lambda table: [table.pop(image_name(i)) for i in range(12)], "no image tokens"),
+    ],
+)
+def test_broken_vocabularies(tmp_path, change, match):
+    table = names()
+    change(table)
+    path = write(tmp_path / "text_tokenizer.json", table)
+    with pytest.raises(ValueError, match=match) as error:
+        ChameleonVocabulary.from_file(path, 64)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+def test_files_that_are_not_vocabularies(tmp_path):
+    path = tmp_path / "text_tokenizer.json"
+    with pytest.raises(ValueError, match="cannot read"):
+        ChameleonVocabulary.from_file(path)
+    whole = write(path, names()).read_text()
+    for content in (whole[:50], "{}", "[1]", '{"model": {"vocab": ["a"]}}', "\x00"):
+        path.write_text(content)
+        with pytest.raises(ValueError, match="truncated or not a tokenizer") as error:
+            ChameleonVocabulary.from_file(path)
+        assert "\n" not in str(error.value)
+
+
+def test_ids_outside_the_table(vocabulary):
+    for method in (vocabulary.to_stream, vocabulary.to_published):
+        for ids in ([64], [-1, 3]):
+            with pytest.raises(ValueError, match=r"not all in 0\.\.63"):
+                method(ids)
+
+
+def published_rows(vocabulary, conditioning):
+    """Rows without their padding, as published ids."""
+    tokens, mask = conditioning.tokens, conditioning.mask
+    assert tokens.shape == mask.shape and tokens.dtype == np.int32 and mask.dtype == bool
+    np.testing.assert_array_equal(np.sort(mask, axis=-1), mask)
+    assert (vocabulary.to_published(tokens[~mask]) == vocabulary.special.padding).all()
+    return [
+        [vocabulary.to_published(row[valid]).tolist() for row, valid in zip(*pair, strict=True)]
+        for pair in zip(tokens, mask, strict=True)
+    ]
+
+
+def test_anole_rows(vocabulary):
+    rows = prompt_rows(vocabulary, words, ["a red house", "sea"], "anole", 4)
+    assert rows.tokens.shape == (2, 2, BUCKETS[0])
+    assert published_rows(vocabulary, rows) == [
+        [[0, 51, 53, 55, 5, 4], [0, 4]],
+        [[0, 53, 5, 4], [0, 4]],
+    ]
+
+
+def test_lumina_rows(vocabulary):
+    seen = []
+
+    def encode(text):
+        seen.append(text)
+        return words(text)[-2:]
+
+    rows = prompt_rows(vocabulary, encode, ["a red house"], "lumina", 8)
+    assert seen == ["Generate an image of 128x128 according to the following prompt:\na red house"]
+    assert published_rows(vocabulary, rows) == [[[0, 53, 55, 5, 4, 45, 45], [4, 45, 45]]]
+
+
+def test_published_lumina_prompt():
+    vocabulary = ChameleonVocabulary(tuple(range(4, 8196)))
+    rows = prompt_rows(
+        vocabulary, lambda text: [9000, 9001] if "768x768" in text else [], ["x"], "lumina", 48
+    )
+    assert published_rows(vocabulary, rows) == [[[0, 9000, 9001, 8710, 8197, 8828, 8828], [8197, 8828, 8828]]]
+
+
+def test_prompts_of_one_bucket_have_one_shape(vocabulary):
+    def length(number):
+        prompts = ["short", " ".join(["word"] * number)]
+        return prompt_rows(vocabulary, words, prompts, "anole", 4).tokens.shape[-1]
+
+    assert [length(n) for n in (1, 61, 62, 125, 126, 1021)] == [64, 64, 128, 128, 256, 1024]
+    with pytest.raises(ValueError, match=r"1025 tokens.*more than 1024: shorten it") as error:
+        length(1022)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 160
+
+
+@pytest.mark.parametrize(
+    ("prompts", "layout", "grid", "match"),
+    [
+        ([], "anole", 4, "no prompts"),
+        (["a", "  "], "anole", 4, "is empty"),
+        ([7], "anole", 4, "is empty"),
+        (["a"], "emu", 4, "unknown layout 'emu'"),
+        (["a"], "lumina", 5, "even number"),
+        (["a"], "lumina", 100, "cannot be named"),
+    ],
+)
+def test_what_is_no_prompt(vocabulary, prompts, layout, grid, match):
+    with pytest.raises(ValueError, match=match) as error:
+        prompt_rows(vocabulary, words, prompts, layout, grid)
+    assert "\n" not in str(error.value)

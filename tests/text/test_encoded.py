@@ -1,0 +1,71 @@
+"""Encoded prompts on disk."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lantern_jax.text.encoded import load_encoded, save_encoded
+
+ARRAYS = {
+    "features": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    "wide": np.linspace(0, 1, 6).reshape(2, 3).astype(ml_dtypes.bfloat16),
+    "mask": np.array([[False, True], [True, True]]),
+    "tokens": np.array([[1, 2], [3, 4]], np.int32),
+}
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "prompts.npz"
+    for prompts in (["a lake", "Möwen\n"], ["b", "c"]):
+        save_encoded(path, "llamagen", prompts, ARRAYS)
+        encoded = load_encoded(str(path))
+        assert (encoded.kind, encoded.prompts) == ("llamagen", tuple(prompts))
+        assert encoded.arrays.keys() == ARRAYS.keys()
+        for name, array in ARRAYS.items():
+            assert encoded.arrays[name].dtype == array.dtype
+            np.testing.assert_array_equal(encoded.arrays[name], array)
+    assert [file.name for file in tmp_path.iterdir()] == ["prompts.npz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays", "match"),
+    [
+        ("prompts.npy", ARRAYS, "does not end in .npz"),
+        ("prompts.npz", {}, "a row for each of the 2 prompts"),
+        ("prompts.npz", ARRAYS | {"labels": np.zeros((3, 1))}, "^labels: give"),
+        ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
+        ("prompts.npz", {"record": np.zeros(2)}, "give arrays"),
+        ("missing/prompts.npz", ARRAYS, "cannot write"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, name, arrays, match):
+    with pytest.raises(ValueError, match=match) as error:
+        save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_foreign_and_truncated_files(tmp_path):
+    path = tmp_path / "prompts.npz"
+    with pytest.raises(ValueError, match="is not a file"):
+        load_encoded(path)
+    save_encoded(path, "llamagen", ["a", "b"], ARRAYS)
+    whole = path.read_bytes()
+    broken = [whole[: len(whole) // 2], whole[:-30], b"", b"junk", b"PK\x03\x04junk"]
+    changed = bytearray(whole)
+    changed[whole.index(ARRAYS["features"].tobytes()) + 7] ^= 1
+    broken.append(bytes(changed))
+    for content in broken:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged or does not hold encoded prompts") as error:
+            load_encoded(path)
+        assert "\n" not in str(error.value)
+    np.savez(path, features=ARRAYS["features"])
+    with pytest.raises(ValueError, match="does not hold encoded prompts"):
+        load_encoded(path)
+    np.savez(path, record=np.array('{"format": "other"}'))
+    with pytest.raises(ValueError, match="does not hold encoded prompts"):
+        load_encoded(path)
+    np.savez(path, record=np.array({"format": "pickled"}, dtype=object))
+    with pytest.raises(ValueError, match="does not hold encoded prompts"):
+        load_encoded(path)

@@ -1,0 +1,75 @@
+"""Tokenizers from files made here: the two libraries, and what is wrong with a file in one line."""
+
+import io
+import sys
+
+import pytest
+
+from lantern_jax.text.tokenizers import load_tokenizer
+
+CORPUS = ["a lake at dusk with green hills", "the sea under clouds", "a river in the forest at noon"] * 4
+
+
+def write_json(path):
+    """A word-level tokenizer whose template adds special tokens and which asks for padding and truncation."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocab = {"<s>": 0, "[UNK]": 1, "a": 2, "lake": 3, "dusk": 4}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save(str(path))
+
+
+def write_sentencepiece(path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=40, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    path.write_bytes(model.getvalue())
+
+
+WRITERS = {"tokenizer.json": write_json, "spiece.model": write_sentencepiece}
+
+
+def test_json_adds_and_cuts_nothing(tmp_path):
+    write_json(tmp_path / "text_tokenizer.json")
+    assert load_tokenizer(tmp_path / "text_tokenizer.json").encode("a lake a sea dusk") == [2, 3, 2, 1, 4]
+
+
+def test_sentencepiece_adds_nothing(tmp_path):
+    write_sentencepiece(tmp_path / "spiece.model")
+    ids = load_tokenizer(str(tmp_path / "spiece.model")).encode("a lake at dusk")
+    assert ids and min(ids) > 2 and all(type(number) is int for number in ids)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_damaged_files(tmp_path, name):
+    path = tmp_path / name
+    with pytest.raises(ValueError, match="is not a file"):
+        load_tokenizer(path)
+    WRITERS[name](path)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"\x80\x02junk"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged or not a") as error:
+            load_tokenizer(path)
+        assert "\n" not in str(error.value)
+
+
+def test_another_kind_of_file(tmp_path):
+    with pytest.raises(ValueError, match="is not a tokenizer"):
+        load_tokenizer(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("tokenizer.json", "tokenizers"), ("spiece.model", "sentencepiece")]
+)
+def test_library_that_is_not_installed(tmp_path, monkeypatch, name, package):
+    (tmp_path / name).write_bytes(b"{}")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"needs {package}: pip install lantern-jax\[text\]"):
+        load_tokenizer(tmp_path / name)
