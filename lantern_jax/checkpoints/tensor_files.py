@@ -13,6 +13,7 @@ import pickletools
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ _SAFETENSORS_DTYPES = {
 }  # fmt: skip
 # The format's own limit.
 _LONGEST_HEADER = 100_000_000
+_MAPPED_AT_ONCE = 64 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,25 +238,40 @@ def _open_torch(path: Path) -> dict[str, StoredTensor]:
         import torch
     except ImportError as error:
         raise ImportError(f"reading {path.name} needs torch: pip install lantern-jax[convert]") from error
-    zipped = _check_start(path)
-    tensors = _load_torch(torch, path, zipped)
-    # Each read of an archive maps it anew: pages that were read leave with the mapping.
-    kept = None if zipped else tensors
+    content = _TorchFile(torch, path)
 
     def stored(name, tensor):
-        def read() -> np.ndarray:
-            current = _load_torch(torch, path, zipped) if kept is None else kept
-            return _to_numpy(torch, current[name]).copy()
-
         try:
             dtype = _to_numpy(torch, torch.empty(0, dtype=tensor.dtype)).dtype
         except TypeError as error:
             raise ValueError(
                 f"{path}: {name} is of {tensor.dtype}, which has no NumPy equivalent: name another"
             ) from error
-        return StoredTensor(tuple(tensor.shape), dtype, read)
+        return StoredTensor(tuple(tensor.shape), dtype, partial(content.read, name))
 
-    return {name: stored(name, tensor) for name, tensor in tensors.items()}
+    return {name: stored(name, tensor) for name, tensor in content.tensors.items()}
+
+
+class _TorchFile:
+    """The tensors of a PyTorch file. An archive is mapped anew when enough was read of it, because the pages that were
+    read count as the process's memory until their mapping ends.
+    """
+
+    def __init__(self, torch, path: Path):
+        self.torch, self.path, self.zipped = torch, path, _check_start(path)
+        self.load()
+
+    def load(self) -> None:
+        self.tensors, self.touched = _load_torch(self.torch, self.path, self.zipped), 0
+
+    def read(self, name: str) -> np.ndarray:
+        if self.tensors is None:
+            self.load()
+        values = _to_numpy(self.torch, self.tensors[name]).copy()
+        self.touched += values.nbytes
+        if self.zipped and self.touched > _MAPPED_AT_ONCE:
+            self.tensors = None
+        return values
 
 
 def _load_torch(torch, path: Path, zipped: bool) -> Mapping[str, Any]:

@@ -305,9 +305,10 @@ def test_folders(tmp_path):
 MEASURE = """
 import resource, sys
 import numpy as np
-from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.checkpoints import tensor_files
 
-tensors = open_tensors(sys.argv[1])
+tensor_files._MAPPED_AT_ONCE = 8_000_000
+tensors = tensor_files.open_tensors(sys.argv[1])
 np.asarray(tensors["0"])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for tensor in tensors.values():
