@@ -4,6 +4,7 @@ A case is recognised by its content, so other sizes and other file names of the 
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
 from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
@@ -32,7 +34,6 @@ from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
 
 PENDING = {
-    "chameleon_vqgan": "the Chameleon tokenizer is not built yet",
     "inception_fid": "the FID network is not built yet",
     "lantern_drafter_llamagen:dynamic_tree": "dynamic draft trees are not built yet",
 }
@@ -130,10 +131,10 @@ def _teacher_forced(config, params, conditioning, forced, depth, ancestors):
     return jnp.concatenate(logits, axis=1), jnp.concatenate(features, axis=1), prefix.features[0]
 
 
-def _run_vq(case, assert_close):
+def _run_vq(case, assert_close, convert):
     arrays = case.arrays
-    config, params = convert_vq(case.tensors)
-    assert config.l2_norm == case.config["codebook_l2_norm"]
+    config, params = convert(case.tensors)
+    assert config.l2_norm == case.config.get("codebook_l2_norm", False)
     model, params = VQModel(config), {"params": params}
     pictures = jnp.asarray(arrays["image_nchw"].transpose(0, 2, 3, 1))
     vectors = model.apply(params, pictures, method="encode")
@@ -239,7 +240,8 @@ def _run_acceptance(case, assert_close):
 RUNNERS = {
     "llamagen_gpt_c2i": _run_gpt,
     "llamagen_gpt_t2i": _run_gpt,
-    "llamagen_vq": _run_vq,
+    "llamagen_vq": partial(_run_vq, convert=convert_vq),
+    "chameleon_vqgan": partial(_run_vq, convert=convert_vqgan),
     "lantern_drafter_llamagen": _run_drafter,
     "acceptance_greedy": _run_acceptance,
 }

@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import Checkpoint, save
-from lantern_jax.checkpoints.tensor_files import read_tensor_file
+from lantern_jax.checkpoints.tensor_files import open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.models.vq import VQModel
@@ -43,7 +43,7 @@ def convert_llamagen(
     """Reads published files, converts them and writes a checkpoint directory; returns its path.
 
     Args:
-        gpt, vq, drafter: ``.pt``, ``.pth``, ``.bin`` or ``.safetensors`` files. With ``vq`` the checkpoint can
+        gpt, vq, drafter: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
             draw, and has a neighbour table for relaxed rules. A ``config.json`` beside the drafter is read.
         config: a JSON file with what shapes do not tell: settings of the GPT (``{"num_heads": 20, "grid": 32}``),
             or ``{"target": {...}, "drafter": {...}}``.
@@ -69,16 +69,14 @@ def convert_llamagen(
     if beside is not None and beside.is_file() and "drafter" not in settings:
         settings["drafter"] = _read_json(beside)
 
-    target_config, target_params = convert_gpt(
-        read_tensor_file(gpt), settings.get("target"), jnp.dtype(dtype)
-    )
+    target_config, target_params = convert_gpt(open_tensors(gpt), settings.get("target"), jnp.dtype(dtype))
     parts: dict[str, Any] = {}
     if drafter is not None:
         parts["drafter_config"], parts["drafter_params"] = convert_drafter(
-            read_tensor_file(drafter), settings.get("drafter"), target=target_config, dtype=jnp.dtype(dtype)
+            open_tensors(drafter), settings.get("drafter"), target=target_config, dtype=jnp.dtype(dtype)
         )
     if vq is not None:
-        vq_config, vq_params = convert_vq(read_tensor_file(vq))
+        vq_config, vq_params = convert_vq(open_tensors(vq))
         parts["tokenizer_config"], parts["tokenizer_params"] = vq_config, {"params": vq_params}
         parts["codebook"] = make_codebook(vq_config, parts["tokenizer_params"], neighbours, neighbour_space)
     conditioning = "class" if target_config.num_labels else "caption"

@@ -1,30 +1,47 @@
-"""LlamaGen's published VQ tokenizers to `VQModel` parameters.
+"""Published VQ tokenizers to `VQModel` parameters, and how LlamaGen's name their tensors.
 
-Tensor names: `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `.downsample.conv`, `encoder.mid.{0,1,2}`, the
-same for the decoder with `.upsample.conv`, `quant_conv`, `post_quant_conv`, `quantize.embedding.weight`.
+LlamaGen: `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `.downsample.conv`, `encoder.mid.{0,1,2}`, the same for
+the decoder with `.upsample.conv`, `quant_conv`, `post_quant_conv`, `quantize.embedding.weight`. Another family with
+the same network is a `VQLayout` of its own.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.checkpoints.strict import Entry, convolution, identity, read_tensors
+from lantern_jax.checkpoints.strict import Entry, Progress, convolution, identity, read_tensors
 from lantern_jax.models.vq import VQConfig, VQModel
 
-IGNORED = ("quantize.codebook_used",)
+
+@dataclasses.dataclass(frozen=True)
+class VQLayout:
+    """How a family of published tokenizers names its tensors, and what their shapes do not tell.
+
+    `place` is the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
+    `ignored` are patterns of names that are not weights of the tokenizer.
+    """
+
+    what: str
+    place: Callable[[tuple[str, ...], int], str]
+    l2_norm: bool
+    ignored: tuple[str, ...]
+
+    def name(self, path: tuple[str, ...], levels: int = 0) -> str:
+        """The published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
+        if path == ("codebook",):
+            return "quantize.embedding.weight"
+        return f"{self.place(path[:-1], levels)}.{'bias' if path[-1] == 'bias' else 'weight'}"
 
 
-def _published_name(path: tuple[str, ...]) -> str:
-    """The published name of a parameter of `VQModel`."""
-    if path == ("codebook",):
-        return "quantize.embedding.weight"
+def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
     parts = []
-    for part in path[:-1]:
+    for part in path:
         kind, _, number = part.rpartition("_")
         if kind == "level":
             parts += ["conv_blocks", number]
@@ -34,8 +51,10 @@ def _published_name(path: tuple[str, ...]) -> str:
             parts += [part, "conv"]
         else:
             parts.append(part)
-    leaf = "bias" if path[-1] == "bias" else "weight"
-    return ".".join((*parts, leaf))
+    return ".".join(parts)
+
+
+LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
 
 
 def vq_shapes(config: VQConfig) -> dict[str, Any]:
@@ -45,7 +64,7 @@ def vq_shapes(config: VQConfig) -> dict[str, Any]:
     return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
 
 
-def vq_table(config: VQConfig) -> dict[str, Entry]:
+def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
     """{published name: Entry} of a tokenizer of these sizes."""
     table = {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(vq_shapes(config)["params"])[0]:
@@ -54,67 +73,75 @@ def vq_table(config: VQConfig) -> dict[str, Entry]:
         if path[-1] == "kernel":
             height, width, inputs, outputs = leaf.shape
             shape, transform = (outputs, inputs, height, width), convolution
-        table[_published_name(path)] = Entry(path, tuple(shape), transform)
+        table[layout.name(path, len(config.ch_mult))] = Entry(path, tuple(shape), transform)
     return table
 
 
-def vq_config_from_shapes(tensors: Mapping[str, Any]) -> VQConfig:
+def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
     """The sizes of a published tokenizer, from the names and shapes of its tensors (anything with `.shape`).
 
-    What shapes do not tell is as published: 32 groups, l2-normalised codes. Raises ValueError where a tensor
+    What shapes do not tell is as published: 32 groups, l2-normalised codes or not. Raises ValueError where a tensor
     that decides a size is missing or has too few dimensions.
     """
-    decisive = {
-        "encoder.conv_in.weight": 4,
-        "encoder.conv_out.weight": 4,
-        "decoder.conv_out.weight": 4,
-        "quantize.embedding.weight": 2,
-        "encoder.conv_blocks.0.res.0.conv2.weight": 4,
-        "decoder.conv_blocks.0.res.0.conv2.weight": 4,
-    }
-    levels = _count(tensors, r"encoder\.conv_blocks\.(\d+)\.")
-    widths = [f"encoder.conv_blocks.{i}.res.0.conv2.weight" for i in range(levels)]
-    decisive |= {name: 4 for name in widths}
+
+    def count(*path: str, levels: int = 0) -> int:
+        """One more than the largest number at # in the published names of a module; 0 where there is none."""
+        pattern = re.escape(layout.place(path, levels)).replace(r"\#", r"(\d+)") + r"\."
+        return max((int(found[1]) + 1 for name in tensors if (found := re.match(pattern, name))), default=0)
+
+    levels = count("encoder", "level_#")
+    conv_in = layout.name(("encoder", "conv_in", "kernel"))
+    conv_out = layout.name(("encoder", "conv_out", "kernel"))
+    decoder_out = layout.name(("decoder", "conv_out", "kernel"))
+    codebook = layout.name(("codebook",))
+    widths = [
+        layout.name(("encoder", f"level_{i}", "res_0", "conv2", "kernel")) for i in range(max(1, levels))
+    ]
+    decoder_block = layout.name(("decoder", "level_0", "res_0", "conv2", "kernel"), max(1, levels))
+    decisive = {name: 4 for name in (conv_in, conv_out, decoder_out, *widths, decoder_block)} | {codebook: 2}
     wrong = [
         name for name, ndim in decisive.items() if name not in tensors or len(tensors[name].shape) != ndim
     ]
     if wrong:
         raise ValueError(
-            f"these tensors are not a LlamaGen VQ tokenizer: missing or misshapen: {', '.join(wrong)}; "
+            f"these tensors are not a {layout.what}: missing or misshapen: {', '.join(wrong)}; "
             "give a published VQ checkpoint"
         )
-    ch = tensors["encoder.conv_in.weight"].shape[0]
-    patch = max(1, math.isqrt(tensors["encoder.conv_in.weight"].shape[1] // 3))
-    codebook_size, codebook_dim = tensors["quantize.embedding.weight"].shape
-    decoder_ch = tensors["decoder.conv_out.weight"].shape[1]
+    ch = tensors[conv_in].shape[0]
+    codebook_size, codebook_dim = tensors[codebook].shape
+    decoder_ch = tensors[decoder_out].shape[1]
     return VQConfig(
         ch=ch,
         decoder_ch=None if decoder_ch == ch else decoder_ch,
         ch_mult=tuple(max(1, tensors[name].shape[0] // ch) for name in widths),
-        z_channels=tensors["encoder.conv_out.weight"].shape[0],
+        z_channels=tensors[conv_out].shape[0],
         codebook_size=codebook_size,
         codebook_dim=codebook_dim,
-        encoder_blocks=_count(tensors, r"encoder\.conv_blocks\.0\.res\.(\d+)\."),
-        decoder_blocks=_count(tensors, r"decoder\.conv_blocks\.0\.res\.(\d+)\."),
-        level_attention=_count(tensors, r"encoder\.conv_blocks\.\d+\.attn\.(\d+)\.") > 0,
-        mid_attention=any(name.startswith("encoder.mid.1.") for name in tensors),
-        patch=patch,
+        l2_norm=layout.l2_norm,
+        encoder_blocks=count("encoder", "level_0", "res_#"),
+        decoder_blocks=count("decoder", "level_0", "res_#", levels=levels),
+        level_attention=count("encoder", f"level_{levels - 1}", "attn_#") > 0,
+        mid_attention=layout.name(("encoder", "mid", "1", "q", "kernel")) in tensors,
+        patch=max(1, math.isqrt(tensors[conv_in].shape[1] // 3)),
     )
 
 
-def _count(names: Mapping[str, Any], pattern: str) -> int:
-    """One more than the largest number that `pattern` finds at the start of a name; 0 where there is none."""
-    return max((int(found[1]) + 1 for name in names if (found := re.match(pattern, name))), default=0)
-
-
 def convert_vq(
-    tensors: Mapping[str, np.ndarray], config: VQConfig | None = None
+    tensors: Mapping[str, Any],
+    config: VQConfig | None = None,
+    dtype: Any = np.float32,
+    *,
+    layout: VQLayout = LLAMAGEN,
+    progress: Progress | None = None,
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """(sizes, `VQModel` parameters as float32 NumPy arrays) of a published tokenizer's tensors.
+    """(sizes, `VQModel` parameters as NumPy arrays of `dtype`) of a published tokenizer's tensors.
 
     `config` None finds the sizes from the shapes. Raises ValueError, one line listing all missing, unexpected
     and misshapen tensors.
     """
-    config = vq_config_from_shapes(tensors) if config is None else config
-    params = read_tensors(tensors, vq_table(config), what="LlamaGen VQ tokenizer", ignored=IGNORED)
+    config = vq_config_from_shapes(tensors, layout) if config is None else config
+    ignored = [name for name in tensors if any(re.fullmatch(pattern, name) for pattern in layout.ignored)]
+    params = read_tensors(
+        tensors, vq_table(config, layout), what=layout.what, ignored=ignored, dtype=dtype, progress=progress
+    )
     return config, params

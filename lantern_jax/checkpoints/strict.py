@@ -1,6 +1,7 @@
 """Reading published tensors into a parameter tree, strictly: every name and every shape must match.
 
-A converter describes a checkpoint as a table {published name: Entry} and calls `read_tensors` once.
+A converter describes a checkpoint as a table {published name: Entry} and calls `read_tensors` once. Tensors may be
+arrays, or `tensor_files.StoredTensor`s that are read one by one.
 """
 
 import dataclasses
@@ -58,19 +59,31 @@ def describe_mismatch(
     return "; ".join(f"{len(names)} {word}: {', '.join(names)}" for word, names in groups if names)
 
 
+# Called after each tensor with the published bytes read so far and in all.
+Progress = Callable[[int, int], None]
+
+
 def read_tensors(
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, Any],
     table: Mapping[str, Entry],
     *,
     what: str,
     ignored: Iterable[str] = (),
     dtype: Any = np.float32,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The parameter tree, nested dicts of NumPy arrays of `dtype`, that `table` describes.
 
-    `what` names the checkpoint in errors; `ignored` are names that may be present and are not read. Raises
-    ValueError, one line that lists all missing, unexpected and misshapen tensors, before any value is
-    converted.
+    Beside the result, memory holds one tensor at a time: the published one and its copies until it has its form.
+
+    Args:
+        tensors: {name: NumPy array, or anything with `.shape`, `.nbytes` and the array interface}.
+        what: names the checkpoint in errors.
+        ignored: names that may be present and are not read.
+        progress: told how much has been read.
+
+    Raises:
+        ValueError: one line that lists all missing, unexpected and misshapen tensors, before any value is read.
     """
     found = {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
     mismatch = describe_mismatch(found, {name: entry.shape for name, entry in table.items()}, ignored)
@@ -79,9 +92,13 @@ def read_tensors(
             f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"
         )
     params: dict[str, Any] = {}
+    done, total = 0, sum(tensors[name].nbytes for name in table)
     for name, entry in table.items():
         parent = params
         for part in entry.path[:-1]:
             parent = parent.setdefault(part, {})
         parent[entry.path[-1]] = np.asarray(entry.transform(np.asarray(tensors[name])), dtype)
+        done += tensors[name].nbytes
+        if progress is not None:
+            progress(done, total)
     return params

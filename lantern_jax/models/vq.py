@@ -1,4 +1,4 @@
-"""The VQ tokenizer of LlamaGen: pictures to codes and back.
+"""The VQ tokenizer of LlamaGen and of Chameleon: pictures to codes and back.
 
 A convolutional encoder, a codebook of small (by default l2-normalised) codes and a convolutional decoder,
 after taming-transformers' VQGAN (arXiv 2012.09841) and LlamaGen (arXiv 2406.06525). Pictures are
@@ -65,6 +65,7 @@ class VQConfig:
 
 VQ_16 = VQConfig()
 VQ_8 = VQConfig(ch_mult=(1, 2, 2, 4))
+CHAMELEON_VQ = VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
 
 
 def conv3(features: int, name: str) -> nn.Conv:

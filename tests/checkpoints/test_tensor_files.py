@@ -1,15 +1,18 @@
 """Tensor files: what can be read, and one line for each that cannot; no code of a file is ever run."""
 
 import argparse
+import json
 import os
 import pickle
+import subprocess
 import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.tensor_files import read_tensor_file
+from lantern_jax.checkpoints.strict import Entry, read_tensors, transpose
+from lantern_jax.checkpoints.tensor_files import open_tensors
 
 torch = pytest.importorskip("torch")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -24,16 +27,20 @@ def tensors():
 
 
 def check_read(path):
-    read, expected = read_tensor_file(path), tensors()
+    read, expected = open_tensors(path), tensors()
     assert set(read) == set(expected)
-    np.testing.assert_array_equal(read["weight"], expected["weight"].numpy())
-    assert read["half"].dtype == ml_dtypes.bfloat16
-    np.testing.assert_array_equal(read["half"].astype(np.float32), expected["half"].float().numpy())
+    assert read["weight"].shape == (3, 4) and read["weight"].dtype == np.float32
+    assert read["half"].dtype == ml_dtypes.bfloat16 and read["half"].nbytes == 10_000
+    np.testing.assert_array_equal(np.asarray(read["weight"]), expected["weight"].numpy())
+    half = np.asarray(read["half"])
+    assert half.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(half.astype(np.float32), expected["half"].float().numpy())
+    assert np.asarray(read["half"], np.float64).dtype == np.float64
 
 
 def refused(path, match) -> None:
     with pytest.raises(ValueError, match=match) as error:
-        read_tensor_file(path)
+        open_tensors(path)
     message = str(error.value)
     assert "\n" not in message and path.name in message
 
@@ -127,15 +134,226 @@ def test_torch_files_that_want_to_run_code(new, tmp_path):
         trace.rmdir()
 
 
-@pytest.mark.parametrize(
-    ("package", "modules", "suffix"),
-    [("torch", ["torch"], ".pt"), ("safetensors", ["safetensors", "safetensors.numpy"], ".safetensors")],
-)
-def test_packages_that_are_not_installed(package, modules, suffix, tmp_path, monkeypatch):
-    path = tmp_path / f"model{suffix}"
+def test_torch_that_is_not_installed(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
     path.write_bytes(b"x")
-    for module in modules:
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"needs {package}: pip install lantern-jax\[convert\]") as error:
-        read_tensor_file(path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"needs torch: pip install lantern-jax\[convert\]") as error:
+        open_tensors(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_dtypes_and_shapes(dtype, shape, tmp_path):
+    expected = torch.ones(shape).to(dtype)
+    safetensors_torch.save_file({"a": expected, "b": torch.zeros(5)}, tmp_path / "model.safetensors")
+    torch.save({"a": torch.from_numpy(expected.numpy().T), "b": torch.zeros(5)}, tmp_path / "model.bin")
+    for path in tmp_path.iterdir():
+        found = open_tensors(path)["a"]
+        values = np.asarray(found)
+        wanted = expected.numpy() if path.suffix == ".safetensors" else expected.numpy().T
+        assert found.shape == values.shape == wanted.shape and found.dtype == values.dtype == wanted.dtype
+        np.testing.assert_array_equal(values, wanted)
+
+
+def safetensors_bytes(header: dict | bytes, body: bytes = bytes(16)) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def entry(start=0, stop=16, shape=(4,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (safetensors_bytes({"a": entry()}, bytes(15)), "15 bytes of tensors, expected 16"),
+        (safetensors_bytes({"a": entry()}, bytes(17)), "17 bytes of tensors, expected 16"),
+        (safetensors_bytes({"a": entry(shape=(5,))}), "16 bytes for shape"),
+        (safetensors_bytes({"a": entry(dtype="F4")}), "unknown dtype 'F4'"),
+        (safetensors_bytes({"a": entry(shape=(-4,), stop=-16)}), "wrong shape or place"),
+        (safetensors_bytes({"a": entry(shape=(4, True))}), "wrong shape or place"),
+        (safetensors_bytes({"a": entry(0, 8, (2,)), "b": entry(4, 16, (3,))}), "b starts at byte 4"),
+        (safetensors_bytes({"a": entry(0, 8, (2,)), "b": entry(12, 16, (1,))}), "b starts at byte 12"),
+        (safetensors_bytes({"a": {"dtype": "F32"}}), "header is wrong"),
+        (safetensors_bytes({"a": entry() | {"more": 1}}), "header is wrong"),
+        (safetensors_bytes({"a": [1]}), "header is wrong"),
+        (safetensors_bytes([1, 2]), "header is wrong"),
+        (safetensors_bytes(b'{"a": '), "header is wrong"),
+        (safetensors_bytes(b"\xff\xfe"), "header is wrong"),
+        (safetensors_bytes(b'{"a": 1, "a": 2}'), "occurs twice"),
+        (safetensors_bytes(b"[" * 100_000), "nested"),
+        (b"\xff" * 64, "does not fit"),
+        (safetensors_bytes({"__metadata__": {"format": "pt"}}, b""), "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 13\n", "git lfs pull"),
+    ],
+)
+def test_wrong_safetensors(content, match, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    refused(path, match)
+
+
+def test_a_file_that_shrinks_after_opening(tmp_path):
+    path = tmp_path / "model.safetensors"
+    safetensors_torch.save_file(tensors(), path)
+    half = open_tensors(path)["half"]
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(ValueError, match="half cannot be read") as error:
+        np.asarray(half)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture(params=["safetensors", "bin"])
+def sharded(request, tmp_path):
+    """A folder of two shards and their index: (folder, index, save)."""
+    kind = request.param
+    names = [
+        f"{'model' if kind == 'safetensors' else 'pytorch_model'}-0000{i}-of-00002.{kind}" for i in (1, 2)
+    ]
+    save = safetensors_torch.save_file if kind == "safetensors" else torch.save
+    content = tensors()
+    for shard, name in zip(names, content, strict=True):
+        save({name: content[name]}, tmp_path / shard)
+    index = tmp_path / f"{'model.safetensors' if kind == 'safetensors' else 'pytorch_model.bin'}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict(zip(content, names, strict=True))}))
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path, index, lambda tensors, i: save(tensors, tmp_path / names[i])
+
+
+def test_shards(sharded):
+    folder, index, _ = sharded
+    check_read(folder)
+    check_read(index)
+
+
+def test_shards_and_index_must_agree(sharded):
+    folder, index, save = sharded
+    content = tensors()
+    save({"weight": content["weight"], "half": content["half"].clone()}, 0)
+    refused(index, "holds, as another shard does, half")
+    save({"weight": content["weight"], "more": content["half"].clone()}, 0)
+    refused(index, "does not name, more")
+    save({"other": content["weight"]}, 0)
+    refused(index, "lacks weight")
+    shard = json.loads(index.read_text())["weight_map"]["half"]
+    (folder / shard).write_bytes(b"")
+    save({"weight": content["weight"]}, 0)
+    with pytest.raises(ValueError, match=shard):
+        open_tensors(folder)
+    (folder / shard).unlink()
+    refused(index, f"2 shards, 1 missing: {shard}")
+    index.unlink()
+    check_single(folder, "weight")
+
+
+def check_single(folder, name):
+    """A folder with one tensor file needs no index."""
+    assert list(open_tensors(folder)) == [name]
+
+
+def test_shards_need_their_index(sharded):
+    folder, index, _ = sharded
+    index.unlink()
+    refused(folder, "-of-00002.*fetch the index too")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("[]", "not an index"),
+        ("{", "not an index"),
+        ("{}", "not an index"),
+        ('{"weight_map": ["a"]}', "not an index"),
+        ('{"weight_map": {"a": ["b"]}}', "not an index"),
+        ('{"weight_map": {}}', "names no shard"),
+        ('{"weight_map": {"a": 3}}', "names 3, not files beside it"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "not files beside it"),
+        ('{"weight_map": {"a": "/a.safetensors"}}', "not files beside it"),
+        ('{"weight_map": {"a": "a.safetensors", "b": "c.bin"}}', "2 shards, 2 missing: a.safetensors, c.bin"),
+    ],
+)
+def test_wrong_indices(content, match, tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(content)
+    refused(path, match)
+
+
+def test_an_index_of_other_things(tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text('{"weight_map": {"a": "config.json"}}')
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config.json has an unknown suffix"):
+        open_tensors(path)
+
+
+def test_folders(tmp_path):
+    refused(tmp_path, "holds no tensor file")
+    content = tensors()
+    torch.save(content, tmp_path / "released.pth")
+    check_read(tmp_path)
+    torch.save({"weight": content["weight"]}, tmp_path / "training_args.bin")
+    refused(tmp_path, "holds 2 tensor files .released.pth, training_args.bin.: name one")
+    torch.save({"half": content["half"]}, tmp_path / "pytorch_model.bin")
+    assert list(open_tensors(tmp_path)) == ["half"]
+    safetensors_torch.save_file(content, tmp_path / "model.safetensors")
+    check_read(tmp_path)
+
+
+MEASURE = """
+import resource, sys
+import numpy as np
+from lantern_jax.checkpoints import tensor_files
+
+tensor_files._MAPPED_AT_ONCE = 8_000_000
+tensors = tensor_files.open_tensors(sys.argv[1])
+np.asarray(tensors["0"])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for tensor in tensors.values():
+    np.asarray(tensor).sum()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is counted in other units elsewhere")
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_memory_holds_one_tensor_at_a_time(suffix, tmp_path):
+    """A file of 24 tensors of 4 MB is read without its pages, mapped ones included, piling up."""
+    path = tmp_path / f"model.{suffix}"
+    content = {str(i): torch.ones(1_000_000) for i in range(24)}
+    (torch.save if suffix == "pt" else safetensors_torch.save_file)(content, path)
+    run = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 20_000_000
+
+
+class Recorded:
+    """A tensor that notes when it is read."""
+
+    def __init__(self, name, values, log):
+        self.shape, self.nbytes = values.shape, values.nbytes
+        self.name, self.values, self.log = name, values, log
+
+    def __array__(self, dtype=None, copy=None):
+        self.log.append(self.name)
+        return self.values
+
+
+def test_read_tensors_checks_all_shapes_before_it_reads_one_by_one():
+    log, told = [], []
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    lazy = {name: Recorded(name, values, log) for name in ("a", "b", "unused")}
+    table = {"a": Entry(("x", "a"), (2, 3)), "b": Entry(("x", "b"), (2, 4))}
+    with pytest.raises(ValueError, match=r"b is \[2, 3\], expected \[2, 4\]"):
+        read_tensors(lazy, table, what="thing", ignored=["unused"])
+    assert not log
+    table["b"] = Entry(("y",), (2, 3), transpose)
+    params = read_tensors(
+        lazy, table, what="thing", ignored=["unused"], dtype=np.float16,
+        progress=lambda *numbers: told.append((*numbers, len(log))),
+    )  # fmt: skip
+    assert log == ["a", "b"] and told == [(24, 48, 1), (48, 48, 2)]
+    np.testing.assert_array_equal(params["x"]["a"], values)
+    np.testing.assert_array_equal(params["y"], values.T)
+    assert params["y"].dtype == params["x"]["a"].dtype == np.float16

@@ -1,17 +1,16 @@
 """The VQ tokenizer: published values, shapes, sizes and errors."""
 
 import dataclasses
-import json
-import zlib
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.llamagen_vq import convert_vq, vq_config_from_shapes, vq_table
+from lantern_jax.checkpoints.chameleon_vq import CHAMELEON, convert_vqgan
+from lantern_jax.checkpoints.llamagen_vq import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
+    CHAMELEON_VQ,
     VQ_8,
     VQ_16,
     VQConfig,
@@ -21,29 +20,15 @@ from lantern_jax.models.vq import (
     nearest_code,
     space_to_depth,
 )
+from tests.golden_cases import DEFAULT_DIRECTORY, read_case
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "llamagen_vq"
 TINY = VQConfig(ch=8, ch_mult=(1, 2), z_channels=8, codebook_size=16, codebook_dim=4, groups=4, patch=2)
-
-
-def golden_weight(name, shape, seed):
-    n = np.random.RandomState((zlib.crc32(name.encode()) + seed) % 2**32).standard_normal(shape)
-    if name.endswith("bias"):
-        w = 0.1 * n
-    elif len(shape) == 1:
-        w = 1 + 0.1 * n
-    else:
-        w = n / np.sqrt(np.prod(shape[1:]))
-    return w.astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def published():
-    case = json.loads(GOLDEN.with_suffix(".json").read_text())
-    tensors = {
-        name: golden_weight(name, shape, case["weight_seed"]) for name, shape in case["tensors"].items()
-    }
-    return tensors, np.load(GOLDEN.with_suffix(".npz"))
+    case = read_case(DEFAULT_DIRECTORY / "llamagen_vq.json")
+    return case.tensors, case.arrays
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +66,45 @@ def test_every_tensor_matters(published):
         convert_vq({"transformer.weight": np.zeros((2, 2))})
 
 
-@pytest.mark.parametrize("config", [VQ_16, VQ_8])
-def test_published_sizes_from_shapes(config):
-    table = vq_table(config)
+def test_vqgan_tensors_all_matter():
+    case = read_case(DEFAULT_DIRECTORY / "chameleon_vqgan.json")
+    training = {"loss.discriminator.main.0.weight": np.zeros(1), "loss.logvar": np.zeros(())}
+    config, params = convert_vqgan({**case.tensors, **training}, jnp.bfloat16)
+    assert config == VQConfig(
+        ch=32,
+        ch_mult=(1, 2),
+        z_channels=32,
+        codebook_size=64,
+        codebook_dim=32,
+        l2_norm=False,
+        level_attention=False,
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    # The decoder's levels are counted from the coarsest, the published ones from the finest.
+    coarsest = case.tensors["decoder.up.1.block.2.conv1.bias"]
+    np.testing.assert_array_equal(
+        params["decoder"]["level_0"]["res_2"]["conv1"]["bias"], coarsest.astype(jnp.bfloat16)
+    )
+    broken = {**case.tensors, "lossy.weight": np.zeros(1), "encoder.down.1.attn.0.q.bias": np.zeros(1)}
+    del broken["decoder.up.0.block.0.nin_shortcut.bias"]
+    with pytest.raises(ValueError, match=r"not a Chameleon VQGAN: \d+ missing: .*nin_shortcut") as error:
+        convert_vqgan(broken)
+    assert "unexpected: lossy.weight" in str(error.value) and "\n" not in str(error.value)
+    for tensors, convert in ((case.tensors, convert_vq), ({}, convert_vqgan)):
+        with pytest.raises(ValueError, match="missing or misshapen: ") as error:
+            convert(tensors)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "layout", "parameters"),
+    [(VQ_16, LLAMAGEN, 72), (VQ_8, LLAMAGEN, 70), (CHAMELEON_VQ, CHAMELEON, 69)],
+)
+def test_published_sizes_from_shapes(config, layout, parameters):
+    table = vq_table(config, layout)
     shapes = {name: jax.ShapeDtypeStruct(entry.shape, jnp.float32) for name, entry in table.items()}
-    assert vq_config_from_shapes(shapes) == config
-    millions = sum(np.prod(entry.shape) for entry in table.values()) / 1e6
-    assert round(millions) == {VQ_16: 72, VQ_8: 70}[config]
+    assert vq_config_from_shapes(shapes, layout) == config
+    assert round(sum(np.prod(entry.shape) for entry in table.values()) / 1e6) == parameters
 
 
 def test_grid_is_row_major(tiny):
