@@ -1,0 +1,89 @@
+"""Captions to the features that caption-conditional LlamaGen takes.
+
+Axes: n captions, P positions, D width of the encoder.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.text.captions import clean_caption
+from lantern_jax.text.tokenizers import TextTokenizer
+
+# T5's ids of the end of a text and of padding.
+END, PADDING = 1, 0
+# Captions that go through the encoder at a time.
+CHUNK = 8
+
+
+def encode_captions(
+    params: Mapping[str, Any],
+    config: T5Config,
+    tokenizer: TextTokenizer,
+    captions: Sequence[str],
+    length: int = 120,
+    dtype: jnp.dtype = jnp.float32,
+) -> tuple[Float[np.ndarray, "n P D"], Bool[np.ndarray, "n P"]]:
+    """Features of captions, left-padded as LlamaGen takes them.
+
+    Captions are cleaned, cut to ``length`` tokens with T5's end token, and encoded with the padding behind them, as
+    T5 was trained; then the features move to the end, and the positions before them hold zeros.
+
+    Args:
+        params: of ``T5Encoder(config)``.
+        tokenizer: T5's own.
+        length: P.
+        dtype: of the encoder's arithmetic and the features.
+
+    Returns:
+        features [n, P, D] and their mask, False at padding. NumPy arrays.
+
+    Raises:
+        ValueError: no caption, one of which cleaning leaves nothing, or a tokenizer of another model.
+    """
+    tokens, mask = caption_tokens(tokenizer, captions, length, config.vocab_size)
+    # On the device once, not once a chunk.
+    params = jax.tree.map(jnp.asarray, params)
+    size = min(CHUNK, len(captions))
+    features = np.zeros((len(captions), length, config.dim), dtype)
+    for start in range(0, len(captions), size):
+        # The last chunk is filled up with captions of before, so that one program does for all.
+        chunk = np.arange(start, start + size) % len(captions)
+        encoded = np.asarray(_encode(config, dtype, params, tokens[chunk], mask[chunk]))
+        for i, row in zip(chunk[: len(captions) - start], encoded, strict=False):
+            count = int(mask[i].sum())
+            features[i, length - count :] = row[:count]
+    return features, mask[:, ::-1].copy()
+
+
+def caption_tokens(
+    tokenizer: TextTokenizer, captions: Sequence[str], length: int, vocab_size: int
+) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
+    """Token ids of cleaned captions and their mask, padded at the end; otherwise as ``encode_captions``."""
+    if not len(captions):
+        raise ValueError("no prompts: give at least one")
+    tokens = np.full((len(captions), length), PADDING, np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for i, caption in enumerate(captions):
+        cleaned = clean_caption(caption) if isinstance(caption, str) else ""
+        if not cleaned:
+            raise ValueError(f"prompt {caption!r} holds no words to encode: describe a picture in words")
+        ids = [*tokenizer.encode(cleaned)[: length - 1], END]
+        if max(ids) >= vocab_size:
+            raise ValueError(
+                f"the tokenizer gives id {max(ids)}, the text encoder has {vocab_size}: give the encoder's own"
+            )
+        tokens[i, : len(ids)] = ids
+        mask[i, : len(ids)] = True
+    return tokens, mask
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _encode(config, dtype, params, tokens, mask):
+    return T5Encoder(config, dtype).apply(params, tokens, mask)

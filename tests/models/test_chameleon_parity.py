@@ -1,0 +1,157 @@
+"""Chameleon against transformers' on the same small random weights, through the converter; and against itself.
+
+The transformers model masks image tokens out of its logits, so ours are compared with hidden states × lm_head.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.chameleon import convert_chameleon
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
+
+CODES, VOCAB, GRID = 12, 40, 3
+# Image tokens that are not in the codebook's order, as in a made-up vocabulary file.
+PUBLISHED_CODES = (20, 7, 19, 8, 18, 9, 17, 10, 16, 11, 15, 12)
+VOCABULARY = ChameleonVocabulary(PUBLISHED_CODES, VOCAB, SpecialTokens(0, 1, 4, 3, 30, 5, 31))
+LENGTHS = (9, 4, 1, 7)
+
+
+@functools.cache
+def reference():
+    """transformers' model; every weight and bias is random, the norms' too."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    config = transformers.ChameleonConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, rms_norm_eps=1e-5, rope_theta=10000.0, attn_implementation="eager",
+        bos_token_id=0, eos_token_id=2, pad_token_id=1,
+        vocabulary_map={"<image>": 6, **{f"IMGIMG{chr(65 + i)}Z": 7 + i for i in range(5)}},
+        vq_config={"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1, "embed_dim": 4,
+                   "latent_channels": 4, "num_embeddings": CODES, "resolution": 16},
+    )  # fmt: skip
+    model = transformers.ChameleonForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                weight.copy_(1 + 0.3 * noise)
+            elif name.endswith(".bias"):
+                weight.copy_(0.3 * noise)
+            elif "embed_tokens" in name:
+                weight.copy_(noise)
+            else:
+                weight.copy_(noise / np.prod(weight.shape[1:]) ** 0.5)
+    return model
+
+
+@functools.cache
+def converted(layout="anole"):
+    tensors = {name: tensor.numpy() for name, tensor in reference().state_dict().items()}
+    return convert_chameleon(tensors, {"grid": GRID}, order=VOCABULARY.order, num_codes=CODES, layout=layout)
+
+
+def prompts():
+    """Published ids and mask of left-padded rows of unequal lengths."""
+    mask = np.arange(max(LENGTHS))[None] >= max(LENGTHS) - np.array(LENGTHS)[:, None]
+    tokens = np.random.default_rng(0).integers(0, VOCAB, mask.shape)
+    return np.where(mask, tokens, VOCABULARY.special.padding), mask
+
+
+def test_hidden_states_and_logits(assert_close):
+    """With left padding, each row counting positions from its first token."""
+    torch = pytest.importorskip("torch")
+    tokens, mask = prompts()
+    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    with torch.no_grad():
+        hidden = (
+            reference()
+            .model(
+                input_ids=torch.tensor(tokens),
+                attention_mask=torch.tensor(mask.astype(np.int64)),
+                position_ids=torch.tensor(positions),
+                use_cache=False,
+            )
+            .last_hidden_state
+        )
+        logits = reference().lm_head(hidden).numpy()[..., list(PUBLISHED_CODES)]
+    hidden = hidden.numpy()
+    config, params = converted()
+    ours = Chameleon(config).apply(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
+    assert ours[1].shape == (*mask.shape, CODES)
+    assert np.abs(hidden[mask]).mean() > 0.3 and np.abs(logits[mask]).mean() > 0.3
+    assert_close([np.asarray(part)[mask] for part in ours], [hidden[mask], logits[mask]])
+
+
+def test_every_tensor_is_read_or_left_out_on_purpose():
+    """The picture encoder is left out; every other tensor changes the parameters."""
+    tensors = {name: tensor.numpy() for name, tensor in reference().state_dict().items()}
+    used = [name for name in tensors if not name.startswith("model.vqmodel.")]
+    assert len(used) < len(tensors)
+    _, params = converted()
+    for name in used:
+        changed = {**tensors, name: tensors[name] + 1}
+        _, other = convert_chameleon(changed, {"grid": GRID}, order=VOCABULARY.order, num_codes=CODES)
+        same = jax.tree.map(np.array_equal, params, other)
+        assert not all(jax.tree.leaves(same)), name
+
+
+@functools.cache
+def random_model(layout):
+    """A model of our own, so that the rest runs without torch; norms and biases are random too."""
+    config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout)
+    row = TokenConditioning(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+    params = Chameleon(config).init(jax.random.key(0), row)
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [
+        leaf + jnp.float32(0.2) * jax.random.normal(key, leaf.shape)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+    return config, jax.tree.unflatten(structure, noisy)
+
+
+@pytest.mark.parametrize("layout", ["anole", "lumina"])
+def test_steps_equal_the_whole_sequence(assert_close, layout):
+    """Prefill, a committed chain and a scored one see what one pass over the whole rows sees."""
+    config, params = random_model(layout)
+    target = chameleon_target(config)
+    tokens, mask = prompts()
+    conditioning = TokenConditioning(
+        jnp.asarray(VOCABULARY.to_stream(tokens)).reshape(2, 2, -1), jnp.asarray(mask).reshape(2, 2, -1)
+    )
+    guidance = jnp.array([1.0, 3.0])
+    first, second = 3, 4
+    stream = np.random.default_rng(1).integers(0, CODES, (2, first + second)).astype(np.int32)
+    stream = np.where(target.forced[: first + second] >= 0, target.forced[: first + second], stream)
+
+    cache, logits, prefix = target.prefill(params, conditioning, guidance, 8)
+    found = [logits[:, None]]
+    features = [prefix.features]
+    for chain in (stream[:, :first], stream[:, first:]):
+        length = chain.shape[1]
+        logits, new, block = target.score(
+            params, cache, jnp.asarray(chain), np.arange(length), np.tril(np.ones((length, length), bool))
+        )
+        path = jnp.tile(jnp.arange(length, dtype=jnp.int32), (2, 1))
+        cache = target.commit(cache, block, path, jnp.full(2, length, jnp.int32))
+        found.append(logits)
+        features.append(new)
+
+    rows = np.broadcast_to(stream, (2, *stream.shape))
+    whole = TokenConditioning(
+        jnp.concatenate([conditioning.tokens, rows], axis=-1),
+        jnp.concatenate([conditioning.mask, np.ones(rows.shape, bool)], axis=-1),
+    )
+    hidden, logits = Chameleon(config).apply(params, whole)
+    start = mask.shape[1] - 1
+    conditional, unconditional = logits[:, :, start:]
+    guided = unconditional + guidance[:, None, None] * (conditional - unconditional)
+    assert_close(jnp.concatenate(found, axis=1), guided)
+    valid = np.asarray(whole.mask)
+    assert_close(np.asarray(jnp.concatenate(features, axis=2))[valid], np.asarray(hidden)[valid])

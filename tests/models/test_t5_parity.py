@@ -1,0 +1,81 @@
+"""The T5 encoder against transformers' on the same small random weights, through the converter."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.t5 import convert_t5
+from lantern_jax.models.t5 import T5Config, T5Encoder, relative_buckets
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = dict(
+    d_model=24, d_kv=8, d_ff=40, num_layers=3, num_heads=4, vocab_size=50, relative_attention_num_buckets=8,
+    relative_attention_max_distance=20, feed_forward_proj="gated-gelu", dropout_rate=0.0,
+)  # fmt: skip
+LENGTHS = (30, 17, 1)
+
+
+@functools.cache
+def reference(kind="T5EncoderModel"):
+    """transformers' model with weights that are all different from zero and one, of the size that training gives."""
+    model = getattr(transformers, kind)(transformers.T5Config(**SIZES)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.ndim == 1:
+                weight.copy_(1 + 0.2 * noise)
+            else:
+                weight.copy_(
+                    noise if "relative" in name or "shared" in name else 0.6 * noise / weight.shape[1] ** 0.5
+                )
+    return model
+
+
+def tensors(model):
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def inputs():
+    mask = np.arange(max(LENGTHS))[None] < np.array(LENGTHS)[:, None]
+    tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], mask.shape).astype(np.int32)
+    return np.where(mask, tokens, 0), mask
+
+
+def test_features_with_padding(assert_close):
+    tokens, mask = inputs()
+    with torch.no_grad():
+        expected = reference()(
+            torch.tensor(tokens), attention_mask=torch.tensor(mask)
+        ).last_hidden_state.numpy()
+    config, params = convert_t5(tensors(reference()), reference().config.to_dict())
+    assert config == T5Config(24, 3, 4, 8, 40, 50, 8, 20)
+    features = T5Encoder(config).apply(params, tokens, mask)
+    # Values of order one, so that the absolute tolerance means something.
+    assert np.abs(expected[mask]).mean() > 0.3
+    assert_close(np.asarray(features)[mask], expected[mask])
+
+
+def test_every_tensor_is_read_or_left_out_on_purpose():
+    """Whole models come with a decoder and a head; nothing else may be in the file and not be used."""
+    whole = tensors(reference("T5ForConditionalGeneration"))
+    _, params = convert_t5(whole)
+    left_out = ("decoder.", "lm_head.", "encoder.embed_tokens.")
+    used = [name for name in whole if not name.startswith(left_out)]
+    for name in used:
+        changed = {**whole, name: whole[name] + 1}
+        same = jax.tree.map(np.array_equal, params, convert_t5(changed)[1])
+        assert not all(jax.tree.leaves(same)), name
+    assert len(used) == 3 + 9 * SIZES["num_layers"]
+
+
+def test_buckets():
+    attention = transformers.models.t5.modeling_t5.T5Attention
+    for length, buckets, distance in ((600, 32, 128), (90, 8, 20), (100, 16, 64)):
+        offsets = torch.arange(length)[None] - torch.arange(length)[:, None]
+        expected = attention._relative_position_bucket(offsets, True, buckets, distance).numpy()
+        np.testing.assert_array_equal(relative_buckets(length, buckets, distance), expected)

@@ -1,0 +1,90 @@
+"""Captions to features: cleaning, the end token, padding on the left, chunks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.text import t5
+from lantern_jax.text.t5 import CHUNK, END, caption_tokens, encode_captions
+
+CONFIG = T5Config(16, 2, 2, 8, 24, 40, 8, 20)
+LENGTH = 12
+
+
+class Letters:
+    """A stand-in for T5's tokenizer: one id a letter."""
+
+    def encode(self, text):
+        return [2 + ord(letter) % 30 for letter in text]
+
+
+@pytest.fixture(scope="module")
+def params():
+    return T5Encoder(CONFIG).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+
+
+def encode(params, captions, **options):
+    return encode_captions(params, CONFIG, Letters(), captions, LENGTH, **options)
+
+
+def test_captions_are_cleaned_cut_and_ended():
+    tokens, mask = caption_tokens(Letters(), ["AB <b>", "ab", "a" * 50], LENGTH, 40)
+    assert tokens[0].tolist() == [2 + 97 % 30, 2 + 98 % 30, END, *[0] * 9]
+    assert (tokens[0] == tokens[1]).all()
+    assert mask.sum(axis=1).tolist() == [3, 3, LENGTH]
+    assert tokens[2].tolist() == [2 + 97 % 30] * (LENGTH - 1) + [END]
+
+
+def test_features_stand_at_the_end(params, assert_close):
+    captions = ["a lake", "x", "a very long caption"]
+    features, mask = encode(params, captions)
+    assert features.shape == (3, LENGTH, CONFIG.dim) and features.dtype == np.float32 and mask.dtype == bool
+    for row, valid, caption in zip(features, mask, captions, strict=True):
+        count = min(len(caption) + 1, LENGTH)
+        assert valid.tolist() == [False] * (LENGTH - count) + [True] * count
+        assert not row[: LENGTH - count].any()
+        # In the order of the text, as if it had been encoded without padding.
+        ids = np.array([[*Letters().encode(caption)[: LENGTH - 1], END]], np.int32)
+        assert_close(row[-count:], T5Encoder(CONFIG).apply(params, ids, np.ones(ids.shape, bool))[0])
+
+
+def test_chunks_change_nothing(params, assert_close, monkeypatch):
+    captions = [f"caption {i}" for i in range(5)]
+    features, mask = encode(params, captions)
+    shapes = []
+    inner = t5._encode
+    monkeypatch.setattr(t5, "CHUNK", 2)
+    monkeypatch.setattr(t5, "_encode", lambda *args: shapes.append(args[3].shape) or inner(*args))
+    chunked, chunked_mask = encode(params, captions)
+    assert_close(chunked, features, 1e-5)
+    np.testing.assert_array_equal(chunked_mask, mask)
+    assert shapes == [(2, LENGTH)] * 3 and CHUNK > 2
+
+
+def test_bfloat16(params, assert_close):
+    """Features in the arithmetic's own type, near those of float32."""
+    features, _ = encode(params, ["a lake"], dtype=jnp.bfloat16)
+    assert features.dtype == jnp.bfloat16
+    assert_close(features.astype(np.float32), encode(params, ["a lake"])[0], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("captions", "match"),
+    [
+        ([], "no prompts"),
+        (["a", "<b> </b>"], "holds no words"),
+        (["~"], "holds no words"),
+        ([7], "holds no words"),
+    ],
+)
+def test_captions_that_hold_nothing(params, captions, match):
+    with pytest.raises(ValueError, match=match) as error:
+        encode(params, captions)
+    assert "\n" not in str(error.value)
+
+
+def test_tokenizer_of_another_model():
+    with pytest.raises(ValueError, match=r"id \d+, the text encoder has 20"):
+        caption_tokens(Letters(), ["a lake"], LENGTH, 20)
