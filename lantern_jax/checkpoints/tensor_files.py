@@ -174,7 +174,7 @@ def _open_safetensors(path: Path) -> dict[str, StoredTensor]:
     try:
         entries = json.loads(header, object_pairs_hook=_unique)
         entries.pop("__metadata__", None)
-        spans = {name: _span(name, **entry) for name, entry in entries.items()}
+        spans = {name: _span(name, entry) for name, entry in entries.items()}
     except RecursionError as error:
         raise _not_safetensors(path, "its header is nested too deeply") from error
     except (ValueError, TypeError, AttributeError) as error:
@@ -213,14 +213,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _span(
-    name: str, *, dtype: str, shape: list[int], data_offsets: list[int]
-) -> tuple[np.dtype, tuple[int, ...], int, int]:
+def _span(name: str, entry: dict[str, Any]) -> tuple[np.dtype, tuple[int, ...], int, int]:
     """(dtype, shape, first byte, byte after the last) of a header's entry."""
+    if set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name} does not have just a dtype, a shape and a place")
+    dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if dtype not in _SAFETENSORS_DTYPES:
         raise ValueError(f"{name} is of an unknown dtype {dtype!r}")
     kind = np.dtype(_SAFETENSORS_DTYPES[dtype])
-    start, stop = data_offsets
     # `type`, not isinstance: JSON's true is a bool, which is an int.
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
         raise ValueError(f"{name} has a wrong shape or place")
