@@ -1,6 +1,6 @@
 """What a generation hands back: pictures, tokens and statistics.
 
-Axes: n pictures, H W height and width, T tokens of a picture, L accepted counts (tree depth + 1).
+Axes: n pictures, H W height and width, T codes of a picture, L accepted counts (tree depth + 1).
 """
 
 from dataclasses import asdict, dataclass, field
@@ -67,10 +67,9 @@ class Timing:
         )
 
 
-def summarise(decoded: Decoded, free_tokens: int, timing: Timing) -> Statistics:
-    """Statistics of decoded sequences (NumPy leaves), ``free_tokens`` sampled tokens each."""
-    count = len(decoded.tokens)
-    tokens, rounds = count * free_tokens, int(decoded.rounds.sum())
+def summarise(decoded: Decoded, timing: Timing) -> Statistics:
+    """Statistics of decoded sequences (NumPy leaves, forced tokens left out)."""
+    count, tokens, rounds = len(decoded.tokens), decoded.tokens.size, int(decoded.rounds.sum())
     substituted = int(decoded.substituted.sum())
     return Statistics(
         pictures=count,
@@ -94,7 +93,7 @@ class Generation:
     Attributes:
         prompts: the prompt of every picture.
         pictures: uint8 [n, H, W, 3]; None when the checkpoint has no VQ tokenizer.
-        tokens: int32 [n, T], row by row.
+        tokens: int32 [n, T], the picture's codes row by row; tokens that the format forces are left out.
         round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill.
         statistics: see ``Statistics``.
         plain: the same by plain decoding, with ``compare``; else None.

@@ -1,6 +1,6 @@
 """From prompts to pictures: ``load(...)`` gives a Pipeline, ``Pipeline.generate`` decodes and draws.
 
-Axes: n sequences of a call, B sequences decoded at once, G guidance rows, T tokens of a picture, P prefix length,
+Axes: n sequences of a call, B sequences decoded at once, G guidance rows, T codes of a picture, P prefix length,
 C label slots, F caption feature width, H W height and width.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory
@@ -22,21 +22,17 @@ from lantern_jax.compilation import compile_ahead, keep_compiled_programs, run_t
 from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
 from lantern_jax.decoding.loop import Decoded, speculative_decode
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Statistics, Timing, summarise
 from lantern_jax.models.drafter import eagle_drafter
-from lantern_jax.models.llamagen import (
-    CaptionConditioning,
-    caption_conditioning,
-    label_conditioning,
-    llamagen_target,
-)
 from lantern_jax.models.vq import VQModel
-from lantern_jax.prompting import conditioning_of, null_labels, prompt_labels
+from lantern_jax.prompting import Conditioning, PromptEncoder
 from lantern_jax.settings import Settings, check_count, check_seed, resolve_settings
+from lantern_jax.text.encoded import EncodedPrompts
 
 
 def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
-    """Reads a checkpoint: "demo", the model that ships with the package, or a directory.
+    """Reads a checkpoint, straight onto the device: "demo", the model that ships with the package, or a directory.
 
     Args:
         model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
@@ -49,7 +45,7 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     dtype = _parameter_dtype(dtype)
     keep_compiled_programs()
     directory = demo_directory() if model == "demo" else Path(model)
-    return Pipeline(load_checkpoint(directory, dtype), dtype)
+    return Pipeline(load_checkpoint(directory, dtype, SingleDeviceSharding(jax.local_devices()[0])), dtype)
 
 
 class Pipeline:
@@ -63,19 +59,22 @@ class Pipeline:
     def __init__(self, checkpoint: Checkpoint, dtype: Any = None):
         self.checkpoint = checkpoint
         self.platform = jax.default_backend()
-        dtype = _parameter_dtype(dtype)
-        self._target = llamagen_target(checkpoint.target_config, dtype)
+        self.dtype = dtype = _parameter_dtype(dtype)
+        self._encoder = PromptEncoder(checkpoint)
+        self._target = family_of(checkpoint.target_config).target(checkpoint.target_config, dtype)
+        # Positions of the token stream that are the picture's codes; the others the format forces.
+        self._free = np.flatnonzero(self._target.forced < 0)
         self._drafter = None
         if checkpoint.drafter_config is not None:
             self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
-        cast = partial(jax.tree.map, partial(np.asarray, dtype=dtype))
+        cast = partial(jax.tree.map, lambda leaf: leaf if leaf.dtype == dtype else leaf.astype(dtype))
         self._parameters = {
             "target": cast(checkpoint.target_params),
             "drafter": None if self._drafter is None else cast(checkpoint.drafter_params),
             "vq": checkpoint.tokenizer_params,
             "codebook": checkpoint.codebook,
         }
-        self._placed: dict[int, Any] = {}
+        self._devices = 0
         self._programs: dict[Any, Any] = {}
 
     @property
@@ -110,7 +109,7 @@ class Pipeline:
         of devices and the strict rule's tree change nothing about its tokens.
 
         Args:
-            prompts: words the checkpoint's vocabulary knows, or class numbers for class-conditional models.
+            prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
             num: pictures a prompt.
             seed: 0 to 2**32 - 1.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
@@ -127,12 +126,25 @@ class Pipeline:
             "rule": rule, "k": k, "delta": delta, "lam": lam, "coupling": coupling, "path": path,
             "residual": residual, "batch": batch,
         }  # fmt: skip
-        labels = prompt_labels(self.checkpoint, prompts)
-        return self._generate(labels, [str(prompt) for prompt in prompts], num, seed, compare, knobs)
+        self._settings(knobs)
+        check_count("num", num), check_seed(seed)
+        return self.generate_from(self.encode(prompts), num=num, seed=seed, compare=compare, **knobs)
+
+    def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
+        """Prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
+
+        The text encoder, where there is one, is in memory only meanwhile.
+
+        Raises:
+            ValueError: as ``generate`` of its prompts.
+        """
+        if isinstance(prompts, str | int | np.integer):
+            prompts = [prompts]
+        return self._encoder.to_file(prompts, self._encoder.encode(prompts, self.dtype))
 
     def generate_from(
         self,
-        conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
+        conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         *,
         mask: Bool[np.ndarray, "n P"] | None = None,
         num: int = 1,
@@ -140,23 +152,26 @@ class Pipeline:
         compare: bool = False,
         **knobs: Any,
     ) -> Generation:
-        """As ``generate``, from conditioning arrays instead of prompts.
+        """As ``generate``, from encoded prompts or conditioning arrays instead of prompts.
 
         Args:
-            conditioning: label ids of a label-conditional model, or text features of a caption-conditional
-                one, left-padded, with their ``mask`` (None: no padding).
+            conditioning: what ``encode`` returned; or label ids of a label-conditional model; or text features
+                of a caption-conditional one, left-padded, with their ``mask`` (None: no padding).
             knobs: those of ``generate``.
 
         Raises:
             ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
-        conditioning = conditioning_of(self.checkpoint, conditioning, mask)
-        names = [f"conditioning {row}" for row in range(len(jax.tree.leaves(conditioning)[0]))]
-        return self._generate(conditioning, names, num, seed, compare, knobs)
+        if isinstance(conditioning, EncodedPrompts):
+            names, rows = conditioning.prompts, self._encoder.from_file(conditioning)
+        else:
+            rows = self._encoder.from_arrays(conditioning, mask)
+            names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[1]))
+        return self._generate(rows, names, num, seed, compare, knobs)
 
     def check(self, prompts: Sequence[str | int], *, num: int = 1, seed: int = 0, **knobs: Any) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        prompt_labels(self.checkpoint, prompts)
+        self._encoder.check(prompts)
         check_count("num", num)
         check_seed(seed)
         return self._settings(knobs)
@@ -167,16 +182,16 @@ class Pipeline:
             knobs,
             checkpoint.defaults,
             platform=self.platform,
-            vocab_size=checkpoint.target_config.vocab_size,
+            vocab_size=checkpoint.target_config.num_codes,
             has_drafter=self._drafter is not None,
         )
         check_codebook(settings.acceptance(), self._parameters["codebook"])
         return settings
 
-    def _generate(self, conditioning, prompts, num, seed, compare, knobs) -> Generation:
+    def _generate(self, conditioning: Conditioning, prompts, num, seed, compare, knobs) -> Generation:
         settings = self._settings(knobs)
         num, seed = check_count("num", num), check_seed(seed)
-        conditioning = jax.tree.map(lambda rows: np.repeat(rows, num, axis=0), conditioning)
+        conditioning = jax.tree.map(lambda rows: np.repeat(rows, num, axis=1), conditioning)
         prompts = tuple(prompt for prompt in prompts for _ in range(num))
         speculative = self._decode_all(conditioning, prompts, seed, settings, settings.tree)
         if not compare:
@@ -191,23 +206,27 @@ class Pipeline:
         for start in range(0, len(prompts), chunk):
             rows = np.arange(start, start + chunk)
             active = rows < len(prompts)
-            part = jax.tree.map(lambda leaf, rows=rows: leaf[np.minimum(rows, len(leaf) - 1)], conditioning)
+            part = jax.tree.map(
+                lambda leaf, rows=rows: leaf[:, np.minimum(rows, leaf.shape[1] - 1)], conditioning
+            )
             result, spent = self._decode_chunk(part, rows, active, seed, settings, tree, devices)
             timing += spent
             result = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[active], result)
+            result = result.replace(
+                tokens=result.tokens[:, self._free], round_of_token=result.round_of_token[:, self._free]
+            )
             decoded.append(result)
             if self.draws:
                 drawn, spent = self._draw(result.tokens, chunk, devices)
                 timing += spent
                 pictures.append(drawn)
         decoded = jax.tree.map(lambda *parts: np.concatenate(parts), *decoded)
-        free_tokens = int((self._target.forced < 0).sum())
         return Generation(
             prompts=prompts,
             pictures=np.concatenate(pictures) if pictures else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, free_tokens, timing),
+            statistics=summarise(decoded, timing),
         )
 
     def _decode_chunk(
@@ -226,12 +245,11 @@ class Pipeline:
             settings.sampling(), rule, codebook,
         )  # fmt: skip
         guided = settings.guidance != 1
-        key = ("decode", method, guided, jax.tree.structure(rule), len(rows), devices)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(conditioning))
+        key = ("decode", method, guided, jax.tree.structure(rule), shapes, devices)
         compiling = 0.0
         if key not in self._programs:
-            program = _decode_program(
-                self._target, self._drafter, method, guided, null_labels(self.checkpoint), _mesh(devices)
-            )
+            program = _decode_program(self._target, self._drafter, method, guided, _mesh(devices))
             compiled, compiling = compile_ahead(program, *arrays)
             # With nothing to decode: what a first execution sets up counts as compiling.
             idle = (*arrays[:5], np.zeros_like(active), *arrays[6:])
@@ -254,12 +272,12 @@ class Pipeline:
 
     def _on_devices(self, devices: int):
         """The parameters where the programs for that many devices want them; moved only when the number changes."""
-        if devices not in self._placed:
-            self._placed.clear()
+        if devices != self._devices:
             mesh = _mesh(devices)
             where = jax.local_devices()[0] if mesh is None else NamedSharding(mesh, PartitionSpec())
-            self._placed[devices] = jax.block_until_ready(jax.device_put(self._parameters, where))
-        return self._placed[devices]
+            self._parameters = jax.block_until_ready(jax.device_put(self._parameters, where))
+            self._devices = devices
+        return self._parameters
 
 
 def _parameter_dtype(dtype: Any) -> np.dtype:
@@ -285,18 +303,16 @@ def _mesh(devices: int) -> Mesh | None:
     return None if devices == 1 else Mesh(np.array(jax.local_devices()[:devices]), ("data",))
 
 
-def _decode_program(target, drafter, method, guided: bool, unconditional, mesh):
-    """The whole generation of a batch as one function of arrays, keys and guidance rows made inside."""
+def _decode_program(target, drafter, method, guided: bool, mesh):
+    """The whole generation of a batch as one function of arrays, keys made inside."""
     tree, coupling, path, residual = method
 
     def decode_tokens(
         target_params, drafter_params, conditioning, seed, rows, active, guidance, sampling, rule, codebook
     ) -> Decoded:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(rows)
-        if isinstance(conditioning, CaptionConditioning):
-            conditioning = caption_conditioning(conditioning.features, conditioning.mask, guided)
-        else:
-            conditioning = label_conditioning(conditioning, unconditional, guided)
+        if not guided:
+            conditioning = jax.tree.map(lambda leaf: leaf[:1], conditioning)
         if drafter_params is not None:
             head = target_params["params"]["head"]["kernel"]
             drafter_params = {"drafter": drafter_params, "head": head}

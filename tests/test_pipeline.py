@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import compilation, pipeline, prompting
+from lantern_jax import compilation, pipeline
 from lantern_jax.pipeline import Pipeline
+from lantern_jax.prompting import PromptEncoder
+from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -118,7 +120,7 @@ def test_no_guidance_uses_one_row():
 
 
 def test_label_arrays_in_place_of_prompts(compared):
-    labels = prompting.prompt_labels(tiny_checkpoint(), PROMPTS)
+    labels = PromptEncoder(tiny_checkpoint()).labels(PROMPTS)
     again = tiny_pipeline().generate_from(labels, seed=3)
     np.testing.assert_array_equal(again.tokens, compared.tokens)
 
@@ -217,28 +219,57 @@ def test_a_checkpoint_without_a_drafter_decodes_plainly():
 def test_class_numbers_are_prompts_of_class_conditional_models():
     config = dataclasses.replace(TARGET, num_labels=11, label_slots=1)
     classes = dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None)
-    np.testing.assert_array_equal(prompting.prompt_labels(classes, ["7", 3]), [[7], [3]])
-    np.testing.assert_array_equal(prompting.null_labels(classes), [10])
+    encoder = PromptEncoder(classes)
+    np.testing.assert_array_equal(encoder.encode(["7", 3]), [[[7], [3]], [[10], [10]]])
     for wrong in ("10", "-1", "dog", "", 10, True, 1.5):
         with pytest.raises(ValueError, match="class"):
-            prompting.prompt_labels(classes, [wrong])
+            encoder.encode([wrong])
+        with pytest.raises(ValueError, match="class"):
+            encoder.check([wrong])
 
 
-def test_caption_conditional_models_want_features():
+def test_imagenet_names_are_prompts_of_models_with_its_classes():
+    config = dataclasses.replace(TARGET, num_labels=1001, label_slots=1)
+    classes = PromptEncoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
+    np.testing.assert_array_equal(
+        classes.labels(["goldfish", "Golden Retriever", "999"]), [[1], [207], [999]]
+    )
+    for wrong in ("1000", "-1", "goldfsh", " "):
+        with pytest.raises(ValueError, match="class"):
+            classes.encode([wrong])
+
+
+def test_caption_conditional_models_take_features():
     config = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
-    captions = dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None)
-    with pytest.raises(ValueError, match="generate_from"):
-        prompting.prompt_labels(captions, ["a lake"])
-    made = prompting.conditioning_of(captions, np.ones((2, 3, 6), np.float32))
-    assert made.mask.all()
-    assert not made.unconditional.any()
-    assert prompting.null_labels(captions).shape == (0,)
+    captions = PromptEncoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
+    with pytest.raises(ValueError, match="no text encoder"):
+        captions.check(["a lake"])
+    with pytest.raises(ValueError, match="no text encoder"):
+        captions.encode(["a lake"])
+    made = captions.from_arrays(np.ones((2, 3, 6), np.float32))
+    assert made.mask.all() and made.features.shape == (2, 2, 3, 6)
+    np.testing.assert_array_equal(made.unconditional, [[False] * 2, [True] * 2])
     with pytest.raises(ValueError, match=r"\[n, 3, 6\]"):
-        prompting.conditioning_of(captions, np.ones((2, 6), np.float32))
+        captions.from_arrays(np.ones((2, 6), np.float32))
     with pytest.raises(ValueError, match="finite"):
-        prompting.conditioning_of(captions, np.full((2, 3, 6), np.nan, np.float32))
+        captions.from_arrays(np.full((2, 3, 6), np.nan, np.float32))
     with pytest.raises(ValueError, match="mask"):
-        prompting.conditioning_of(captions, np.ones((2, 3, 6), np.float32), np.ones((2, 6), bool))
+        captions.from_arrays(np.ones((2, 3, 6), np.float32), np.ones((2, 6), bool))
+
+
+def test_encoded_prompts_are_used_again(compared, tmp_path):
+    encoded = tiny_pipeline().encode(PROMPTS)
+    save_encoded(tmp_path / "prompts.npz", encoded.kind, encoded.prompts, encoded.arrays)
+    again = tiny_pipeline().generate_from(load_encoded(tmp_path / "prompts.npz"), seed=3)
+    np.testing.assert_array_equal(again.tokens, compared.tokens)
+    assert again.prompts == tuple(PROMPTS)
+    captions = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
+    other = dataclasses.replace(tiny_checkpoint(), target_config=captions, vocabulary=None)
+    with pytest.raises(ValueError, match="encoded as labels, this checkpoint takes captions"):
+        PromptEncoder(other).from_file(encoded)
+    foreign = dataclasses.replace(encoded, arrays={"labels": encoded.arrays["labels"] + 1000})
+    with pytest.raises(ValueError, match="outside"):
+        tiny_pipeline().generate_from(foreign)
 
 
 def test_defaults_come_from_the_checkpoint_then_the_library():

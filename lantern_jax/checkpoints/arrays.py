@@ -1,6 +1,10 @@
-"""A tree of arrays in a folder, through orbax: written compactly, inspected and read with one-line errors."""
+"""A tree of arrays in a folder, through orbax: written compactly, inspected and read with one-line errors.
 
-from collections.abc import Mapping
+Orbax holds two copies of what it is writing, so a large tree is written in *packs*: numbered folders, each an orbax
+checkpoint of some of the leaves.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,67 @@ from jaxtyping import PyTree
 _MARKS = ("commit_success.txt", "_CHECKPOINT_METADATA")
 
 
-def write_arrays(directory: Path, arrays: PyTree) -> None:
-    """Writes a nested dict of NumPy arrays into a new folder."""
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer:
-        writer.save(directory.absolute(), args=ocp.args.PyTreeSave(arrays))
-    for name in _MARKS:
-        (directory / name).unlink(missing_ok=True)
+# Bytes of leaves written or read at once.
+PACK_BYTES = 1 << 29
+
+
+def write_arrays(
+    directory: Path,
+    arrays: PyTree,
+    report: Callable[[int], None] = lambda _: None,
+    pack_bytes: int = PACK_BYTES,
+) -> None:
+    """Writes a nested dict of arrays into a new folder, then reads it back and compares.
+
+    Args:
+        directory: new.
+        arrays: nested dicts of NumPy or JAX arrays.
+        report: called with the number of bytes done since the last call.
+        pack_bytes: trees larger than this are written in packs of about this size.
+
+    Raises:
+        OSError: what was read back is not what was written.
+    """
+    packs = list(_packs(arrays, pack_bytes))
+    for number, pack in enumerate(packs):
+        folder = directory if len(packs) == 1 else directory / str(number)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer:
+            writer.save(folder.absolute(), args=ocp.args.PyTreeSave(pack))
+        for name in _MARKS:
+            (folder / name).unlink(missing_ok=True)
+        back = _read_pack(folder, pack, {}, None)
+        same = jax.tree.map(lambda ours, theirs: np.asarray(ours).tobytes() == theirs.tobytes(), pack, back)
+        if not all(jax.tree.leaves(same)):
+            raise OSError(f"{folder} does not hold what was written to it: the disk may be full or failing")
+        report(sum(leaf.nbytes for leaf in jax.tree.leaves(pack)))
+
+
+def _packs(arrays: PyTree, pack_bytes: int) -> Iterator[PyTree]:
+    """The tree cut into trees of at most ``pack_bytes``, or of one leaf."""
+    pack, size = {}, 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arrays)[0]:
+        if pack and size + leaf.nbytes > pack_bytes:
+            yield pack
+            pack, size = {}, 0
+        parent = pack
+        for key in path[:-1]:
+            parent = parent.setdefault(key.key, {})
+        parent[path[-1].key] = leaf
+        size += leaf.nbytes
+    yield pack
+
+
+def _pack_folders(directory: Path) -> list[Path]:
+    numbered = [path for path in directory.iterdir() if path.is_dir() and path.name.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name)) or [directory]
+
+
+def _merged(trees: list[PyTree]) -> PyTree:
+    """Nested dicts with different leaves, as one."""
+    if not all(isinstance(tree, Mapping) for tree in trees):
+        return trees[-1]
+    keys = dict.fromkeys(key for tree in trees for key in tree)
+    return {key: _merged([tree[key] for tree in trees if key in tree]) for key in keys}
 
 
 def file_sizes(directory: Path) -> dict[str, int]:
@@ -55,31 +114,49 @@ def stored_shapes(directory: Path) -> PyTree:
     Raises:
         ValueError: the folder is damaged.
     """
-    return _guarded(directory, lambda handler: handler.metadata(directory.absolute()).tree)
+    return _merged([_pack_shapes(folder) for folder in _pack_folders(directory)])
 
 
-def read_arrays(directory: Path, expected: PyTree, dtypes: Mapping[str, Any]) -> PyTree:
-    """The arrays as NumPy arrays.
+def read_arrays(
+    directory: Path, dtypes: Mapping[str, Any], sharding: jax.sharding.Sharding | None = None
+) -> PyTree:
+    """All arrays of a folder.
 
     Args:
-        expected: the tree, anything in place of the arrays.
         dtypes: dtype of the arrays under a top-level key; those of other keys are as stored.
+        sharding: where JAX arrays go, straight from the files; None for NumPy arrays.
 
     Raises:
         ValueError: the folder is damaged.
     """
-    arguments = {
-        part: jax.tree.map(lambda _, part=part: ocp.RestoreArgs(np.ndarray, dtypes.get(part)), tree)
-        for part, tree in expected.items()
+    packs = [
+        _read_pack(folder, _pack_shapes(folder), dtypes, sharding) for folder in _pack_folders(directory)
+    ]
+    return _merged(packs)
+
+
+def _pack_shapes(folder: Path) -> PyTree:
+    return _guarded(folder, lambda handler: handler.metadata(folder.absolute()).tree)
+
+
+def _read_pack(folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding) -> PyTree:
+    def arguments(dtype):
+        if sharding is None:
+            return ocp.RestoreArgs(np.ndarray, dtype)
+        return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding)
+
+    wanted = {
+        part: jax.tree.map(lambda _, part=part: arguments(dtypes.get(part)), leaves)
+        for part, leaves in tree.items()
     }
 
     def read(handler):
-        template = jax.tree.map(lambda _: 0, expected)
+        template = jax.tree.map(lambda _: 0, wanted)
         return handler.restore(
-            directory.absolute(), args=ocp.args.PyTreeRestore(item=template, restore_args=arguments)
+            folder.absolute(), args=ocp.args.PyTreeRestore(item=template, restore_args=wanted)
         )
 
-    return _guarded(directory, read)
+    return _guarded(folder, read)
 
 
 def _guarded(directory: Path, action) -> Any:

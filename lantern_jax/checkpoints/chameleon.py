@@ -21,7 +21,7 @@ from lantern_jax.checkpoints.layers import (
     join_pieces,
     layer_table,
 )
-from lantern_jax.checkpoints.strict import Entry, read_tensors, reordered_rows, transpose
+from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, reordered_rows, transpose
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning
 
 CHAMELEON_NAMES = {
@@ -44,6 +44,7 @@ def convert_chameleon(
     num_codes: int,
     layout: str = "anole",
     dtype: Any = np.float32,
+    progress: Progress | None = None,
 ) -> tuple[ChameleonConfig, dict[str, Any]]:
     """The config and ``{"params": ...}`` of a Chameleon model from its published tensors.
 
@@ -54,6 +55,7 @@ def convert_chameleon(
         num_codes: V, how many of them are codes.
         layout: "anole" or "lumina"; decides the grid too unless ``config`` has it.
         dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
 
     Raises:
         ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
@@ -68,7 +70,9 @@ def convert_chameleon(
         )
     ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
     table = chameleon_table(config, order)
-    params = read_tensors(tensors, table, what="Chameleon model", ignored=ignored, dtype=dtype)
+    params = read_tensors(
+        tensors, table, what="Chameleon model", ignored=ignored, dtype=dtype, progress=progress
+    )
     return config, {"params": join_pieces(params)}
 
 

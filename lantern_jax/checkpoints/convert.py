@@ -1,31 +1,79 @@
-"""From published files to a checkpoint directory."""
+"""From published files to a checkpoint directory.
 
+Every part is read tensor by tensor into the dtype it is stored in; the directory appears when all of it is written
+and read back.
+"""
+
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.checkpoints.chameleon import convert_chameleon
+from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
 from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
-from lantern_jax.checkpoints.store import Checkpoint, save
-from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
+from lantern_jax.checkpoints.t5 import convert_t5
+from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.families import TargetConfig
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.vq import VQModel
+from lantern_jax.text.chameleon import ChameleonVocabulary
+from lantern_jax.text.tokenizers import load_tokenizer
 
 # Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
 NEIGHBOURS = 1000
 NEIGHBOUR_SPACES = ("decoder", "raw")
-# The usual settings (LlamaGen): guidance and top-k by conditioning.
+# The settings the models are usually sampled with, by what they are conditioned on or their layout.
 _DEFAULTS = {
     "class": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
     "caption": {"guidance": 7.5, "top_k": 1000, "temperature": 1.0},
+    "anole": {"guidance": 3.0, "top_k": 2000, "temperature": 1.0},
+    "lumina": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
 }
-_CONFIG_PARTS = ("target", "drafter")
+_MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
+_CONFIG_PARTS = ("target", "drafter", "text_encoder")
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """How a conversion is carried out, whatever the model.
+
+    Attributes:
+        dtype: float16, bfloat16 or float32, of the stored target, drafter and text encoder.
+        neighbours: columns of the neighbour table, at most the number of codes less one.
+        neighbour_space: "decoder", codes as the decoder sees them (l2-normalised for LlamaGen), or "raw", the
+            stored weights (the published table).
+        overwrite: replace a checkpoint that exists.
+        progress: called with what is going on, bytes done and bytes in all.
+    """
+
+    dtype: Any = "bfloat16"
+    neighbours: int = NEIGHBOURS
+    neighbour_space: str = "decoder"
+    overwrite: bool = False
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None
+
+    def __post_init__(self):
+        if self.neighbour_space not in NEIGHBOUR_SPACES:
+            raise ValueError(
+                f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
+            )
+        if self.neighbours < 0:
+            raise ValueError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
+
+    def stage(self, name: str) -> Callable[[int, int], None]:
+        """What one reader calls with bytes done and bytes in all."""
+        return lambda done, total: self.progress(name, done, total)
 
 
 def convert_llamagen(
@@ -34,66 +82,169 @@ def convert_llamagen(
     drafter: str | Path | None = None,
     config: str | Path | None = None,
     *,
+    t5: str | Path | None = None,
+    t5_tokenizer: str | Path | None = None,
     out: str | Path,
-    dtype: Any = "bfloat16",
-    neighbours: int = NEIGHBOURS,
-    neighbour_space: str = "decoder",
-    overwrite: bool = False,
+    **options: Any,
 ) -> Path:
-    """Reads published files, converts them and writes a checkpoint directory; returns its path.
+    """Converts LlamaGen's published files into a checkpoint directory; returns its path.
 
     Args:
-        gpt, vq, drafter: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
-            draw, and has a neighbour table for relaxed rules. A ``config.json`` beside the drafter is read.
+        gpt, vq, drafter, t5: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
+            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. A
+            ``config.json`` beside the drafter or the text encoder is read.
         config: a JSON file with what shapes do not tell: settings of the GPT (``{"num_heads": 20, "grid": 32}``),
-            or ``{"target": {...}, "drafter": {...}}``.
-        dtype: of the stored target and drafter.
-        neighbours: columns of the neighbour table, at most the number of codes less one.
-        neighbour_space: "decoder", codes as the decoder sees them (l2-normalised), or "raw", the stored weights
-            (the published table).
+            or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``.
+        t5_tokenizer: T5's ``spiece.model`` or ``tokenizer.json``.
+        out: the new directory.
+        options: fields of ``Conversion``.
 
     Raises:
         ValueError: anything wrong with the files or settings, one line, before anything is written.
     """
-    out = Path(out)
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out} exists: name a new folder or allow overwriting")
-    if neighbour_space not in NEIGHBOUR_SPACES:
-        raise ValueError(
-            f"unknown neighbour space {neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
-        )
-    if neighbours < 0:
-        raise ValueError(f"{neighbours} neighbours are not valid: give a number >= 0")
+    conversion = Conversion(**options)
+    check_new(out, conversion.overwrite)
     settings = _read_settings(config)
-    beside = None if drafter is None else Path(drafter).with_name("config.json")
-    if beside is not None and beside.is_file() and "drafter" not in settings:
-        settings["drafter"] = _read_json(beside)
-
-    target_config, target_params = convert_gpt(open_tensors(gpt), settings.get("target"), jnp.dtype(dtype))
-    parts: dict[str, Any] = {}
-    if drafter is not None:
-        parts["drafter_config"], parts["drafter_params"] = convert_drafter(
-            open_tensors(drafter), settings.get("drafter"), target=target_config, dtype=jnp.dtype(dtype)
-        )
-    if vq is not None:
-        vq_config, vq_params = convert_vq(open_tensors(vq))
-        parts["tokenizer_config"], parts["tokenizer_params"] = vq_config, {"params": vq_params}
-        parts["codebook"] = make_codebook(vq_config, parts["tokenizer_params"], neighbours, neighbour_space)
-    conditioning = "class" if target_config.num_labels else "caption"
-    sources = {"gpt": gpt, "vq": vq, "drafter": drafter}
+    files = _opened({"the GPT": gpt, "the tokenizer": vq, "the drafter": drafter, "the text encoder": t5})
+    target, params = convert_gpt(
+        files["the GPT"], settings.get("target"), jnp.dtype(conversion.dtype),
+        progress=conversion.stage("reading the GPT"),
+    )  # fmt: skip
+    conditioning = "class" if target.num_labels else "caption"
+    if t5 is not None and not target.caption_dim:
+        raise ValueError(f"{gpt} is class-conditional: it takes no text encoder; leave --t5 out")
+    parts = {
+        **_tokenizer_parts(files["the tokenizer"], convert_vq, conversion),
+        **_drafter_parts(drafter, files["the drafter"], settings.get("drafter"), target, None, conversion),
+        **_text_parts(t5, files["the text encoder"], t5_tokenizer, settings.get("text_encoder"), conversion),
+    }
     checkpoint = Checkpoint(
         model=f"LlamaGen, {conditioning}-conditional",
-        target_config=target_config,
-        target_params=target_params,
-        defaults=_DEFAULTS[conditioning]
-        | {"top_k": min(_DEFAULTS[conditioning]["top_k"], target_config.vocab_size)},
-        metadata={
-            "converted_from": {part: Path(file).name for part, file in sources.items() if file is not None},
-            "neighbour_space": neighbour_space,
-        },
+        target_config=target,
+        target_params=params,
+        defaults=_defaults(conditioning, target),
+        metadata=_metadata(conversion, gpt=gpt, vq=vq, drafter=drafter, t5=t5, t5_tokenizer=t5_tokenizer),
         **parts,
     )
-    return save(out, checkpoint, overwrite=overwrite)
+    return _write(out, checkpoint, conversion)
+
+
+def convert_chameleon_files(
+    model: str | Path,
+    vqgan: str | Path | None = None,
+    drafter: str | Path | None = None,
+    config: str | Path | None = None,
+    *,
+    text_tokenizer: str | Path,
+    layout: str,
+    out: str | Path,
+    **options: Any,
+) -> Path:
+    """Converts the published files of Anole or Lumina-mGPT into a checkpoint directory; returns its path.
+
+    Args:
+        model: the folder with the Hugging Face shards, or its index. Its ``config.json`` is read.
+        vqgan: Chameleon's ``vqgan.ckpt``. With it the checkpoint can draw, and has a neighbour table.
+        drafter: a tensor file or its folder; a ``config.json`` beside it is read.
+        config: as for ``convert_llamagen``.
+        text_tokenizer: Chameleon's ``text_tokenizer.json``, which also tells the codebook's token ids.
+        layout: "anole" or "lumina".
+        out: the new directory.
+        options: fields of ``Conversion``.
+
+    Raises:
+        ValueError: anything wrong with the files or settings, one line, before anything is written.
+    """
+    conversion = Conversion(**options)
+    check_new(out, conversion.overwrite)
+    settings = _read_settings(config)
+    files = _opened({"the model": model, "the tokenizer": vqgan, "the drafter": drafter})
+    embedding = files["the model"].get("model.embed_tokens.weight")
+    load_tokenizer(text_tokenizer)
+    vocabulary = ChameleonVocabulary.from_file(
+        text_tokenizer, *(() if embedding is None else embedding.shape[:1])
+    )
+    target, params = convert_chameleon(
+        files["the model"], _beside(model, settings.get("target")), order=vocabulary.order,
+        num_codes=vocabulary.num_codes, layout=layout, dtype=jnp.dtype(conversion.dtype),
+        progress=conversion.stage("reading the model"),
+    )  # fmt: skip
+    parts = {
+        **_tokenizer_parts(files["the tokenizer"], convert_vqgan, conversion),
+        **_drafter_parts(
+            drafter, files["the drafter"], settings.get("drafter"), target, vocabulary.order, conversion
+        ),
+    }
+    checkpoint = Checkpoint(
+        model=_MODELS[layout],
+        target_config=target,
+        target_params=params,
+        text_tokenizer=Path(text_tokenizer),
+        defaults=_defaults(layout, target),
+        metadata=_metadata(
+            conversion, model=model, vqgan=vqgan, drafter=drafter, text_tokenizer=text_tokenizer
+        ),
+        **parts,
+    )
+    return _write(out, checkpoint, conversion)
+
+
+def add_drafter(
+    checkpoint: str | Path,
+    drafter: str | Path,
+    config: str | Path | None = None,
+    *,
+    out: str | Path,
+    **options: Any,
+) -> Path:
+    """Writes a checkpoint directory again with another drafter; returns its path.
+
+    Args:
+        checkpoint: the directory of the target.
+        drafter, config, out, options: as for ``convert_llamagen``.
+
+    Raises:
+        ValueError: as ``convert_llamagen``; the drafter was made for another target.
+    """
+    conversion = Conversion(**options)
+    check_new(out, conversion.overwrite)
+    files = _opened({"the drafter": drafter})
+    old = load(checkpoint, None)
+    order = None
+    if isinstance(old.target_config, ChameleonConfig):
+        order = ChameleonVocabulary.from_file(old.text_tokenizer, old.target_config.vocab_size).order
+    settings = _read_settings(config, "drafter").get("drafter")
+    parts = _drafter_parts(drafter, files["the drafter"], settings, old.target_config, order, conversion)
+    return _write(out, _changed(old, parts, drafter=drafter), conversion)
+
+
+def add_text_encoder(
+    checkpoint: str | Path,
+    t5: str | Path,
+    t5_tokenizer: str | Path,
+    config: str | Path | None = None,
+    *,
+    out: str | Path,
+    **options: Any,
+) -> Path:
+    """Writes the checkpoint directory of a caption-conditional target again with a T5 encoder; returns its path.
+
+    Args:
+        checkpoint: the directory of the target.
+        t5, t5_tokenizer, config, out, options: as for ``convert_llamagen``.
+
+    Raises:
+        ValueError: as ``convert_llamagen``.
+    """
+    conversion = Conversion(**options)
+    check_new(out, conversion.overwrite)
+    files = _opened({"the text encoder": t5})
+    old = load(checkpoint, None)
+    if not getattr(old.target_config, "caption_dim", 0):
+        raise ValueError(f"{checkpoint} is not caption-conditional: it takes no text encoder")
+    settings = _read_settings(config, "text_encoder").get("text_encoder")
+    parts = _text_parts(t5, files["the text encoder"], t5_tokenizer, settings, conversion)
+    return _write(out, _changed(old, parts, t5=t5, t5_tokenizer=t5_tokenizer), conversion)
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:
@@ -110,13 +261,95 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
     return Codebook(neighbours=np.asarray(table), codes=np.asarray(codes))
 
 
-def _read_settings(config: str | Path | None) -> dict[str, Mapping[str, Any]]:
-    """{"target": ..., "drafter": ...} of a config file, which may hold the target's settings alone."""
+def _opened(files: Mapping[str, str | Path | None]) -> dict[str, dict[str, StoredTensor] | None]:
+    """All files, opened before the first tensor is read: a wrong name is told at once."""
+    return {part: None if path is None else open_tensors(path) for part, path in files.items()}
+
+
+def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]:
+    if tensors is None:
+        return {}
+    config, params = convert(tensors, progress=conversion.stage("reading the tokenizer"))
+    params = {"params": params}
+    codebook = make_codebook(config, params, conversion.neighbours, conversion.neighbour_space)
+    return {"tokenizer_config": config, "tokenizer_params": params, "codebook": codebook}
+
+
+def _drafter_parts(
+    path, tensors, settings, target: TargetConfig, order, conversion: Conversion
+) -> dict[str, Any]:
+    if tensors is None:
+        return {}
+    config, params = convert_drafter(
+        tensors, _beside(path, settings), target=target, order=order, dtype=jnp.dtype(conversion.dtype),
+        progress=conversion.stage("reading the drafter"),
+    )  # fmt: skip
+    return {"drafter_config": config, "drafter_params": params}
+
+
+def _text_parts(path, tensors, tokenizer, settings, conversion: Conversion) -> dict[str, Any]:
+    if (tensors is None) != (tokenizer is None):
+        raise ValueError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
+    if tensors is None:
+        return {}
+    load_tokenizer(tokenizer)
+    config, params = convert_t5(
+        tensors, _beside(path, settings), jnp.dtype(conversion.dtype),
+        progress=conversion.stage("reading the text encoder"),
+    )  # fmt: skip
+    return {
+        "text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": Path(tokenizer),
+    }  # fmt: skip
+
+
+def _defaults(kind: str, target: TargetConfig) -> dict[str, Any]:
+    return _DEFAULTS[kind] | {"top_k": min(_DEFAULTS[kind]["top_k"], target.num_codes)}
+
+
+def _metadata(conversion: Conversion, **sources: str | Path | None) -> dict[str, Any]:
+    return {
+        "converted_from": {part: Path(file).name for part, file in sources.items() if file is not None},
+        "neighbour_space": conversion.neighbour_space,
+    }
+
+
+def _changed(checkpoint: Checkpoint, parts: Mapping[str, Any], **sources: str | Path) -> Checkpoint:
+    files = checkpoint.metadata.get("converted_from", {}) | {
+        part: Path(file).name for part, file in sources.items()
+    }
+    metadata = checkpoint.metadata | {"converted_from": files}
+    return dataclasses.replace(checkpoint, metadata=metadata, **parts)
+
+
+def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> Path:
+    params = (checkpoint.target_params, checkpoint.drafter_params, checkpoint.tokenizer_params)
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves((*params, checkpoint.text_encoder_params)))
+    done = 0
+
+    def report(written: int) -> None:
+        nonlocal done
+        done = min(done + written, total)
+        conversion.progress("writing and reading back", done, total)
+
+    return save(out, checkpoint, overwrite=conversion.overwrite, report=report)
+
+
+def _beside(path: str | Path, settings: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Settings, or those of the ``config.json`` in the folder, or beside the file, of tensors."""
+    path = Path(path)
+    beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
+    if settings is None and beside.is_file():
+        return _read_json(beside)
+    return settings
+
+
+def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str, Mapping[str, Any]]:
+    """{part: settings} of a config file, which may hold those of one part alone."""
     if config is None:
         return {}
     settings = _read_json(Path(config))
     if not set(settings) & set(_CONFIG_PARTS):
-        return {"target": settings}
+        return {alone: settings}
     unknown = sorted(set(settings) - set(_CONFIG_PARTS))
     if unknown:
         raise ValueError(

@@ -17,7 +17,7 @@ from lantern_jax.checkpoints.layers import (
     join_pieces,
     layer_table,
 )
-from lantern_jax.checkpoints.strict import Entry, read_tensors, reordered_rows, transpose
+from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, reordered_rows, transpose
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.llamagen import LlamaGenConfig
@@ -32,6 +32,7 @@ def convert_drafter(
     target: LlamaGenConfig | ChameleonConfig | None = None,
     order: Int[np.ndarray, " vocab"] | None = None,
     dtype: Any = np.float32,
+    progress: Progress | None = None,
 ) -> tuple[DrafterConfig, dict[str, Any]]:
     """The config and ``{"params": ...}`` of a released drafter from its tensors.
 
@@ -41,6 +42,7 @@ def convert_drafter(
         target: the model it drafts for: what they share and (unless ``config`` has it) the number of heads.
         order: published id of every row of our table, where they differ (``ChameleonVocabulary.order``).
         dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
 
     Raises:
         ValueError: as ``convert_gpt``; also a drafter of another width or vocabulary than the target's.
@@ -55,8 +57,9 @@ def convert_drafter(
                     f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
                 )
     params = read_tensors(
-        tensors, drafter_table(config, order), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype
-    )
+        tensors, drafter_table(config, order), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
     return config, {"params": join_pieces(params)}
 
 

@@ -20,7 +20,7 @@ from lantern_jax.checkpoints.layers import (
     join_pieces,
     layer_table,
 )
-from lantern_jax.checkpoints.strict import Entry, read_tensors, transpose
+from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, transpose
 from lantern_jax.models.llamagen import SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 
 ORIGINAL_NAMES = {
@@ -55,6 +55,8 @@ def convert_gpt(
     tensors: Mapping[str, np.ndarray],
     config: LlamaGenConfig | Mapping[str, Any] | None = None,
     dtype: Any = np.float32,
+    *,
+    progress: Progress | None = None,
 ) -> tuple[LlamaGenConfig, dict[str, Any]]:
     """The config and ``{"params": ...}`` of a LlamaGen GPT from its published tensors, either layout.
 
@@ -63,6 +65,7 @@ def convert_gpt(
         config: what shapes do not tell: the number of heads (found from the shapes for published sizes) and the
             grid (16 unless given), as a mapping of ``LlamaGenConfig`` fields; or the whole config.
         dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
 
     Raises:
         ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
@@ -72,8 +75,9 @@ def convert_gpt(
     if not isinstance(config, LlamaGenConfig):
         config = gpt_config_from_shapes(tensors, config)
     params = read_tensors(
-        tensors, gpt_table(config, names), what="LlamaGen GPT", ignored=buffers(tensors), dtype=dtype
-    )
+        tensors, gpt_table(config, names), what="LlamaGen GPT", ignored=buffers(tensors), dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
     return config, {"params": join_pieces(params)}
 
 

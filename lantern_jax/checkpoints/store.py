@@ -1,17 +1,18 @@
 """The library's own checkpoints: a directory with ``config.json`` and the arrays, written by orbax.
 
-    config.json   sizes, vocabulary, sampling defaults, metadata, sizes of the files of arrays/
-    arrays/       {"target", "tokenizer", "drafter", "neighbours", "codes"}: each optional but the target
+    config.json     sizes, vocabulary, sampling defaults, metadata, sizes of the files in the folders
+    arrays/         {"target", "tokenizer", "drafter", "neighbours", "codes"}: each optional but the target
+    text_encoder/   {"text_encoder"}: read only when a caption must be encoded
+    text/           the file of the text tokenizer
 
 Axes: V codes, K neighbours, C channels of a code.
 """
 
 import dataclasses
 import json
-import math
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,60 +23,32 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
-from lantern_jax.checkpoints.drafter import drafter_shapes
-from lantern_jax.checkpoints.llamagen import gpt_shapes
-from lantern_jax.checkpoints.llamagen_vq import vq_shapes
-from lantern_jax.checkpoints.strict import describe_mismatch
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describe, describe_shapes
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.families import FAMILIES, TargetConfig, family_name
 from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
+
+__all__ = [
+    "Checkpoint",
+    "check",
+    "check_new",
+    "demo_directory",
+    "describe",
+    "load",
+    "load_text_encoder",
+    "save",
+]
 
 FORMAT = "lantern_jax checkpoint"
 VERSION = 1
 DTYPES = ("float16", "bfloat16", "float32")
-# Part of a checkpoint -> the class of its config and the function that gives its parameters' shapes.
-_PARTS = {
-    "target": (LlamaGenConfig, gpt_shapes),
-    "tokenizer": (VQConfig, vq_shapes),
-    "drafter": (DrafterConfig, drafter_shapes),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """Everything that generation needs.
-
-    Attributes:
-        model: the model's name, for people.
-        target_config, target_params: the GPT; parameters are NumPy or JAX arrays, ``{"params": ...}``.
-        tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens, no pictures.
-        drafter_config, drafter_params: ``DrafterModel``'s parameters, or None. Its head is the target's.
-        codebook: nearest neighbours and codes as the decoder sees them, for relaxed rules; or None.
-        vocabulary: the words of prompts, or None for class- and caption-conditional models.
-        defaults: sampling settings this model is best used with, by knob name.
-        metadata: anything JSON can hold: source, recipe, metrics.
-    """
-
-    model: str
-    target_config: LlamaGenConfig
-    target_params: PyTree
-    tokenizer_config: VQConfig | None = None
-    tokenizer_params: PyTree | None = None
-    drafter_config: DrafterConfig | None = None
-    drafter_params: PyTree | None = None
-    codebook: Codebook | None = None
-    vocabulary: Vocabulary | None = None
-    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
-    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def decoding_drafter_params(self) -> PyTree | None:
-        """What the drafter record takes: the drafter's parameters and the target's own head."""
-        if self.drafter_params is None:
-            return None
-        return {"drafter": self.drafter_params, "head": self.target_params["params"]["head"]["kernel"]}
+# Folder -> the entry of config.json that lists its files.
+_FOLDERS = {"arrays": "files", "text_encoder": "text_encoder_files", "text": "text_files"}
+# A checkpoint without this entry is LlamaGen's.
+_DEFAULT_FAMILY = "llamagen"
 
 
 def demo_directory() -> Path:
@@ -83,36 +56,59 @@ def demo_directory() -> Path:
     return Path(str(resources.files("lantern_jax") / "assets" / "demo"))
 
 
-def save(
-    directory: str | Path, checkpoint: Checkpoint, *, overwrite: bool = False, dtype: Any = None
-) -> Path:
-    """Writes a checkpoint; a crash leaves nothing under the final name.
-
-    Args:
-        directory: new, unless ``overwrite``.
-        dtype: float16, bfloat16 or float32, of all stored parameters; None keeps each as it is. Codes stay
-            float32.
-
-    Raises:
-        ValueError: the directory exists, parameters do not fit their configs, parts of the checkpoint do not
-            fit each other, or values that ``dtype`` cannot hold.
-    """
+def check_new(directory: str | Path, overwrite: bool) -> Path:
+    """The path of a checkpoint that may be written: new, or with ``overwrite`` an old checkpoint; else ValueError."""
     directory = Path(directory)
     if directory.exists() and not overwrite:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
+    return directory
+
+
+def save(
+    directory: str | Path,
+    checkpoint: Checkpoint,
+    *,
+    overwrite: bool = False,
+    dtype: Any = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> Path:
+    """Writes a checkpoint, reads back what it wrote and compares; a crash leaves nothing under the final name.
+
+    Args:
+        directory: new, unless ``overwrite``.
+        dtype: float16, bfloat16 or float32, of all stored parameters; None keeps each as it is. Codes stay
+            float32.
+        report: called with the number of bytes written since the last call.
+
+    Raises:
+        ValueError: the directory exists, parameters do not fit their configs, parts of the checkpoint do not
+            fit each other, or values that ``dtype`` cannot hold.
+        OSError: the disk does not hold what was written.
+    """
+    directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
         raise ValueError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
+    if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
+        checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
     try:
         temporary.chmod(0o755)
-        write_arrays(temporary / "arrays", _stored_arrays(checkpoint, dtype))
-        config = _config_json(checkpoint) | {"files": file_sizes(temporary / "arrays")}
-        (temporary / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        arrays = _stored_arrays(checkpoint, dtype)
+        text_encoder = {part: arrays.pop(part) for part in ("text_encoder",) if part in arrays}
+        write_arrays(temporary / "arrays", arrays, report)
+        if text_encoder:
+            write_arrays(temporary / "text_encoder", text_encoder, report)
+        if checkpoint.text_tokenizer is not None:
+            (temporary / "text").mkdir()
+            shutil.copyfile(checkpoint.text_tokenizer, temporary / "text" / checkpoint.text_tokenizer.name)
+        folders = {entry: temporary / folder for folder, entry in _FOLDERS.items()}
+        sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
+        (temporary / "config.json").write_text(json.dumps(_config_json(checkpoint) | sizes, indent=1) + "\n")
         if directory.exists():
             old = temporary.with_name(temporary.name + ".old")
             directory.rename(old)
@@ -126,11 +122,14 @@ def save(
     return directory
 
 
-def load(directory: str | Path, dtype: Any = jnp.float32) -> Checkpoint:
-    """Reads a checkpoint; arrays come out as NumPy arrays on the host.
+def load(
+    directory: str | Path, dtype: Any = jnp.float32, sharding: jax.sharding.Sharding | None = None
+) -> Checkpoint:
+    """Reads a checkpoint, without the parameters of its text encoder.
 
     Args:
-        dtype: of the target's and drafter's parameters. The tokenizer's are float32.
+        dtype: of the target's and drafter's parameters; None keeps what is stored. The tokenizer's are float32.
+        sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
 
     Raises:
         ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
@@ -138,21 +137,24 @@ def load(directory: str | Path, dtype: Any = jnp.float32) -> Checkpoint:
     """
     directory = Path(directory)
     config = _read_config(directory)
-    check_files(directory / "arrays", config.get("files"))
-    configs = {part: _part_config(directory, config, part) for part in _PARTS}
-    expected = {
-        part: _PARTS[part][1](part_config) for part, part_config in configs.items() if part_config is not None
-    }
+    for folder, entry in _FOLDERS.items():
+        if folder == "arrays" or entry in config:
+            check_files(directory / folder, config.get(entry))
+    configs = {part: _part_config(directory, config, part) for part in PARTS}
+    if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
+        raise ValueError(f"{directory / 'config.json'} is damaged: fetch or convert the checkpoint again")
+    expected = _shapes(configs, ("target", "tokenizer", "drafter"))
     expected |= _codebook_shapes(directory, config, configs["target"])
-    mismatch = describe_shapes(stored_shapes(directory / "arrays"), expected)
-    if mismatch:
-        raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
+    _check_shapes(directory, "arrays", expected)
     dtypes = {"target": dtype, "drafter": dtype, "tokenizer": jnp.float32, "codes": jnp.float32}
-    arrays = read_arrays(directory / "arrays", expected, dtypes)
+    if "neighbours" in expected and sharding is not None:
+        dtypes["neighbours"] = jnp.int32
+    arrays = read_arrays(directory / "arrays", dtypes, sharding)
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"].astype(np.int32), codes=arrays["codes"])
     vocabulary = config.get("vocabulary")
+    text = [directory / "text" / name for name in config.get("text_files", ())]
     return Checkpoint(
         model=config["model"],
         target_config=configs["target"],
@@ -161,94 +163,50 @@ def load(directory: str | Path, dtype: Any = jnp.float32) -> Checkpoint:
         tokenizer_params=arrays.get("tokenizer"),
         drafter_config=configs["drafter"],
         drafter_params=arrays.get("drafter"),
+        text_encoder_config=configs["text_encoder"],
+        text_tokenizer=text[0] if text else None,
         codebook=codebook,
         vocabulary=None if vocabulary is None else Vocabulary.from_json(vocabulary),
         defaults=config.get("defaults", {}),
         metadata=config.get("metadata", {}),
+        directory=directory,
     )
 
 
-def check(checkpoint: Checkpoint) -> None:
-    """Raises ValueError where parameters do not fit their configs or parts do not fit each other."""
-    for part, (_, shapes_of) in _PARTS.items():
-        config = getattr(checkpoint, f"{part}_config")
-        params = getattr(checkpoint, f"{part}_params")
-        if (config is None) != (params is None):
-            raise ValueError(
-                f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
-            )
-        if config is not None:
-            mismatch = describe_shapes({part: params}, {part: shapes_of(config)})
-            if mismatch:
-                raise ValueError(f"the {part}'s parameters do not fit its config: {mismatch}")
-    target, drafter, tokenizer = (
-        getattr(checkpoint, f"{part}_config") for part in ("target", "drafter", "tokenizer")
-    )
-    pairs = []
-    if drafter is not None:
-        names = ("dim", "vocab_size", "grid", "prefix_length")
-        pairs += [(f"drafter's {name}", getattr(drafter, name), getattr(target, name)) for name in names]
-    if tokenizer is not None:
-        pairs.append(("tokenizer's codebook_size", tokenizer.codebook_size, target.vocab_size))
-    if checkpoint.codebook is not None:
-        pairs.append(("neighbour table's rows", checkpoint.codebook.neighbours.shape[0], target.vocab_size))
-        pairs.append(("number of codes", checkpoint.codebook.codes.shape[0], target.vocab_size))
-    if checkpoint.vocabulary is not None:
-        pairs.append(("vocabulary's labels", checkpoint.vocabulary.num_labels, target.num_labels))
-        pairs.append(("vocabulary's attributes", checkpoint.vocabulary.num_attributes, target.label_slots))
-    wrong = [f"the {name} {given}, the target's {wanted}" for name, given, wanted in pairs if given != wanted]
-    if wrong:
-        raise ValueError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")
+def load_text_encoder(
+    checkpoint: Checkpoint, dtype: Any = jnp.float32, sharding: jax.sharding.Sharding | None = None
+) -> PyTree:
+    """The parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
+
+    Args:
+        dtype, sharding: as in ``load``.
+
+    Raises:
+        ValueError: the checkpoint has no text encoder, or its folder is damaged.
+    """
+    if checkpoint.text_encoder_params is not None:
+        return checkpoint.text_encoder_params
+    if checkpoint.text_encoder_config is None or checkpoint.directory is None:
+        raise ValueError("this checkpoint has no text encoder: convert it with --t5, or give encoded prompts")
+    expected = _shapes({"text_encoder": checkpoint.text_encoder_config}, ("text_encoder",))
+    _check_shapes(checkpoint.directory, "text_encoder", expected)
+    dtypes = {"text_encoder": dtype}
+    return read_arrays(checkpoint.directory / "text_encoder", dtypes, sharding)["text_encoder"]
 
 
-def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a checkpoint holds, for people and JSON: sizes, parameter counts, defaults, metadata."""
-    parts = {}
-    for part in _PARTS:
-        config = getattr(checkpoint, f"{part}_config")
-        if config is not None:
-            leaves = jax.tree.leaves(getattr(checkpoint, f"{part}_params"))
-            parts[part] = {
-                "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
-                "dtype": leaves[0].dtype.name,
-                **dataclasses.asdict(config),
-            }
-    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
-    return {
-        "model": checkpoint.model,
-        "tokens": checkpoint.target_config.num_tokens,
-        "picture_size": _picture_size(checkpoint),
-        **parts,
-        "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
-        "vocabulary": None
-        if vocabulary is None
-        else {name: list(values) for name, values in vocabulary.attributes.items()},
-        "defaults": checkpoint.defaults,
-        "metadata": checkpoint.metadata,
-    }
+def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyTree]:
+    return {part: PARTS[part](configs[part]) for part in parts if configs[part] is not None}
 
 
-def describe_shapes(found: PyTree, expected: PyTree) -> str:
-    """One line listing missing, unexpected and misshapen arrays of a tree; empty where all is right."""
-    return describe_mismatch(_flat_shapes(found), _flat_shapes(expected))
-
-
-def _flat_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {
-        ".".join(str(key.key) for key in path if str(key.key) != "params"): tuple(leaf.shape)
-        for path, leaf in flat
-    }
-
-
-def _picture_size(checkpoint: Checkpoint) -> int | None:
-    tokenizer = checkpoint.tokenizer_config
-    return None if tokenizer is None else checkpoint.target_config.grid * tokenizer.downsampling
+def _check_shapes(directory: Path, folder: str, expected: PyTree) -> None:
+    mismatch = describe_shapes(stored_shapes(directory / folder), expected)
+    if mismatch:
+        raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
     arrays = {}
-    for part in _PARTS:
+    for part in PARTS:
         params = getattr(checkpoint, f"{part}_params")
         if params is not None:
             arrays[part] = jax.tree_util.tree_map_with_path(
@@ -275,12 +233,13 @@ def _narrow(name: str, leaf: Any, dtype: Any) -> np.ndarray:
 
 
 def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    configs = {part: getattr(checkpoint, f"{part}_config") for part in _PARTS}
+    configs = {part: getattr(checkpoint, f"{part}_config") for part in PARTS}
     codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
     return {
         "format": FORMAT,
         "version": VERSION,
         "model": checkpoint.model,
+        "family": family_name(checkpoint.target_config),
         **{part: None if config is None else dataclasses.asdict(config) for part, config in configs.items()},
         "codebook": None
         if codebook is None
@@ -318,15 +277,22 @@ def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
     values = config.get(part)
     if values is None:
         return None
+    kinds = {"tokenizer": VQConfig, "drafter": DrafterConfig, "text_encoder": T5Config}
+    family = config.get("family", _DEFAULT_FAMILY)
+    if family not in FAMILIES:
+        raise ValueError(
+            f"{directory / 'config.json'}: unknown family {family!r}, expected one of {', '.join(FAMILIES)}: "
+            "upgrade lantern-jax or convert the checkpoint again"
+        )
     try:
-        return _PARTS[part][0](**values)
-    except TypeError as error:
+        return (FAMILIES[family].config if part == "target" else kinds[part])(**values)
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"
         ) from error
 
 
-def _codebook_shapes(directory: Path, config: Mapping[str, Any], target: LlamaGenConfig) -> dict[str, Any]:
+def _codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
     sizes = config.get("codebook")
     if sizes is None:
         return {}
@@ -335,5 +301,5 @@ def _codebook_shapes(directory: Path, config: Mapping[str, Any], target: LlamaGe
     except (TypeError, KeyError) as error:
         raise ValueError(f"{directory / 'config.json'}: codebook lacks {error}; convert it again") from error
     return {
-        name: jax.ShapeDtypeStruct((target.vocab_size, width), jnp.float32) for name, width in widths.items()
+        name: jax.ShapeDtypeStruct((target.num_codes, width), jnp.float32) for name, width in widths.items()
     }

@@ -5,6 +5,7 @@ arrays, or `tensor_files.StoredTensor`s that are read one by one.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -59,7 +60,7 @@ def describe_mismatch(
     return "; ".join(f"{len(names)} {word}: {', '.join(names)}" for word, names in groups if names)
 
 
-# Called after each tensor with the published bytes read so far and in all.
+# Called after each tensor with the bytes that the values read so far, and all of them, take in the wanted dtype.
 Progress = Callable[[int, int], None]
 
 
@@ -77,7 +78,7 @@ def read_tensors(
     Beside the result, memory holds one tensor at a time: the published one and its copies until it has its form.
 
     Args:
-        tensors: {name: NumPy array, or anything with `.shape`, `.nbytes` and the array interface}.
+        tensors: {name: NumPy array, or anything with `.shape` and the array interface}.
         what: names the checkpoint in errors.
         ignored: names that may be present and are not read.
         progress: told how much has been read.
@@ -92,13 +93,14 @@ def read_tensors(
             f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"
         )
     params: dict[str, Any] = {}
-    done, total = 0, sum(tensors[name].nbytes for name in table)
+    sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
+    done, total = 0, sum(sizes.values())
     for name, entry in table.items():
         parent = params
         for part in entry.path[:-1]:
             parent = parent.setdefault(part, {})
         parent[entry.path[-1]] = np.asarray(entry.transform(np.asarray(tensors[name])), dtype)
-        done += tensors[name].nbytes
+        done += sizes[name]
         if progress is not None:
             progress(done, total)
     return params

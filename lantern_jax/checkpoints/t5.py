@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from lantern_jax.checkpoints.layers import config_from, count_layers, deciding_shapes
-from lantern_jax.checkpoints.strict import Entry, read_tensors, transpose
+from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, transpose
 from lantern_jax.models.t5 import T5Config, T5Encoder
 
 # The embedding table goes by either name, and often by both.
@@ -44,6 +44,8 @@ def convert_t5(
     tensors: Mapping[str, np.ndarray],
     config: T5Config | Mapping[str, Any] | None = None,
     dtype: Any = np.float32,
+    *,
+    progress: Progress | None = None,
 ) -> tuple[T5Config, dict[str, Any]]:
     """The config and ``{"params": ...}`` of a T5 encoder from its published tensors.
 
@@ -52,6 +54,7 @@ def convert_t5(
         config: the model's ``config.json`` or a mapping of ``T5Config`` fields, for what shapes do not tell
             (``max_distance`` and ``norm_eps``); or the whole config.
         dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
 
     Raises:
         ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
@@ -61,7 +64,8 @@ def convert_t5(
         config = t5_config_from_shapes(tensors, config)
     table = t5_table(config, tokens=_tokens_name(tensors))
     ignored = [name for name in tensors if name in TOKENS or name.startswith(DECODER)]
-    return config, {"params": read_tensors(tensors, table, what="T5 encoder", ignored=ignored, dtype=dtype)}
+    params = read_tensors(tensors, table, what="T5 encoder", ignored=ignored, dtype=dtype, progress=progress)
+    return config, {"params": params}
 
 
 def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> T5Config:

@@ -1,0 +1,156 @@
+"""What a checkpoint holds, and whether its parts fit each other."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from lantern_jax.checkpoints.drafter import drafter_shapes
+from lantern_jax.checkpoints.llamagen_vq import vq_shapes
+from lantern_jax.checkpoints.strict import describe_mismatch
+from lantern_jax.checkpoints.t5 import t5_shapes
+from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.t5 import T5Config
+from lantern_jax.models.vq import VQConfig
+
+# Part of a checkpoint -> the function that gives its parameters' shapes by its config.
+PARTS: dict[str, Callable[[Any], PyTree]] = {
+    "target": lambda config: family_of(config).shapes(config),
+    "tokenizer": vq_shapes,
+    "drafter": drafter_shapes,
+    "text_encoder": t5_shapes,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Everything that generation needs.
+
+    Attributes:
+        model: the model's name, for people.
+        target_config, target_params: the model of a family; parameters are NumPy or JAX arrays, ``{"params": ...}``.
+        tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens, no pictures.
+        drafter_config, drafter_params: ``DrafterModel``'s parameters, or None. Its head is the target's.
+        text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has the
+            config only: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
+        text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.
+        codebook: nearest neighbours and codes as the decoder sees them, for relaxed rules; or None.
+        vocabulary: the words of the demo's prompts, or None.
+        defaults: sampling settings this model is best used with, by knob name.
+        metadata: anything JSON can hold: source, recipe, metrics.
+        directory: the folder it was read from, or None.
+    """
+
+    model: str
+    target_config: TargetConfig
+    target_params: PyTree
+    tokenizer_config: VQConfig | None = None
+    tokenizer_params: PyTree | None = None
+    drafter_config: DrafterConfig | None = None
+    drafter_params: PyTree | None = None
+    text_encoder_config: T5Config | None = None
+    text_encoder_params: PyTree | None = None
+    text_tokenizer: Path | None = None
+    codebook: Codebook | None = None
+    vocabulary: Vocabulary | None = None
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    directory: Path | None = None
+
+    @property
+    def decoding_drafter_params(self) -> PyTree | None:
+        """What the drafter record takes: the drafter's parameters and the target's own head."""
+        if self.drafter_params is None:
+            return None
+        return {"drafter": self.drafter_params, "head": self.target_params["params"]["head"]["kernel"]}
+
+
+def check(checkpoint: Checkpoint) -> None:
+    """Raises ValueError where parameters do not fit their configs or parts do not fit each other."""
+    for part, shapes_of in PARTS.items():
+        config = getattr(checkpoint, f"{part}_config")
+        params = getattr(checkpoint, f"{part}_params")
+        if part == "text_encoder" and params is None and checkpoint.directory is not None:
+            continue
+        if (config is None) != (params is None):
+            raise ValueError(
+                f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
+            )
+        if config is not None:
+            mismatch = describe_shapes({part: params}, {part: shapes_of(config)})
+            if mismatch:
+                raise ValueError(f"the {part}'s parameters do not fit its config: {mismatch}")
+    target, drafter, tokenizer = (
+        getattr(checkpoint, f"{part}_config") for part in ("target", "drafter", "tokenizer")
+    )
+    pairs = []
+    if drafter is not None:
+        shared = target.shared_with_drafter.items()
+        pairs += [(f"drafter's {name}", getattr(drafter, name), theirs) for name, theirs in shared]
+    if tokenizer is not None:
+        pairs.append(("tokenizer's codebook_size", tokenizer.codebook_size, target.num_codes))
+    if checkpoint.codebook is not None:
+        pairs.append(("neighbour table's rows", checkpoint.codebook.neighbours.shape[0], target.num_codes))
+        pairs.append(("number of codes", checkpoint.codebook.codes.shape[0], target.num_codes))
+    if checkpoint.vocabulary is not None:
+        pairs.append(("vocabulary's labels", checkpoint.vocabulary.num_labels, target.num_labels))
+        pairs.append(("vocabulary's attributes", checkpoint.vocabulary.num_attributes, target.label_slots))
+    if checkpoint.text_encoder_config is not None:
+        width = getattr(target, "caption_dim", 0)
+        pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
+    wrong = [f"the {name} {given}, the target's {wanted}" for name, given, wanted in pairs if given != wanted]
+    if wrong:
+        raise ValueError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a checkpoint holds, for people and JSON: sizes, parameter counts, defaults, metadata."""
+    parts = {}
+    for part in PARTS:
+        config = getattr(checkpoint, f"{part}_config")
+        if config is not None:
+            leaves = jax.tree.leaves(PARTS[part](config))
+            parts[part] = {
+                "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
+                **dataclasses.asdict(config),
+            }
+            if getattr(checkpoint, f"{part}_params") is not None:
+                parts[part]["dtype"] = jax.tree.leaves(getattr(checkpoint, f"{part}_params"))[0].dtype.name
+    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
+    return {
+        "model": checkpoint.model,
+        "tokens": checkpoint.target_config.num_tokens,
+        "picture_size": _picture_size(checkpoint),
+        **parts,
+        "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
+        "vocabulary": None
+        if vocabulary is None
+        else {name: list(values) for name, values in vocabulary.attributes.items()},
+        "defaults": checkpoint.defaults,
+        "metadata": checkpoint.metadata,
+    }
+
+
+def describe_shapes(found: PyTree, expected: PyTree) -> str:
+    """One line listing missing, unexpected and misshapen arrays of a tree; empty where all is right."""
+    return describe_mismatch(_flat_shapes(found), _flat_shapes(expected))
+
+
+def _flat_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        ".".join(str(key.key) for key in path if str(key.key) != "params"): tuple(leaf.shape)
+        for path, leaf in flat
+    }
+
+
+def _picture_size(checkpoint: Checkpoint) -> int | None:
+    tokenizer = checkpoint.tokenizer_config
+    return None if tokenizer is None else checkpoint.target_config.grid * tokenizer.downsampling
