@@ -1,4 +1,4 @@
-"""The ``lantern`` command: generate, info, convert.
+"""The ``lantern`` command: generate, encode, info, convert.
 
 Errors are one line on stderr and exit status 2. Parts that take long to import are imported once the arguments
 are known to be right.
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from lantern_jax.outputs import DEFAULT_OUT, check_outputs, check_writable, plan_pictures
+from lantern_jax.convert_command import DTYPES, add_convert
+from lantern_jax.outputs import DEFAULT_OUT, check_new_file, check_outputs, plan_pictures
 
 _KNOBS = (
     "guidance", "temperature", "top_k", "top_p", "tree", "rule", "k", "delta", "lam", "coupling", "path", "batch",
@@ -51,22 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="lantern", description="Pictures by speculative decoding.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_generate(commands)
+    _add_encode(commands)
     info = commands.add_parser("info", help="describe a checkpoint", allow_abbrev=False)
     info.add_argument(
         "model", nargs="?", default="demo", metavar="DIR", help="checkpoint (default: the demo)"
     )
     info.set_defaults(run=_info)
-    convert = commands.add_parser("convert", help="convert published checkpoints", allow_abbrev=False)
-    formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
-    llamagen = formats.add_parser(
-        "llamagen", help="LlamaGen GPT, VQ tokenizer and drafter", allow_abbrev=False
-    )
-    llamagen.add_argument("--gpt", required=True, metavar="FILE", help="the GPT, .pt or .safetensors")
-    llamagen.add_argument("--vq", metavar="FILE", help="the VQ tokenizer, .pt or .safetensors")
-    llamagen.add_argument("--drafter", metavar="FILE", help="the drafter, .pt or .safetensors")
-    llamagen.add_argument("--config", metavar="FILE", help="JSON with what shapes do not tell")
-    llamagen.add_argument("--out", required=True, metavar="DIR", help="new folder for the checkpoint")
-    llamagen.set_defaults(run=_convert_llamagen)
+    add_convert(commands)
     return parser
 
 
@@ -76,11 +68,12 @@ def _add_generate(commands) -> None:
     add = generate.add_argument
     add(
         "prompts",
-        nargs="+",
+        nargs="*",
         metavar="PROMPT",
-        help="what to draw; a class number for class-conditional models",
+        help="what to draw; a class number or ImageNet name for class-conditional models",
     )
-    add("--model", default="demo", metavar="demo|DIR", help="checkpoint (default: demo)")
+    add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
+    _add_model(add)
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
     add("--guidance", type=float, metavar="F", help="classifier-free guidance scale; 1 is off")
@@ -113,14 +106,60 @@ def _add_generate(commands) -> None:
     add("--overwrite", action="store_true", help="replace files that exist")
 
 
+def _add_model(add) -> None:
+    add("--model", default="demo", metavar="demo|DIR", help="checkpoint (default: demo)")
+    add(
+        "--dtype", choices=DTYPES, help="of parameters and products (default: float32 on CPUs, else bfloat16)"
+    )
+
+
+def _add_encode(commands) -> None:
+    encode = commands.add_parser(
+        "encode", help="encode prompts once, to generate from later", allow_abbrev=False
+    )
+    encode.set_defaults(run=_encode)
+    add = encode.add_argument
+    add("prompts", nargs="+", metavar="PROMPT", help="what to draw")
+    _add_model(add)
+    add("--out", required=True, metavar="FILE.npz", help="file for the encoded prompts")
+    add("--overwrite", action="store_true", help="replace the file if it exists")
+
+
+def _encode(arguments: argparse.Namespace) -> None:
+    out = Path(arguments.out)
+    check_new_file(out, arguments.overwrite)
+
+    from lantern_jax.checkpoints.store import demo_directory
+    from lantern_jax.checkpoints.store import load as load_checkpoint
+    from lantern_jax.pipeline import parameter_dtype
+    from lantern_jax.prompting import PromptEncoder
+    from lantern_jax.report import working
+    from lantern_jax.text.encoded import save_encoded
+
+    directory = demo_directory() if arguments.model == "demo" else Path(arguments.model)
+    encoder = PromptEncoder(load_checkpoint(directory, abstract=True))
+    encoder.check(arguments.prompts)
+    with working("encoding"):
+        conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))
+    encoded = encoder.to_file(arguments.prompts, conditioning)
+    save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)
+    print(f"wrote {out}")
+
+
 def _generate(arguments: argparse.Namespace) -> None:
     knobs = {name: getattr(arguments, name) for name in _KNOBS}
     stats = None if arguments.stats is None else Path(arguments.stats)
     if arguments.num < 1:
         raise ValueError(f"--num {arguments.num} is not valid: give a whole number >= 1")
-    plan = plan_pictures(
-        arguments.out, [prompt for prompt in arguments.prompts for _ in range(arguments.num)]
-    )
+    if bool(arguments.prompts) == (arguments.encoded is not None):
+        raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
+    encoded = None
+    if arguments.encoded is not None:
+        from lantern_jax.text.encoded import load_encoded
+
+        encoded = load_encoded(arguments.encoded)
+    prompts = arguments.prompts if encoded is None else encoded.prompts
+    plan = plan_pictures(arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)])
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
 
     from lantern_jax.pipeline import load
@@ -129,17 +168,16 @@ def _generate(arguments: argparse.Namespace) -> None:
     # What does not depend on the checkpoint is wrong before a large one is read.
     check_seed(arguments.seed)
     resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, has_drafter=True)
-    pipeline = load(arguments.model)
-    pipeline.check(arguments.prompts, num=arguments.num, seed=arguments.seed, **knobs)
+    pipeline = load(arguments.model, arguments.dtype)
+    pipeline.check(prompts if encoded is None else encoded, num=arguments.num, seed=arguments.seed, **knobs)
     if not pipeline.draws:
         raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with --vq")
 
     from lantern_jax.report import picture_files, show_statistics, working
 
-    with working(f"decoding {len(arguments.prompts) * arguments.num} picture(s); a first run also compiles"):
-        generation = pipeline.generate(
-            arguments.prompts, num=arguments.num, seed=arguments.seed, compare=arguments.compare, **knobs
-        )
+    call = {"num": arguments.num, "seed": arguments.seed, "compare": arguments.compare, **knobs}
+    with working(f"decoding {len(prompts) * arguments.num} picture(s); a first run also compiles"):
+        generation = pipeline.generate_from(pipeline.encode(prompts) if encoded is None else encoded, **call)
     files = picture_files(plan, generation, arguments.num, arguments.show_acceptance)
     if stats is not None:
         files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
@@ -165,24 +203,8 @@ def _info(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import demo_directory, describe, load
     from lantern_jax.report import show_description
 
-    show_description(describe(load(demo_directory() if arguments.model == "demo" else Path(arguments.model))))
-
-
-def _convert_llamagen(arguments: argparse.Namespace) -> None:
-    given = {name: getattr(arguments, name) for name in ("gpt", "vq", "drafter", "config")}
-    files = {name: None if value is None else Path(value) for name, value in given.items()}
-    for name, file in files.items():
-        if file is not None and not file.is_file():
-            raise ValueError(f"--{name} {file} is not a file: name an existing one")
-    out = Path(arguments.out)
-    if out.exists():
-        raise ValueError(f"{out} exists: name a new folder")
-    check_writable(out.absolute().parent)
-
-    from lantern_jax.checkpoints.convert import convert_llamagen
-
-    convert_llamagen(**files, out=out)
-    print(f"wrote {out}")
+    directory = demo_directory() if arguments.model == "demo" else Path(arguments.model)
+    show_description(describe(load(directory, abstract=True)))
 
 
 if __name__ == "__main__":

@@ -60,12 +60,18 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
     for path, place in zip(files, absolute, strict=True):
         if absolute.count(place) > 1:
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
-        if place.is_dir():
-            raise ValueError(f"{path} is a folder: name a file in it")
-        if place.exists() and not overwrite:
-            raise ValueError(f"{path} exists: give --overwrite to replace it, or another name")
-        if path in others or plan.folder is None or plan.folder.exists():
-            check_writable(place.parent)
+        new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
+        check_new_file(path, overwrite, new_folder)
+
+
+def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
+    """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists: give --overwrite to replace it, or another name")
+    if not new_folder:
+        check_writable(path.absolute().parent)
 
 
 def check_writable(folder: Path) -> None:

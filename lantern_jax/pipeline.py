@@ -42,7 +42,7 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     Raises:
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
     """
-    dtype = _parameter_dtype(dtype)
+    dtype = parameter_dtype(dtype)
     keep_compiled_programs()
     directory = demo_directory() if model == "demo" else Path(model)
     return Pipeline(load_checkpoint(directory, dtype, SingleDeviceSharding(jax.local_devices()[0])), dtype)
@@ -59,7 +59,7 @@ class Pipeline:
     def __init__(self, checkpoint: Checkpoint, dtype: Any = None):
         self.checkpoint = checkpoint
         self.platform = jax.default_backend()
-        self.dtype = dtype = _parameter_dtype(dtype)
+        self.dtype = dtype = parameter_dtype(dtype)
         self._encoder = PromptEncoder(checkpoint)
         self._target = family_of(checkpoint.target_config).target(checkpoint.target_config, dtype)
         # Positions of the token stream that are the picture's codes; the others the format forces.
@@ -169,9 +169,14 @@ class Pipeline:
             names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[1]))
         return self._generate(rows, names, num, seed, compare, knobs)
 
-    def check(self, prompts: Sequence[str | int], *, num: int = 1, seed: int = 0, **knobs: Any) -> Settings:
+    def check(
+        self, prompts: Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0, **knobs: Any
+    ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        self._encoder.check(prompts)
+        if isinstance(prompts, EncodedPrompts):
+            self._encoder.from_file(prompts)
+        else:
+            self._encoder.check(prompts)
         check_count("num", num)
         check_seed(seed)
         return self._settings(knobs)
@@ -280,7 +285,8 @@ class Pipeline:
         return self._parameters
 
 
-def _parameter_dtype(dtype: Any) -> np.dtype:
+def parameter_dtype(dtype: Any) -> np.dtype:
+    """The dtype that ``load`` uses when asked for ``dtype``; ValueError unless it is None or a floating one."""
     if dtype is None:
         return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
     try:

@@ -109,7 +109,7 @@ def check_files(directory: Path, sizes: Any) -> None:
 
 
 def stored_shapes(directory: Path) -> PyTree:
-    """The tree with a ``.shape`` in place of every array.
+    """The tree with its shape and dtype in place of every array.
 
     Raises:
         ValueError: the folder is damaged.
@@ -136,7 +136,8 @@ def read_arrays(
 
 
 def _pack_shapes(folder: Path) -> PyTree:
-    return _guarded(folder, lambda handler: handler.metadata(folder.absolute()).tree)
+    tree = _guarded(folder, lambda handler: handler.metadata(folder.absolute()).tree)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype), tree)
 
 
 def _read_pack(folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding) -> PyTree:

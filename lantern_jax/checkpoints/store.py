@@ -123,13 +123,18 @@ def save(
 
 
 def load(
-    directory: str | Path, dtype: Any = jnp.float32, sharding: jax.sharding.Sharding | None = None
+    directory: str | Path,
+    dtype: Any = jnp.float32,
+    sharding: jax.sharding.Sharding | None = None,
+    *,
+    abstract: bool = False,
 ) -> Checkpoint:
     """Reads a checkpoint, without the parameters of its text encoder.
 
     Args:
         dtype: of the target's and drafter's parameters; None keeps what is stored. The tokenizer's are float32.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
+        abstract: read no values: shapes and stored dtypes stand in for arrays.
 
     Raises:
         ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
@@ -145,14 +150,15 @@ def load(
         raise ValueError(f"{directory / 'config.json'} is damaged: fetch or convert the checkpoint again")
     expected = _shapes(configs, ("target", "tokenizer", "drafter"))
     expected |= _codebook_shapes(directory, config, configs["target"])
-    _check_shapes(directory, "arrays", expected)
-    dtypes = {"target": dtype, "drafter": dtype, "tokenizer": jnp.float32, "codes": jnp.float32}
-    if "neighbours" in expected and sharding is not None:
-        dtypes["neighbours"] = jnp.int32
-    arrays = read_arrays(directory / "arrays", dtypes, sharding)
+    arrays = _check_shapes(directory, "arrays", expected)
+    if not abstract:
+        dtypes = {"target": dtype, "drafter": dtype, "tokenizer": jnp.float32, "codes": jnp.float32}
+        if "neighbours" in expected:
+            dtypes["neighbours"] = jnp.int32
+        arrays = read_arrays(directory / "arrays", dtypes, sharding)
     codebook = None
     if "neighbours" in arrays:
-        codebook = Codebook(neighbours=arrays["neighbours"].astype(np.int32), codes=arrays["codes"])
+        codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
     vocabulary = config.get("vocabulary")
     text = [directory / "text" / name for name in config.get("text_files", ())]
     return Checkpoint(
@@ -198,10 +204,13 @@ def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyT
     return {part: PARTS[part](configs[part]) for part in parts if configs[part] is not None}
 
 
-def _check_shapes(directory: Path, folder: str, expected: PyTree) -> None:
-    mismatch = describe_shapes(stored_shapes(directory / folder), expected)
+def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
+    """The shapes and dtypes stored in a folder; ValueError where they are not the expected ones."""
+    stored = stored_shapes(directory / folder)
+    mismatch = describe_shapes(stored, expected)
     if mismatch:
         raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
+    return stored
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:

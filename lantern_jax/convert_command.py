@@ -1,0 +1,215 @@
+"""``lantern convert``: published files to a checkpoint directory.
+
+One table says which files each format takes; everything else is the same for all.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lantern_jax.outputs import check_writable
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file option of a format.
+
+    Attributes:
+        option: its name on the command line; the function's argument is the same with underscores.
+        help: what the file is.
+        required: whether the format cannot do without.
+        repository: whether ``--from-hub`` alone means the whole repository by it.
+    """
+
+    option: str
+    help: str
+    required: bool = False
+    repository: bool = False
+
+    @property
+    def argument(self) -> str:
+        return self.option.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Format:
+    """What one ``lantern convert FORMAT`` takes.
+
+    Attributes:
+        help: one line.
+        function: the name of the function in ``checkpoints.convert``.
+        files: its options.
+        fixed: arguments that the format decides.
+    """
+
+    help: str
+    function: str
+    files: tuple[File, ...]
+    fixed: tuple[tuple[str, Any], ...] = ()
+
+
+_DRAFTER = File("drafter", "LANTERN's drafter: a tensor file or its folder")
+_CONFIG = File("config", "JSON with what shapes do not tell")
+_T5 = File("t5", "Flan-T5's encoder: a tensor file, an index or a folder")
+_T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
+_CHAMELEON = (
+    File("model", "the Hugging Face folder, or its index", required=True, repository=True),
+    File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),
+    File("vqgan", "Chameleon's vqgan.ckpt"),
+    _DRAFTER,
+    _CONFIG,
+)
+_OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
+FORMATS = {
+    "llamagen": Format(
+        "LlamaGen: GPT, VQ tokenizer, drafter, T5",
+        "convert_llamagen",
+        (
+            File("gpt", "the GPT, .pt or .safetensors", required=True, repository=True),
+            File("vq", "the VQ tokenizer, .pt or .safetensors"),
+            _DRAFTER,
+            _T5,
+            _T5_TOKENIZER,
+            _CONFIG,
+        ),
+    ),
+    "anole": Format(
+        "Anole-7B: model, VQGAN, drafter", "convert_chameleon_files", _CHAMELEON, (("layout", "anole"),)
+    ),
+    "lumina": Format(
+        "Lumina-mGPT-7B: model, VQGAN, drafter",
+        "convert_chameleon_files",
+        _CHAMELEON,
+        (("layout", "lumina"),),
+    ),
+    "drafter": Format(
+        "a drafter, into a checkpoint that exists",
+        "add_drafter",
+        (_OLD, File("drafter", _DRAFTER.help, required=True, repository=True), _CONFIG),
+    ),
+    "t5": Format(
+        "a text encoder, into a caption-conditional checkpoint that exists",
+        "add_text_encoder",
+        (
+            _OLD,
+            File("t5", _T5.help, required=True, repository=True),
+            File("t5-tokenizer", _T5_TOKENIZER.help, required=True),
+            _CONFIG,
+        ),
+    ),
+}
+
+
+def add_convert(commands) -> None:
+    """Adds ``convert`` and its formats to a parser's commands."""
+    convert = commands.add_parser("convert", help="convert published checkpoints", allow_abbrev=False)
+    formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
+    for name, kind in FORMATS.items():
+        parser = formats.add_parser(name, help=kind.help, allow_abbrev=False)
+        for file in kind.files:
+            parser.add_argument(f"--{file.option}", metavar="PATH", help=file.help)
+        parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the checkpoint")
+        parser.add_argument(
+            "--dtype", choices=DTYPES, default="bfloat16", help="of stored parameters (default: bfloat16)"
+        )
+        parser.add_argument(
+            "--from-hub",
+            metavar="REPO",
+            help="repository of the Hugging Face hub that holds the files that are not here",
+        )
+        parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of the repository")
+        parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that exists")
+        parser.set_defaults(run=_convert, format=kind)
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    kind: Format = arguments.format
+    given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
+    if arguments.from_hub is not None:
+        given = _fetched(kind, given, arguments.from_hub, arguments.revision)
+    elif arguments.revision is not None:
+        raise ValueError("--revision is that of a repository: give --from-hub too")
+    for file in kind.files:
+        path = given[file.argument]
+        if path is None and file.required:
+            raise ValueError(f"--{file.option} is missing: give {file.help}")
+        if path is not None and not Path(path).exists():
+            raise ValueError(f"--{file.option} {path} does not exist: give {file.help}")
+    out = Path(arguments.out)
+    if out.exists() and not arguments.overwrite:
+        raise ValueError(f"{out} exists: name a new folder, or give --overwrite")
+    check_writable(out.absolute().parent)
+
+    from lantern_jax.checkpoints import convert
+
+    function: Callable[..., Path] = getattr(convert, kind.function)
+    with _progress() as progress:
+        function(
+            **given, **dict(kind.fixed), out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
+            progress=progress,
+        )  # fmt: skip
+    print(f"wrote {out}")
+
+
+def _fetched(kind: Format, given: dict[str, str | None], repo: str, revision: str | None) -> dict[str, Any]:
+    """The files with those that are not on this machine fetched from a repository."""
+    from lantern_jax.checkpoints.hub import download
+
+    given = dict(given)
+    for file in kind.files:
+        if file.repository and given[file.argument] is None:
+            given[file.argument] = "."
+    local = {"checkpoint", "config"}
+    remote = {
+        name: path
+        for name, path in given.items()
+        if path is not None and name not in local and (path == "." or not Path(path).exists())
+    }
+    if not remote:
+        raise ValueError(f"--from-hub {repo}: all the files given are on this machine; leave it out")
+    patterns = sorted({pattern for path in remote.values() for pattern in _patterns(path)})
+    folder = download(repo, patterns, revision)
+    missing = [path for path in remote.values() if not (folder / path).exists()]
+    if missing:
+        raise ValueError(f"{', '.join(missing)}: neither on this machine nor in {repo}")
+    return given | {name: str(folder / path) for name, path in remote.items()}
+
+
+def _patterns(path: str) -> list[str]:
+    """What to fetch of a repository for one option: the file, with its shards and the settings beside it."""
+    if path == ".":
+        return ["*.json", "*.safetensors", "*.bin", "*.pt"]
+    folder = path.rpartition("/")[0]
+    beside = f"{folder}/" if folder else ""
+    patterns = [path, f"{path.rstrip('/')}/*", f"{beside}config.json"]
+    if path.endswith(".index.json"):
+        patterns.append(f"{beside}*{Path(path.removesuffix('.index.json')).suffix}")
+    return patterns
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each stage of a conversion, on a terminal; else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield show
