@@ -1,7 +1,6 @@
 """The ``lantern`` command, in process: outputs, one-line errors, nothing left behind."""
 
 import json
-import pickle
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ import lantern_jax.pipeline
 from lantern_jax import cli, outputs
 from lantern_jax.checkpoints.store import save
 from lantern_jax.cli import main
+from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import CODES, NEIGHBOURS, SIDE, TOKENS, tiny_checkpoint, tiny_pipeline
 
 PROMPT = "snowy mountains at dusk by a calm lake"
@@ -44,10 +44,6 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
     yield tmp_path
     jax.config.update("jax_compilation_cache_dir", before)
-
-
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def size(path) -> tuple[int, int]:
@@ -156,7 +152,7 @@ def damage(folder: Path, how: str) -> None:
 )
 @pytest.mark.parametrize("command", ["generate", "info"])
 def test_damaged_checkpoints_are_refused(how, command, folder, saved, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", _must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", must_not_run)
     shutil.copytree(saved, "damaged")
     damage(Path("damaged"), how)
     arguments = ["info", "damaged"] if command == "info" else ["generate", PROMPT, "--model", "damaged"]
@@ -240,26 +236,10 @@ def clutter(folder):
     return folder
 
 
-def _must_not_run(*arguments):
-    raise AssertionError("computed before the input was checked")
-
-
-def assert_refused(arguments, capsys) -> str:
-    """Exit status 2, one line on stderr, nothing on stdout, no file more or less."""
-    before = files(Path())
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("lantern: error: ")
-    assert printed.err.count("\n") == 1
-    assert files(Path()) == before
-    return printed.err
-
-
 @pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
 def test_generate_refuses(bad, clutter, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", _must_not_run)
-    monkeypatch.setattr(lantern_jax.pipeline, "run_timed", _must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline, "run_timed", must_not_run)
     assert_refused(["generate", *(bad or [])], capsys)
 
 
@@ -275,50 +255,6 @@ def test_errors_say_what_is_known(clutter, capsys):
 )
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
-
-
-class Evil:
-    """Unpickles into a call that makes a file."""
-
-    def __reduce__(self):
-        return (open, ("pwned", "w"))
-
-
-def convert_case(name: str) -> list[str]:
-    if name == "pickle that runs code":
-        pytest.importorskip("torch")
-        Path("evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
-        return ["--gpt", "evil.pt", "--out", "new"]
-    if name == "foreign tensors":
-        safetensors = pytest.importorskip("safetensors.numpy")
-        safetensors.save_file({"some.weight": np.zeros((2, 3), np.float32)}, "foreign.safetensors")
-        return ["--gpt", "foreign.safetensors", "--out", "new"]
-    if name == "truncated tensors":
-        safetensors = pytest.importorskip("safetensors.numpy")
-        safetensors.save_file({"some.weight": np.zeros((20, 30), np.float32)}, "cut.safetensors")
-        Path("cut.safetensors").write_bytes(Path("cut.safetensors").read_bytes()[:500])
-        return ["--gpt", "cut.safetensors", "--out", "new"]
-    if name == "missing file":
-        return ["--gpt", "missing.pt", "--out", "new"]
-    if name == "missing second file":
-        return ["--gpt", "old.png", "--vq", "missing.pt", "--out", "new"]
-    if name == "unknown suffix":
-        return ["--gpt", "old.png", "--out", "new"]
-    if name == "existing folder":
-        return ["--gpt", "old.png", "--out", "empty"]
-    return ["--gpt", "old.png", "--out", "nowhere/new"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pickle that runs code", "foreign tensors", "truncated tensors", "missing file", "missing second file",
-        "unknown suffix", "existing folder", "missing parent",
-    ],
-)  # fmt: skip
-def test_convert_refuses(name, clutter, capsys):
-    assert_refused(["convert", "llamagen", *convert_case(name)], capsys)
-    assert not Path("pwned").exists()
 
 
 def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import Transformer, TransformerConfig, line_rotary, padded_causal_mask
 
@@ -49,6 +50,7 @@ class ChameleonConfig:
     rope_base: float = 10000.0
 
     def __post_init__(self):
+        check_sizes(self)
         if self.layout not in LAYOUTS:
             raise ValueError(f"unknown layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
         if self.vocab_size < self.num_codes + 2:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
 from lantern_jax.decoding.protocols import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import (
     Transformer,
     TransformerConfig,
@@ -53,6 +54,7 @@ class DrafterConfig:
     qk_norm: str = ""
 
     def __post_init__(self):
+        check_sizes(self)
         if self.rotary not in ("grid", "line"):
             raise ValueError(f"unknown rotary {self.rotary!r}: choose grid or line")
 

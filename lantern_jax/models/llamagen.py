@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary, padded_causal_mask
 
@@ -54,6 +55,7 @@ class LlamaGenConfig:
     rotate_prefix: bool = False
 
     def __post_init__(self):
+        check_sizes(self, may_be_zero=("num_labels", "caption_dim"))
         if bool(self.num_labels) == bool(self.caption_dim):
             raise ValueError(
                 f"num_labels {self.num_labels} and caption_dim {self.caption_dim}: exactly one must be positive"

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.models.sizes import check_sizes
+
 # Keys and values of one layer, each [..., H, N or S, E].
 KeysValues = tuple[Float[Array, "*rows H N E"], Float[Array, "*rows H N E"]]
 # The same with the mask of who sees them.
@@ -48,6 +50,7 @@ class TransformerConfig:
     final_norm: bool = True
 
     def __post_init__(self):
+        check_sizes(self)
         if self.dim % self.num_heads or self.head_dim % 4:
             raise ValueError(
                 f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.models.sizes import check_sizes, is_size
+
 
 @dataclasses.dataclass(frozen=True)
 class VQConfig:
@@ -43,10 +45,11 @@ class VQConfig:
     patch: int = 1
 
     def __post_init__(self):
-        object.__setattr__(self, "ch_mult", tuple(self.ch_mult))
-        sizes = (self.ch, self.decoder_width, self.z_channels, self.codebook_size, self.codebook_dim)
-        if not self.ch_mult or min(*sizes, *self.ch_mult, self.groups, self.patch) < 1:
-            raise ValueError(f"VQ sizes must be positive, got {self}; give at least one level and one code")
+        check_sizes(self)
+        factors = self.ch_mult
+        if not (isinstance(factors, list | tuple) and factors and all(is_size(factor) for factor in factors)):
+            raise ValueError(f"ch_mult {factors!r} is not valid: give a whole number >= 1 for each level")
+        object.__setattr__(self, "ch_mult", tuple(factors))
         for width in (self.ch, self.decoder_width):
             if any(width * m % self.groups for m in self.ch_mult):
                 raise ValueError(

@@ -7,53 +7,30 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.convert import convert_llamagen
-from lantern_jax.checkpoints.drafter import convert_drafter, drafter_table
-from lantern_jax.checkpoints.llamagen import (
-    ORIGINAL_NAMES,
-    convert_gpt,
-    gpt_table,
-)
-from lantern_jax.checkpoints.llamagen_vq import convert_vq, vq_table
+from lantern_jax.checkpoints.drafter import convert_drafter
+from lantern_jax.checkpoints.llamagen import convert_gpt
+from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import load
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.vq import VQConfig
-from tests.golden_cases import golden_weight
+from tests.published_files import DRAFTER, GPT, VQ, published_tensors, write_settings
 
 torch = pytest.importorskip("torch")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
-
-GPT = LlamaGenConfig(dim=32, num_layers=2, num_heads=2, vocab_size=24, grid=4, hidden_dim=48, num_labels=6)
-DRAFTER = DrafterConfig(dim=32, num_heads=4, hidden_dim=40, vocab_size=24, grid=4, prefix_length=1)
-VQ = VQConfig(
-    ch=32, ch_mult=(1,), z_channels=8, codebook_size=24, codebook_dim=4, encoder_blocks=1, decoder_blocks=1
-)
-
-
-def tensors_of(table):
-    return {name: golden_weight(name, entry.shape, 0) for name, entry in table.items()}
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """Files as released: GPT and tokenizer as .pt, the drafter with its config.json."""
     folder = tmp_path_factory.mktemp("published")
-    weights = {
-        "gpt": tensors_of(gpt_table(GPT, ORIGINAL_NAMES)),
-        "vq": tensors_of(vq_table(VQ)) | {"quantize.codebook_used": np.zeros(24, np.float32)},
-        "drafter": tensors_of(drafter_table(DRAFTER)),
-    }
+    weights = published_tensors()
     for name in ("gpt", "vq"):
         content = {key: torch.from_numpy(value.copy()) for key, value in weights[name].items()}
         torch.save({"model": content}, folder / f"{name}.pt")
     safetensors_numpy.save_file(weights["drafter"], folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4}))
-    (folder / "settings.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
     files = {
         "gpt": folder / "gpt.pt",
         "vq": folder / "vq.pt",
         "drafter": folder / "model.safetensors",
-        "config": folder / "settings.json",
+        "config": write_settings(folder),
     }
     return files, weights
 

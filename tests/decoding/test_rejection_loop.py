@@ -38,8 +38,8 @@ def test_strict_decoding_follows_the_exact_distribution(tree, quality, coupling)
     target, params = toys.markov_target(VOCAB, LENGTH), toys.markov_params(VOCAB)
     conditioning = jnp.zeros((1, SAMPLES, 1))
     decoded = speculative_decode(
-        target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafter=toys.noisy_drafter(target, quality),
-        drafter_params={"target": params, "conditioning": conditioning}, tree=TREES[tree], coupling=coupling,
+        target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafter=toys.noisy_drafter(target),
+        drafter_params=toys.noisy_params(params, conditioning, quality), tree=TREES[tree], coupling=coupling,
         guidance=jnp.ones(SAMPLES), sampling=SamplingParams.create(1.0),
     )  # fmt: skip
     ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
@@ -58,10 +58,7 @@ def test_rejection_at_temperature_zero_is_greedy():
     conditioning = toys.conditioning(batch, True)
     common = {"guidance": jnp.full(batch, 2.0), "sampling": SamplingParams.create(0.0)}
     tree = named_tree("mc_sim_7b_63")
-    drafter, drafter_params = (
-        toys.noisy_drafter(target, 0.6),
-        {"target": params, "conditioning": conditioning},
-    )
+    drafter, drafter_params = toys.noisy_drafter(target), toys.noisy_params(params, conditioning, 0.6)
 
     def run(tree, coupling):
         return speculative_decode(

@@ -55,17 +55,19 @@ class NoisyState:
 
 
 @cache
-def noisy_drafter(target: Target, noise: float) -> Drafter:
+def noisy_drafter(target: Target) -> Drafter:
     """A noisy copy of a target: its logits plus a fixed perturbation that depends on the last token.
 
-    It drafts well, so every accepted length occurs. Parameters: ``{"target": ..., "conditioning": ...}``.
+    With little noise it drafts well, so every accepted length occurs; with much it is a random drafter. The amount
+    is traced: see ``noisy_params``. Under ``shard_map`` each device takes its own rows of the conditioning.
     """
-    table = noise * jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
+    table = jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
 
     def init(params, prefix: Prefix, slots, span):
-        cache, _, _ = target.prefill(params["target"], params["conditioning"], prefix.guidance, slots)
-        empty = jnp.zeros((prefix.guidance.shape[0], 0), jnp.int32)
-        return NoisyState(cache, empty, jnp.zeros((empty.shape[0], 1, 0), bool))
+        batch = prefix.guidance.shape[0]
+        conditioning = jax.tree.map(lambda leaf: own_rows(leaf, batch), params["conditioning"])
+        cache, _, _ = target.prefill(params["target"], conditioning, prefix.guidance, slots)
+        return NoisyState(cache, jnp.zeros((batch, 0), jnp.int32), jnp.zeros((batch, 1, 0), bool))
 
     def absorb(params, state, features, tokens, count):
         length = tokens.shape[1]
@@ -73,7 +75,7 @@ def noisy_drafter(target: Target, noise: float) -> Drafter:
         logits, _, block = target.score(params["target"], state.cache, tokens, np.arange(length), causal)
         path = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], tokens.shape)
         last = jnp.maximum(count - 1, 0)[:, None]
-        logits = logits + table[tokens]
+        logits = logits + params["noise"] * table[tokens]
         logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
         cache = target.commit(state.cache, block, path, count)
         batch = tokens.shape[0]
@@ -91,10 +93,22 @@ def noisy_drafter(target: Target, noise: float) -> Drafter:
         mask = ancestors[:, 1:]
         depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
         logits, _, _ = target.score(params["target"], state.cache, tokens, depth, mask)
-        logits = (logits + table[tokens])[:, -new:]
+        logits = (logits + params["noise"] * table[tokens])[:, -new:]
         return NoisyState(state.cache, tokens, ancestors), logits
 
     return Drafter(init, absorb, expand)
+
+
+def own_rows(leaf, batch: int):
+    """The rows [G, batch, ...] of conditioning [G, B, ...] that this device decodes; all of them outside shard_map."""
+    if leaf.shape[1] == batch:
+        return leaf
+    return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=1)
+
+
+def noisy_params(params, conditioning, noise: float):
+    """Parameters of ``noisy_drafter``, from the target's."""
+    return {"target": params, "conditioning": conditioning, "noise": jnp.float32(noise)}
 
 
 def llamagen():

@@ -1,0 +1,117 @@
+"""Strict gumbel decoding is plain decoding, token for token: every shipped tree, whatever helps it along.
+
+What is traced (temperature, the drafter's quality, which sequences are active) shares one compiled program.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
+
+from . import toy_models as toys
+
+TREES = {name: named_tree(name) for name in tree_names()}
+TEMPERATURES = (0.0, 1.0)
+# Noise of a drafter that is a copy of the target: little, some, and so much that nothing of the target is left.
+GOOD, RANDOM = (0.2, 0.7), 1e3
+ROWS = 8
+
+
+@cache
+def mesh():
+    return jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def decode(tree, batch, guided, temperature, drafter, **more):
+    """``drafter``: the noise of a copy of the target, or "eagle", the untrained drafter of the library."""
+    target, params = toys.llamagen(), toys.target_params()
+    conditioning = toys.conditioning(batch, guided)
+    if drafter == "eagle":
+        drafter, drafter_params = toys.random_drafter()
+    else:
+        drafter_params = toys.noisy_params(params, conditioning, drafter)
+        drafter = toys.noisy_drafter(target)
+    return speculative_decode(
+        target, params, conditioning, toys.sequence_keys(0, batch), drafter=drafter,
+        drafter_params=drafter_params, tree=tree, guidance=jnp.full(batch, 2.5 if guided else 1.0),
+        sampling=SamplingParams.create(temperature), **more,
+    )  # fmt: skip
+
+
+@cache
+def plain(guided, temperature):
+    """Tokens [ROWS, T] of plain decoding, all in one batch on one device."""
+    decoded = autoregressive_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS, guided), toys.sequence_keys(0, ROWS),
+        guidance=jnp.full(ROWS, 2.5 if guided else 1.0), sampling=SamplingParams.create(temperature),
+    )  # fmt: skip
+    assert len(np.unique(decoded.tokens, axis=0)) >= 5, (
+        "sequences are alike: their equality would show little"
+    )
+    return np.asarray(decoded.tokens)
+
+
+def check(decoded, expected):
+    """Tokens as expected, nothing substituted, and the counts of rounds and accepted tokens add up to them."""
+    batch, length = expected.shape
+    np.testing.assert_array_equal(decoded.tokens[:batch], expected)
+    assert int(decoded.substituted.sum()) == 0
+    accepted = np.asarray(decoded.accepted[:batch])
+    np.testing.assert_array_equal(accepted @ (1 + np.arange(accepted.shape[1])), length - 1)
+    np.testing.assert_array_equal(accepted.sum(axis=1), decoded.rounds[:batch])
+    # Rows that only pad the batch are never begun.
+    assert (np.asarray(decoded.tokens[batch:]) == -1).all()
+    assert (np.asarray(decoded.rounds[batch:]) == 0).all()
+    return accepted.sum(axis=0)
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("name", TREES)
+def test_one_device(name, batch, guided):
+    good, random = 0, 0
+    for temperature in TEMPERATURES:
+        expected = plain(guided, temperature)[:batch]
+        for noise in GOOD:
+            good = good + check(decode(TREES[name], batch, guided, temperature, noise), expected)
+        random = random + check(decode(TREES[name], batch, guided, temperature, RANDOM), expected)
+    assert random[0] / random.sum() > good[0] / good.sum(), "the random drafter is no worse than the good one"
+    if batch > 1:
+        assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+@pytest.mark.parametrize("name", TREES)
+def test_eight_devices(name, guided):
+    """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
+    good = 0
+    for temperature in TEMPERATURES:
+        for batch in (1, 5, ROWS):
+            options = {"mesh": mesh(), "active": jnp.arange(ROWS) < batch}
+            expected = plain(guided, temperature)[:batch]
+            for noise in GOOD:
+                good = good + check(
+                    decode(TREES[name], ROWS, guided, temperature, noise, **options), expected
+                )
+            check(decode(TREES[name], ROWS, guided, temperature, RANDOM, **options), expected)
+    assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_an_untrained_drafter(name):
+    for temperature in TEMPERATURES:
+        check(decode(TREES[name], 5, True, temperature, "eagle"), plain(True, temperature)[:5])
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+def test_plain_decoding_on_eight_devices(guided):
+    for temperature in TEMPERATURES:
+        options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
+        decoded = decode(DraftTree.empty(), ROWS, guided, temperature, RANDOM, **options)
+        check(decoded, plain(guided, temperature)[:5])
