@@ -14,6 +14,7 @@ from lantern_jax.checkpoints.t5 import (
     t5_shapes,
     t5_table,
 )
+from lantern_jax.checkpoints.tensor_files import StoredTensor
 from lantern_jax.models.t5 import T5Config
 from tests.golden_cases import golden_weight
 
@@ -24,16 +25,6 @@ PUBLISHED = {
     "num_layers": 2, "num_heads": 3, "num_decoder_layers": 2, "vocab_size": 30, "layer_norm_epsilon": 1e-6,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "feed_forward_proj": "gated-gelu",
 }  # fmt: skip
-
-
-class Lazy:
-    """A tensor that is read when NumPy asks for it."""
-
-    def __init__(self, array):
-        self.shape, self._array = array.shape, array
-
-    def __array__(self, dtype=None, copy=None):
-        return self._array
 
 
 def tensors_of(config=TINY):
@@ -59,7 +50,10 @@ def test_published_size():
 
 
 def test_the_embedding_table_goes_by_two_names():
-    tensors = {name: Lazy(array) for name, array in tensors_of().items()}
+    tensors = {
+        name: StoredTensor(array.shape, array.dtype, lambda array=array: array)
+        for name, array in tensors_of().items()
+    }
     expected = convert_t5(tensors)[1]
     both = tensors | {TOKENS[1]: tensors[TOKENS[0]]}
     other = {name: both[name] for name in both if name != TOKENS[0]}
