@@ -140,7 +140,7 @@ def _convert(arguments: argparse.Namespace) -> None:
         if path is None and file.required:
             raise ValueError(f"--{file.option} is missing: give {file.help}")
         if path is not None and not Path(path).exists():
-            raise ValueError(f"--{file.option} {path} does not exist: give {file.help}")
+            raise ValueError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
     if out.exists() and not arguments.overwrite:
         raise ValueError(f"{out} exists: name a new folder, or give --overwrite")

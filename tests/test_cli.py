@@ -32,10 +32,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load = lantern_jax.pipeline.load
 
-    def load_tiny(model):
+    def load_tiny(model, dtype=None):
         if model == "demo":
             return tiny_pipeline()
-        loaded = load(model)
+        loaded = load(model, dtype)
         loaded._programs = tiny_pipeline()._programs  # The same model: what is compiled fits.
         return loaded
 
@@ -266,7 +266,7 @@ def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
 
 
 def test_interruption_is_quiet(folder, capsys, monkeypatch):
-    def interrupt(model):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lantern_jax.pipeline, "load", interrupt)

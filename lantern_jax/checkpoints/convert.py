@@ -17,6 +17,7 @@ import numpy as np
 from lantern_jax.checkpoints.chameleon import convert_chameleon
 from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
 from lantern_jax.checkpoints.drafter import convert_drafter
+from lantern_jax.checkpoints.layers import normalise_settings
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
@@ -26,6 +27,8 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families import TargetConfig
 from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.tokenizers import load_tokenizer
@@ -91,8 +94,8 @@ def convert_llamagen(
 
     Args:
         gpt, vq, drafter, t5: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
-            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. A
-            ``config.json`` beside the drafter or the text encoder is read.
+            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. The
+            ``config.json`` in the GPT's folder, and those beside the drafter and the text encoder, are read.
         config: a JSON file with what shapes do not tell: settings of the GPT (``{"num_heads": 20, "grid": 32}``),
             or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``.
         t5_tokenizer: T5's ``spiece.model`` or ``tokenizer.json``.
@@ -106,17 +109,20 @@ def convert_llamagen(
     check_new(out, conversion.overwrite)
     settings = _read_settings(config)
     files = _opened({"the GPT": gpt, "the tokenizer": vq, "the drafter": drafter, "the text encoder": t5})
+    target_settings = settings.get("target")
+    if Path(gpt).is_dir():
+        target_settings = _beside(gpt, target_settings, LlamaGenConfig)
     target, params = convert_gpt(
-        files["the GPT"], settings.get("target"), jnp.dtype(conversion.dtype),
+        files["the GPT"], target_settings, jnp.dtype(conversion.dtype),
         progress=conversion.stage("reading the GPT"),
     )  # fmt: skip
     conditioning = "class" if target.num_labels else "caption"
     if t5 is not None and not target.caption_dim:
         raise ValueError(f"{gpt} is class-conditional: it takes no text encoder; leave --t5 out")
     parts = {
-        **_tokenizer_parts(files["the tokenizer"], convert_vq, conversion),
         **_drafter_parts(drafter, files["the drafter"], settings.get("drafter"), target, None, conversion),
         **_text_parts(t5, files["the text encoder"], t5_tokenizer, settings.get("text_encoder"), conversion),
+        **_tokenizer_parts(files["the tokenizer"], convert_vq, conversion),
     }
     checkpoint = Checkpoint(
         model=f"LlamaGen, {conditioning}-conditional",
@@ -165,15 +171,15 @@ def convert_chameleon_files(
         text_tokenizer, *(() if embedding is None else embedding.shape[:1])
     )
     target, params = convert_chameleon(
-        files["the model"], _beside(model, settings.get("target")), order=vocabulary.order,
+        files["the model"], _beside(model, settings.get("target"), ChameleonConfig), order=vocabulary.order,
         num_codes=vocabulary.num_codes, layout=layout, dtype=jnp.dtype(conversion.dtype),
         progress=conversion.stage("reading the model"),
     )  # fmt: skip
     parts = {
-        **_tokenizer_parts(files["the tokenizer"], convert_vqgan, conversion),
         **_drafter_parts(
             drafter, files["the drafter"], settings.get("drafter"), target, vocabulary.order, conversion
         ),
+        **_tokenizer_parts(files["the tokenizer"], convert_vqgan, conversion),
     }
     checkpoint = Checkpoint(
         model=_MODELS[layout],
@@ -281,7 +287,7 @@ def _drafter_parts(
     if tensors is None:
         return {}
     config, params = convert_drafter(
-        tensors, _beside(path, settings), target=target, order=order, dtype=jnp.dtype(conversion.dtype),
+        tensors, _beside(path, settings, DrafterConfig), target=target, order=order, dtype=jnp.dtype(conversion.dtype),
         progress=conversion.stage("reading the drafter"),
     )  # fmt: skip
     return {"drafter_config": config, "drafter_params": params}
@@ -334,13 +340,16 @@ def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> P
     return save(out, checkpoint, overwrite=conversion.overwrite, report=report)
 
 
-def _beside(path: str | Path, settings: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Settings, or those of the ``config.json`` in the folder, or beside the file, of tensors."""
+def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | None = None) -> dict[str, Any]:
+    """Settings, together with what the ``config.json`` in the folder, or beside the file, of tensors adds to them.
+
+    Args:
+        kind: the config class whose fields are wanted of that file; None for all its entries.
+    """
     path = Path(path)
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
-    if settings is None and beside.is_file():
-        return _read_json(beside)
-    return settings
+    found = _read_json(beside) if beside.is_file() else {}
+    return (normalise_settings(found, kind) if kind and found else found) | dict(settings or {})
 
 
 def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str, Mapping[str, Any]]:

@@ -1,0 +1,375 @@
+"""Every published layout, with tiny random weights, through the command: converted, generated from, and broken.
+
+Strict decoding must be plain decoding, from the prompt to the picture; relaxed rules must stay in the codebook.
+"""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax
+from eval import published_layouts as layouts
+from lantern_jax.cli import main
+from tests.command import assert_refused, files
+
+pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+
+TREE = "[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]]"
+# At a high temperature the shared noise decides, so that a drafter that knows nothing is often right.
+TEMPERATURE = 4.0
+DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
+KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
+VQ_8 = dataclasses.replace(layouts.TINY_VQ, ch_mult=(1,))
+CAPTIONS = ["a red lake in snow", "the dog"]
+
+
+def write_t5_tokenizer(path: Path) -> None:
+    """A word-level tokenizer of the words of the tests, ids as T5 has them: 0 padding, 1 end, 2 unknown."""
+    words = sorted({word for caption in CAPTIONS for word in caption.split()})
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """All layouts, tiny."""
+    folder = tmp_path_factory.mktemp("published")
+    write_chameleon = {"dtype": np.float32, "shard_bytes": 1 << 20}
+    layouts.write_llamagen(folder / "c2i.pt", layouts.TINY_CLASS)
+    layouts.write_llamagen(folder / "t2i.pt", layouts.TINY_CAPTION)
+    layouts.write_llamagen(folder / "t2i-hub", layouts.TINY_CAPTION, "hugging_face")
+    layouts.write_vq(folder / "vq-16.pt", layouts.TINY_VQ)
+    layouts.write_vq(folder / "vq-8.pt", VQ_8)
+    layouts.write_chameleon(
+        folder / "chameleon", layouts.TINY_CHAMELEON, layouts.TINY_VQGAN, **write_chameleon
+    )
+    layouts.write_vqgan(folder / "vqgan.ckpt", layouts.TINY_VQGAN)
+    layouts.write_t5(folder / "t5", layouts.TINY_T5, shard_bytes=1 << 14)
+    for name, target, kind in (
+        ("drafter-c2i", layouts.TINY_CLASS, "bin"),
+        ("drafter-llamagen", layouts.TINY_CAPTION, "bin"),
+        ("drafter-llamagen-2", layouts.TINY_CAPTION, "safetensors"),
+        ("drafter-anole", layouts.TINY_CHAMELEON, "bin"),
+    ):
+        layouts.write_drafter(folder / name, layouts.drafter_of(target), kind=kind)
+    chameleon = layouts.TINY_CHAMELEON
+    layouts.write_text_tokenizer(
+        folder / "text_tokenizer.json", chameleon.num_codes, chameleon.vocab_size, shuffle=1
+    )
+    write_t5_tokenizer(folder / "t5.json")
+    (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
+    (folder / "grid.json").write_text(json.dumps({"grid": 4}))
+    (folder / "grid-8.json").write_text(json.dumps({"grid": 8}))
+    (folder / "tree.json").write_text(TREE)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def compiled_programs(tmp_path_factory):
+    """A persistent cache, whatever the command would choose."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path_factory.getbasetemp() / "xla"))
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+# Name -> the conversion's options, the format first.
+CONVERSIONS = {
+    "c2i": ["llamagen", "--gpt", "c2i.pt", "--vq", "vq-16.pt", "--drafter", "drafter-c2i", "--config", "sizes.json"],
+    "t2i": [
+        "llamagen", "--gpt", "t2i.pt", "--vq", "vq-8.pt", "--drafter", "drafter-llamagen", "--t5", "t5",
+        "--t5-tokenizer", "t5.json", "--config", "sizes.json",
+    ],
+    "t2i-hub": [
+        "llamagen", "--gpt", "t2i-hub", "--vq", "vq-16.pt", "--drafter", "drafter-llamagen-2", "--t5",
+        "t5/model.safetensors.index.json", "--t5-tokenizer", "t5.json",
+    ],
+    "anole": [
+        "anole", "--model", "chameleon", "--vqgan", "vqgan.ckpt", "--drafter", "drafter-anole",
+        "--text-tokenizer", "text_tokenizer.json", "--config", "grid.json",
+    ],
+    "lumina": [
+        "lumina", "--model", "chameleon/model.safetensors.index.json", "--vqgan", "vqgan.ckpt", "--drafter",
+        "drafter-anole/pytorch_model.bin", "--text-tokenizer", "text_tokenizer.json", "--config", "grid-8.json",
+    ],
+}  # fmt: skip
+PROMPTS = {"c2i": ["3", "0"], "t2i": CAPTIONS, "t2i-hub": CAPTIONS, "anole": CAPTIONS, "lumina": CAPTIONS}
+
+
+@pytest.fixture(scope="module")
+def converted(published, tmp_path_factory):
+    """name -> the directory its conversion wrote."""
+    made = {}
+
+    def convert(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("converted") / name
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(published)
+                assert main(["convert", *CONVERSIONS[name], "--out", str(made[name])]) == 0
+        return made[name]
+
+    return convert
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_strict_decoding_is_plain_decoding(name, converted, published, tmp_path, monkeypatch):
+    """From prompts to pictures, by the command and in Python."""
+    shutil.copy(published / "tree.json", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    model, prompts = converted(name), PROMPTS[name]
+    call = ["generate", *prompts, "--model", str(model), *DECODING, "--out", "pictures/", "--stats", "s.json"]
+    assert main([*call, "--compare"]) == 0
+    assert {"pictures/grid.png", "s.json"} <= files(tmp_path) and len(files(tmp_path)) == 6
+    statistics = json.loads(Path("s.json").read_text())
+    pipeline = lantern_jax.load(model)
+    config = pipeline.checkpoint.target_config
+    assert statistics["same_tokens"] == 1 and statistics["step_compression"] > 1.1
+    assert statistics["tokens"] == 2 * config.grid**2
+
+    again = pipeline.generate(prompts, **KNOBS, compare=True)
+    np.testing.assert_array_equal(again.tokens, again.plain.tokens)
+    assert again.statistics.rounds == statistics["rounds"]
+    side = config.grid * pipeline.checkpoint.tokenizer_config.downsampling
+    assert again.pictures.shape == (2, side, side, 3)
+    np.testing.assert_array_equal(again.pictures, again.plain.pictures)
+    first = next(Path("pictures").glob("00-*.png"))
+    with Image.open(first) as image:
+        assert image.size[0] > 2 * side
+    assert again.pictures.std() > 1
+
+    relaxed = pipeline.generate(prompts, **KNOBS, rule="lantern++", k=8, lam=8.0)
+    assert relaxed.statistics.substituted > 0
+    assert relaxed.tokens.min() >= 0 and relaxed.tokens.max() < config.num_codes
+
+
+def test_lumina_rows_are_closed(converted):
+    """Row ends and the image end stand where the format wants them, in the loop's own tokens."""
+    pipeline = lantern_jax.load(converted("lumina"))
+    config = pipeline.checkpoint.target_config
+    conditioning = pipeline._encoder.encode(CAPTIONS)
+    parameters = pipeline._on_devices(1)
+    decoded = lantern_jax.speculative_decode(
+        pipeline._target,
+        parameters["target"],
+        conditioning,
+        jax.random.split(jax.random.key(0), 2),
+        drafter=pipeline._drafter,
+        drafter_params={
+            "drafter": parameters["drafter"],
+            "head": parameters["target"]["params"]["head"]["kernel"],
+        },
+        guidance=np.full(2, 2.0, np.float32),
+        sampling=lantern_jax.SamplingParams.create(TEMPERATURE, 0, 1.0),
+        tree=lantern_jax.DraftTree.from_paths(json.loads(TREE)),
+        rule=lantern_jax.rule_from_name("lantern", 8, 0.5),
+        codebook=parameters["codebook"],
+    )
+    rows = np.asarray(decoded.tokens)
+    assert rows.shape == (2, 8 * 9 + 1)
+    assert (rows[:, -1] == config.image_end).all()
+    rows = rows[:, :-1].reshape(2, 8, 9)
+    assert (rows[..., 8] == config.row_end).all() and (rows[..., :8] < config.num_codes).all()
+    vocabulary = pipeline._encoder.vocabulary
+    np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
+
+
+def test_anole_at_its_own_size(published, tmp_path, monkeypatch):
+    """1024 tokens, strict equal to plain."""
+    monkeypatch.chdir(published)
+    options = [
+        "--model",
+        "chameleon",
+        "--drafter",
+        "drafter-anole",
+        "--text-tokenizer",
+        "text_tokenizer.json",
+    ]
+    assert main(["convert", "anole", *options, "--out", str(tmp_path / "anole")]) == 0
+    pipeline = lantern_jax.load(tmp_path / "anole")
+    made = pipeline.generate(CAPTIONS[:1], **KNOBS, compare=True)
+    assert made.tokens.shape == (1, 1024) and made.pictures is None
+    np.testing.assert_array_equal(made.tokens, made.plain.tokens)
+    assert made.statistics.step_compression > 1.1
+
+
+def test_image_tokens_out_of_order_change_nothing(published, tmp_path, monkeypatch):
+    """The same model published under two numberings of its image tokens makes the same codes."""
+    from lantern_jax.checkpoints.tensor_files import open_tensors
+    from lantern_jax.text.chameleon import ChameleonVocabulary
+
+    safetensors_numpy = pytest.importorskip("safetensors.numpy")
+    config = layouts.TINY_CHAMELEON
+    monkeypatch.chdir(published)
+    layouts.write_text_tokenizer(tmp_path / "in_order.json", config.num_codes, config.vocab_size)
+    shuffled = ChameleonVocabulary.from_file("text_tokenizer.json", config.vocab_size)
+    ordered = ChameleonVocabulary.from_file(tmp_path / "in_order.json", config.vocab_size)
+    assert shuffled.codes != ordered.codes
+    tensors = {name: np.asarray(tensor) for name, tensor in open_tensors("chameleon").items()}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = tensors[name].copy()
+        rows[list(ordered.codes)] = tensors[name][list(shuffled.codes)]
+        tensors[name] = rows
+    safetensors_numpy.save_file(tensors, tmp_path / "model.safetensors")
+    common = ["--config", "grid.json", "--vqgan", "vqgan.ckpt"]
+    for out, model, tokenizer in (
+        ("shuffled", "chameleon", "text_tokenizer.json"),
+        ("ordered", tmp_path / "model.safetensors", tmp_path / "in_order.json"),
+    ):
+        options = ["--model", str(model), "--text-tokenizer", str(tokenizer), *common]
+        if out == "ordered":
+            options[-3] = str(tmp_path / "sizes.json")
+            sizes = json.loads(Path("chameleon/config.json").read_text()) | {"grid": 4}
+            (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+        assert main(["convert", "anole", *options, "--out", str(tmp_path / out)]) == 0
+    made = [lantern_jax.load(tmp_path / out).generate(CAPTIONS) for out in ("shuffled", "ordered")]
+    np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
+    np.testing.assert_array_equal(made[0].pictures, made[1].pictures)
+
+
+def test_encoded_prompts_make_the_same_pictures(converted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = str(converted("t2i"))
+    assert main(["encode", *CAPTIONS, "--model", model, "--out", "prompts.npz"]) == 0
+    common = ["--model", model, "--tree", "none", "--out"]
+    assert main(["generate", *CAPTIONS, *common, "a.png"]) == 0
+    assert main(["generate", "--prompts", "prompts.npz", *common, "b.png"]) == 0
+    assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
+    anole = str(converted("anole"))
+    capsys.readouterr()
+    assert "exists" in assert_refused(["encode", "a dog", "--model", model, "--out", "prompts.npz"], capsys)
+    refused = assert_refused(
+        ["generate", "--prompts", "prompts.npz", "--model", anole, "--out", "c.png"], capsys
+    )
+    assert "encoded as captions, this checkpoint takes tokens" in refused
+    both = ["generate", "a dog", "--prompts", "prompts.npz", "--model", model, "--out", "c.png"]
+    assert "one of the two" in assert_refused(both, capsys)
+
+
+def test_parts_are_added_to_a_checkpoint(converted, published, tmp_path, monkeypatch):
+    """A drafter and a text encoder that come later make the same checkpoint as those that come at once."""
+    monkeypatch.chdir(published)
+    whole = converted("t2i")
+    bare, drafted, full = (str(tmp_path / name) for name in ("bare", "drafted", "full"))
+    assert (
+        main(
+            [
+                "convert",
+                "llamagen",
+                "--gpt",
+                "t2i.pt",
+                "--vq",
+                "vq-8.pt",
+                "--config",
+                "sizes.json",
+                "--out",
+                bare,
+            ]
+        )
+        == 0
+    )
+    given = ["--checkpoint", bare, "--drafter", "drafter-llamagen", "--out", drafted]
+    assert main(["convert", "drafter", *given]) == 0
+    given = ["--checkpoint", drafted, "--t5", "t5", "--t5-tokenizer", "t5.json", "--out", full]
+    assert main(["convert", "t5", *given]) == 0
+    left, right = (json.loads((Path(folder) / "config.json").read_text()) for folder in (whole, full))
+    for config in (left, right):
+        for entry in ("files", "text_encoder_files"):
+            config[entry] = None
+    assert left == right
+    made = [lantern_jax.load(folder).generate(CAPTIONS, tree=[[0]]) for folder in (whole, full)]
+    np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
+
+
+# Option -> how its file is written again with other tensors, and a tensor of it that decides no sizes.
+WRITERS = {
+    ("c2i", "--gpt"): (
+        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CLASS, changes=changes), "c2i.pt",
+        "layers.1.ffn_norm.weight", (32,),
+    ),
+    ("t2i", "--gpt"): (
+        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CAPTION, changes=changes), "t2i.pt",
+        "cls_embedding.cap_proj.fc2.weight", (32, 32),
+    ),
+    ("t2i-hub", "--gpt"): (
+        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CAPTION, "hugging_face", changes=changes),
+        "t2i-hub", "model.layers.1.self_attn.k_proj.weight", (32, 32),
+    ),
+    ("t2i-hub", "--vq"): (
+        lambda path, changes: layouts.write_vq(path, layouts.TINY_VQ, changes=changes), "vq-16.pt",
+        "encoder.mid.0.conv1.bias", (32,),
+    ),
+    ("t2i", "--vq"): (
+        lambda path, changes: layouts.write_vq(path, VQ_8, changes=changes), "vq-8.pt",
+        "decoder.mid.1.q.bias", (32,),
+    ),
+    ("anole", "--model"): (
+        lambda path, changes: layouts.write_chameleon(
+            path, layouts.TINY_CHAMELEON, layouts.TINY_VQGAN, shard_bytes=1 << 20, changes=changes
+        ), "chameleon", "model.layers.1.self_attn.q_norm.bias", (2, 16),
+    ),
+    ("anole", "--vqgan"): (
+        lambda path, changes: layouts.write_vqgan(path, layouts.TINY_VQGAN, changes=changes), "vqgan.ckpt",
+        "encoder.mid.block_1.conv1.bias", (32,),
+    ),
+    ("t2i", "--t5"): (
+        lambda path, changes: layouts.write_t5(path, layouts.TINY_T5, shard_bytes=1 << 14, changes=changes), "t5",
+        "encoder.block.1.layer.1.layer_norm.weight", (24,),
+    ),
+    ("t2i", "--drafter"): (
+        lambda path, changes: layouts.write_drafter(
+            path, layouts.drafter_of(layouts.TINY_CAPTION), changes=changes
+        ), "drafter-llamagen", "fc.bias", (32,),
+    ),
+    ("t2i-hub", "--drafter"): (
+        lambda path, changes: layouts.write_drafter(
+            path, layouts.drafter_of(layouts.TINY_CAPTION), kind="safetensors", changes=changes
+        ), "drafter-llamagen-2", "layers.0.mlp.up_proj.weight", (48, 32),
+    ),
+    ("anole", "--drafter"): (
+        lambda path, changes: layouts.write_drafter(
+            path, layouts.drafter_of(layouts.TINY_CHAMELEON), changes=changes
+        ), "drafter-anole", "layers.0.self_attn.k_norm.weight", (2, 16),
+    ),
+}  # fmt: skip
+DAMAGES = ("missing", "extra", "misshapen", "truncated", "wrong kind")
+
+
+def largest(path: Path) -> Path:
+    """The file itself, or the largest one of a folder's tensor files."""
+    tensors = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.bin")]
+    return max(tensors, key=lambda file: file.stat().st_size)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("name", "option"), WRITERS, ids=lambda value: value.strip("-"))
+def test_broken_files_are_refused(name, option, damage, published, tmp_path, monkeypatch, capsys):
+    write, source, tensor, shape = WRITERS[name, option]
+    monkeypatch.chdir(tmp_path)
+    for path in published.iterdir():
+        Path(path.name).symlink_to(path)
+    Path(source).unlink()
+    changes = {
+        "missing": {tensor: None}, "extra": {"vision.weight": (2, 2)}, "misshapen": {tensor: (*shape, 3)},
+    }  # fmt: skip
+    write(Path(source), changes.get(damage))
+    broken = largest(Path(source))
+    if damage == "truncated":
+        broken.write_bytes(broken.read_bytes()[:-100])
+    elif damage == "wrong kind":
+        broken.write_bytes(b"\x89PNG\r\n\x1a\n" * 99)
+    line = assert_refused(["convert", *CONVERSIONS[name], "--out", "new"], capsys)
+    if damage in changes:
+        count = {"missing": "1 missing", "extra": "1 unexpected", "misshapen": "1 misshapen"}[damage]
+        assert f"{count}: {next(iter(changes[damage]))}" in line
+    else:
+        assert broken.name in line
