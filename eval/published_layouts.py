@@ -167,6 +167,29 @@ def write_t5(
     return Path(folder)
 
 
+def write_t5_tokenizer(path: str | Path) -> Path:
+    """T5's ``tokenizer.json``: a unigram model of the printable ASCII characters and a few words, 256 ids at most."""
+    words = ["▁", *(f"▁{word}" for word in ("a", "the", "of", "lake", "snowy", "mountains", "at", "dusk"))]
+    characters = [chr(code) for code in range(ord("!"), 127)]
+    special = ["<pad>", "</s>", "<unk>"]
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    content = {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [_added_token(i, name) for i, name in enumerate(special)],
+        "normalizer": None, "pre_tokenizer": metaspace, "decoder": metaspace,
+        "post_processor": {
+            "type": "TemplateProcessing", "pair": [],
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
+        },
+        "model": {
+            "type": "Unigram", "unk_id": 2, "byte_fallback": False,
+            "vocab": [[name, 0.0] for name in special] + [[w, -2.0] for w in words] + [[c, -8.0] for c in characters],
+        },
+    }  # fmt: skip
+    return _write_json(Path(path), content)
+
+
 def write_text_tokenizer(
     path: str | Path, num_codes: int = 8192, vocab_size: int = 65536, *, shuffle: int | None = None
 ) -> Path:
@@ -200,13 +223,7 @@ def write_text_tokenizer(
     names[-len(text) :] = text
     content = {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [
-            {
-                "id": i, "content": names[i], "single_word": False, "lstrip": False, "rstrip": False,
-                "normalized": False, "special": True,
-            }
-            for i in special
-        ],
+        "added_tokens": [_added_token(i, names[i]) for i in special],
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "post_processor": None,
@@ -217,9 +234,18 @@ def write_text_tokenizer(
             "vocab": {name: i for i, name in enumerate(names)}, "merges": [" ".join(pair) for pair in merges],
         },
     }  # fmt: skip
-    with new(Path(path)) as partial:
+    return _write_json(Path(path), content)
+
+
+def _added_token(number: int, name: str) -> dict[str, Any]:
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": number, "content": name, "special": True, **plain}
+
+
+def _write_json(path: Path, content: Any) -> Path:
+    with new(path) as partial:
         partial.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    return Path(path)
+    return path
 
 
 def _merges(*words: str) -> Iterator[tuple[str, str]]:
@@ -254,7 +280,9 @@ def _llama_settings(config: Any) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=_WRITERS)
-    parser.add_argument("--out", required=True, type=Path, help="the file or folder to write")
+    parser.add_argument(
+        "--out", required=True, type=Path, help="the file (.pt, .ckpt, .json) or folder to write"
+    )
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--model", choices=SIZES, help="full size of c2i (B), t2i and their drafters (XL)")
     parser.add_argument("--seed", type=int, default=0)
@@ -302,6 +330,7 @@ _WRITERS = {
     "drafter-anole": lambda path, tiny, size, seed: write_drafter(
         path, drafter_of(_chameleon(tiny)[0]), kind="safetensors", dtype=ml_dtypes.bfloat16, seed=seed
     ),
+    "t5-tokenizer": lambda path, tiny, size, seed: write_t5_tokenizer(path),
     "text-tokenizer": lambda path, tiny, size, seed: write_text_tokenizer(
         path, _chameleon(tiny)[0].num_codes, _chameleon(tiny)[0].vocab_size, shuffle=seed
     ),

@@ -20,6 +20,7 @@ from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.tensor_files import open_tensors
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.vq import CHAMELEON_VQ
+from lantern_jax.text.tokenizers import load_tokenizer
 
 torch = pytest.importorskip("torch")
 GPT_SETTINGS = {"num_heads": 2, "grid": 4}
@@ -94,6 +95,14 @@ def test_t5(tmp_path):
     # Flan-T5-XL's encoder and table.
     sizes = [math.prod(shape) for shape in t5_shapes(layouts.T5_XL, decoder=False).values()]
     assert sum(sizes) == 1_223_527_424
+
+
+def test_t5_tokenizer(tmp_path):
+    pytest.importorskip("tokenizers")
+    tokenizer = load_tokenizer(layouts.write_t5_tokenizer(tmp_path / "tokenizer.json"))
+    ids = tokenizer.encode("a snowy lake, at 9")
+    assert max(ids) < layouts.TINY_T5["vocab_size"] and 2 not in ids
+    assert len(ids) == len(["▁a", "▁snowy", "▁lake", ",", "▁at", "▁", "9"])
 
 
 @pytest.mark.parametrize("shuffle", [None, 3])

@@ -1,0 +1,53 @@
+"""Files of the Hugging Face hub, or of the server that the environment variable ``HF_ENDPOINT`` names."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def download(repo: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
+    """The local folder that holds a repository's files; those not yet in the hub's cache (``HF_HOME``) are fetched.
+
+    Args:
+        repo: OWNER/NAME of a model.
+        patterns: file names to fetch, with wildcards (``*.safetensors``); None fetches all.
+        revision: branch, tag or commit; None is the main branch.
+
+    Raises:
+        ValueError: one line: there is no such repository, revision or file, it is gated, or the hub cannot be reached
+            and the cache does not have it.
+        ImportError: the package huggingface_hub is not installed.
+    """
+    try:
+        from huggingface_hub import errors, snapshot_download
+        from huggingface_hub.constants import ENDPOINT
+        from huggingface_hub.utils import filter_repo_objects
+    except ImportError as error:
+        raise ImportError(f"fetching {repo} needs huggingface_hub: pip install lantern-jax[hub]") from error
+    endpoint = os.environ.get("HF_ENDPOINT", ENDPOINT).rstrip("/")
+    patterns = None if patterns is None else list(patterns)
+    try:
+        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, endpoint=endpoint))
+    except errors.HFValidationError as error:
+        raise ValueError(f"{repo!r} is not the name of a repository: give OWNER/NAME") from error
+    except errors.GatedRepoError as error:
+        advice = f"accept its terms at {endpoint}/{repo} and log in with `hf auth login`"
+        raise ValueError(f"{repo} is gated: {advice}") from error
+    except errors.RepositoryNotFoundError as error:
+        advice = "check the name, or log in with `hf auth login` if it is private"
+        raise ValueError(f"{repo} is not on {endpoint}: {advice}") from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(f"{repo} has no revision {revision}: name a branch, tag or commit") from error
+    except errors.LocalEntryNotFoundError as error:
+        advice = "connect, or give files that you have"
+        raise ValueError(f"{repo} is not in the cache and {endpoint} cannot be reached: {advice}") from error
+    # What else fails is an error of the HTTP client, which differs from version to version, or of the disk.
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{repo} cannot be fetched from {endpoint} ({lines[0][:160]}): try again") from error
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    # The folder may hold more, fetched before.
+    if not any(filter_repo_objects(found, allow_patterns=patterns)):
+        wanted = "" if patterns is None else f" named {' or '.join(patterns)}"
+        raise ValueError(f"{repo} has no file{wanted}: name another repository or revision")
+    return folder
