@@ -63,6 +63,6 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path):
     assert drawn.pictures.std() > 5
     metrics = evaluate.evaluate(lantern.checkpoint, evaluate.BATCH)
     # Even tiny models learn: better than the mean colour, than a uniform guess, than an untrained drafter.
-    assert metrics["psnr_db"] > 14
-    assert metrics["nats_a_token"] < np.log(lantern.checkpoint.target_config.vocab_size)
-    assert metrics["guidance_1/depth_0/overlap"] > 0.3
+    assert metrics["psnr_db"] > 17
+    assert metrics["nats_a_token"] < 0.8 * np.log(lantern.checkpoint.target_config.vocab_size)
+    assert metrics["guidance_2/depth_0/overlap"] > 0.6
