@@ -2,15 +2,11 @@
 
 import os
 
+from tests.quick_compilation import QUICK_COMPILATION
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and run little: machine code need not be optimised. The HLO passes are not affected.
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=8",
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *QUICK_COMPILATION]
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 

@@ -13,6 +13,7 @@ from lantern_jax import compilation, pipeline
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import PromptEncoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
+from tests.command import must_not_run
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -99,7 +100,7 @@ def test_pictures_of_a_prompt_follow_each_other():
 
 
 def test_a_second_call_and_a_sweep_compile_nothing(compared, monkeypatch):
-    monkeypatch.setattr(pipeline, "compile_ahead", _must_not_run)
+    monkeypatch.setattr(pipeline, "compile_ahead", must_not_run)
     for knobs in ({}, {"temperature": 0.0}, {"guidance": 3.5}, {"top_k": 5, "top_p": 0.9}):
         assert tiny_pipeline().generate(PROMPTS, **knobs).statistics.compile_seconds == 0
 
@@ -140,10 +141,6 @@ def test_acceptance_drawings(compared):
     assert drawings[0].dtype == np.uint8
 
 
-def _must_not_run(*arguments):
-    raise AssertionError("computed before the input was checked")
-
-
 BAD = [
     ({"prompts": "a purple mountain"}, "purple"),
     ({"prompts": ""}, "empty prompt"),
@@ -155,6 +152,7 @@ BAD = [
     ({"seed": -1}, "seed -1"),
     ({"seed": 2**32}, "seed"),
     ({"batch": 0}, "batch 0"),
+    ({"batch": -2}, "batch -2"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"temperature": -0.5}, "temperature -0.5"),
     ({"temperature": float("inf")}, "temperature inf"),
@@ -165,6 +163,7 @@ BAD = [
     ({"top_k": CODES + 1}, f"at most {CODES}"),
     ({"top_k": 1.5}, "top_k 1.5"),
     ({"top_p": 0.0}, "top_p 0"),
+    ({"top_p": -0.5}, "top_p -0.5"),
     ({"top_p": 1.5}, "top_p 1.5"),
     ({"top_p": float("nan")}, "top_p nan"),
     ({"rule": "lantern", "k": CODES}, f"k = {CODES}"),
@@ -178,6 +177,8 @@ BAD = [
     ({"delta": float("nan")}, "delta nan"),
     ({"tree": [[0, 0]]}, "no parent"),
     ({"tree": [[0], [0]]}, "twice"),
+    ({"tree": [[0], []]}, "empty path"),
+    ({"tree": [[0], [-1]]}, "ranks >= 0"),
     ({"tree": [[CODES]]}, f"child rank {CODES}"),
     ({"tree": "oak"}, "naive_extend_57"),
     ({"tree": "missing.json"}, "missing.json"),
@@ -191,8 +192,8 @@ BAD = [
 
 @pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])
 def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
-    monkeypatch.setattr(pipeline, "compile_ahead", _must_not_run)
-    monkeypatch.setattr(pipeline, "run_timed", _must_not_run)
+    monkeypatch.setattr(pipeline, "compile_ahead", must_not_run)
+    monkeypatch.setattr(pipeline, "run_timed", must_not_run)
     arguments = {"prompts": PROMPTS} | bad
     with pytest.raises(ValueError) as error:
         tiny_pipeline().generate(arguments.pop("prompts"), **arguments)

@@ -150,17 +150,21 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, data: dict) -> "Vocabulary":
-        """Raises ValueError when an entry is missing or a word names an unknown value."""
-        missing = [name for name in ("attributes", "words", "ignored") if name not in data]
+        """Raises ValueError when an entry is missing or malformed, or a word names an unknown value."""
+        entries = ("attributes", "words", "ignored")
+        missing = [name for name in entries if not isinstance(data, dict) or name not in data]
         if missing:
-            raise ValueError(
-                f"vocabulary: missing {', '.join(missing)}; expected attributes, words and ignored"
+            raise ValueError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
+        try:
+            return cls(
+                attributes={name: tuple(values) for name, values in data["attributes"].items()},
+                words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
+                ignored=frozenset(data["ignored"]),
             )
-        return cls(
-            attributes={name: tuple(values) for name, values in data["attributes"].items()},
-            words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
-            ignored=frozenset(data["ignored"]),
-        )
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
+            ) from None
 
 
 # Synonyms and plurals of every value; the value itself is a word as well.

@@ -57,6 +57,7 @@ class DrafterConfig:
         check_sizes(self)
         if self.rotary not in ("grid", "line"):
             raise ValueError(f"unknown rotary {self.rotary!r}: choose grid or line")
+        _ = self.transformer  # It checks head width and norms.
 
     @property
     def transformer(self) -> TransformerConfig:

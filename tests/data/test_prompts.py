@@ -94,6 +94,16 @@ def test_damaged_json_is_an_error():
         Vocabulary.from_json({**data, "words": {"city": ["terrain", "urban"]}})
 
 
+@pytest.mark.parametrize("entry", ["attributes", "words", "ignored"])
+@pytest.mark.parametrize("value", [None, 3, {"dawn": 3}])
+def test_malformed_json_is_an_error(entry, value):
+    if entry == "ignored" and isinstance(value, dict):
+        value = [["a"]]
+    with pytest.raises(ValueError, match="vocabulary: malformed") as error:
+        Vocabulary.from_json({**LANDSCAPES.to_json(), entry: value})
+    assert "\n" not in str(error.value)
+
+
 def test_longest_phrase_wins():
     vocabulary = Vocabulary(
         {"thing": ("a red car", "car")}, {"red car": ("thing", "a red car"), "car": ("thing", "car")}

@@ -14,6 +14,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import named_tree
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from tests.quick_compilation import AS_USERS_COMPILE
 
 VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
@@ -86,7 +87,8 @@ def made(line: str) -> tuple[str, list[int]]:
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
     program = Program(llamagen_target(TARGET), eagle_drafter(DRAFTER), TREE, coupling)
-    hlo = loop._decode_jit.lower(program, abstract_inputs(batch)).compile().as_text()
+    lowered = loop._decode_jit.lower(program, abstract_inputs(batch))
+    hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
     lines = loop_lines(hlo)
     slots = GRID * GRID + TREE.max_depth + 1
     caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}

@@ -19,7 +19,7 @@ from . import toy_models as toys
 TREES = {name: named_tree(name) for name in tree_names()}
 TEMPERATURES = (0.0, 1.0)
 # Noise of a drafter that is a copy of the target: little, some, and so much that nothing of the target is left.
-GOOD, RANDOM = (0.2, 0.7), 1e3
+GOOD, RANDOM = (0.2, 0.4, 0.7), 1e3
 ROWS = 8
 
 

@@ -8,19 +8,22 @@ import sys
 import time
 from pathlib import Path
 
+from tests.quick_compilation import QUICK_COMPILATION
+
 ROOT = Path(__file__).parents[2]
+TIMEOUT = 600
 
 
 def start_training(arguments, workdir, log):
     """One device, and compiled programs shared between the runs of a test."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = dict(os.environ) | {"XLA_FLAGS": " ".join(QUICK_COMPILATION)}
     environment["JAX_COMPILATION_CACHE_DIR"] = str(workdir.parent / "compiled")
     command = [sys.executable, "-m", *arguments, "--workdir", str(workdir)]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def wait_for_checkpoint(process, folder):
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + TIMEOUT
     while not [p for p in folder.glob("step_*") if "tmp" not in p.name]:
         assert process.poll() is None, "training ended before its first checkpoint"
         assert time.monotonic() < deadline, "no checkpoint appeared"
@@ -31,12 +34,12 @@ def train_whole_and_killed(arguments, folder):
     """Folders of two runs of `python -m arguments...`: undisturbed, and killed after a checkpoint and resumed."""
     whole, killed = folder / "whole", folder / "killed"
     with (folder / "log").open("w") as log:
-        whole_code = start_training(arguments, whole, log).wait(300)
+        whole_code = start_training(arguments, whole, log).wait(TIMEOUT)
         process = start_training(arguments, killed, log)
         wait_for_checkpoint(process, killed / "checkpoints")
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "training ended before it was killed"
-        resumed_code = start_training(arguments, killed, log).wait(300)
+        resumed_code = start_training(arguments, killed, log).wait(TIMEOUT)
     assert (whole_code, resumed_code) == (0, 0), (folder / "log").read_text()[-2000:]
     return whole, killed
 

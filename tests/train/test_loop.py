@@ -1,13 +1,5 @@
 """The shared training loop: data order, several devices, metrics, and resumption after kill -9 to the same bits."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +7,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.tiny_tokenizer import get_config
+from tests.train.resumption import read_metrics, train_whole_and_killed
 from train.loop import LoopConfig, MetricsFile, Task, data_mesh, epoch_indices, prefetch, restore_latest, run
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_each_epoch_shows_every_example_once():
@@ -76,11 +67,6 @@ def test_a_longer_run_goes_on_from_the_checkpoint(tmp_path):
     assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
 
 
-def read_metrics(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "examples_per_second"} for line in lines]
-
-
 def test_errors_come_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="steps is 0"):
         LoopConfig(steps=0, batch_size=8)
@@ -113,24 +99,6 @@ def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3, "loss": 0.5}\n'
 
 
-def start_training(workdir, log):
-    """One device, and compiled programs shared between the runs of a test."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(workdir.parent / "compiled")
-    command = [sys.executable, "-m", "train.tokenizer", "--config", "configs/tiny_tokenizer.py"]
-    return subprocess.Popen(
-        [*command, "--workdir", str(workdir)], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
-    )
-
-
-def wait_for_checkpoint(process, folder):
-    deadline = time.monotonic() + 900
-    while not [p for p in folder.glob("step_*") if "tmp" not in p.name]:
-        assert process.poll() is None, "training ended before its first checkpoint"
-        assert time.monotonic() < deadline, "no checkpoint appeared"
-        time.sleep(0.01)
-
-
 def final_state(workdir):
     import train.tokenizer as tokenizer
 
@@ -145,17 +113,12 @@ def final_state(workdir):
 
 
 def test_killed_training_resumes_to_the_same_bits(tmp_path):
-    with (tmp_path / "log").open("w") as log:
-        whole_code = start_training(tmp_path / "whole", log).wait(900)
-        killed = start_training(tmp_path / "killed", log)
-        wait_for_checkpoint(killed, tmp_path / "killed" / "checkpoints")
-        time.sleep(0.3)
-        killed.send_signal(signal.SIGKILL)
-        assert killed.wait() == -signal.SIGKILL, "training ended before it was killed"
-        resumed_code = start_training(tmp_path / "killed", log).wait(900)
-    assert (whole_code, resumed_code) == (0, 0), (tmp_path / "log").read_text()[-2000:]
-    step, expected = final_state(tmp_path / "whole")
-    resumed_step, actual = final_state(tmp_path / "killed")
-    assert step == resumed_step == get_config().steps
+    # Half the steps: past the critic's start and the first restarts of codes.
+    steps = get_config().steps // 2
+    arguments = ["train.tokenizer", "--config", "configs/tiny_tokenizer.py", f"--config.steps={steps}"]
+    whole, killed = train_whole_and_killed(arguments, tmp_path)
+    step, expected = final_state(whole)
+    resumed_step, actual = final_state(killed)
+    assert step == resumed_step == steps
     jax.tree.map(np.testing.assert_array_equal, expected, actual)
-    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "killed")
+    assert read_metrics(whole) == read_metrics(killed)

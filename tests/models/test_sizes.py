@@ -1,0 +1,45 @@
+"""Configs of models refuse whatever is not a size."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.vq import VQConfig
+
+CONFIGS = {
+    "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3),
+    "drafter": DrafterConfig(16, 2, 32),
+    "chameleon": ChameleonConfig(),
+    "vq": VQConfig(),
+}
+WRONG = {
+    int: [None, "two", -1, 1.5, True, [1], float("nan")],
+    float: [None, "two", -1.0, 0, float("nan"), float("inf"), True, [1.0]],
+    bool: [None, "true", 1, []],
+    str: [None, 3, "unheard of"],
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_no_size_is_refused_by_name(name):
+    config, tried = CONFIGS[name], 0
+    for field in dataclasses.fields(config):
+        kind = int if field.type == int | None else field.type
+        for value in WRONG.get(kind, [None, "two", [], [0], [1, "two"]]):
+            if value is None and field.type == int | None:
+                continue
+            with pytest.raises(ValueError) as error:
+                dataclasses.replace(config, **{field.name: value})
+            assert field.name in str(error.value) and "\n" not in str(error.value)
+            tried += 1
+    assert tried > 20
+
+
+def test_numpy_numbers_are_sizes():
+    assert LlamaGenConfig(np.int64(16), 1, 2, num_labels=np.int32(3)).prefix_length == 1
+    with pytest.raises(ValueError, match="give a whole number >= 1"):
+        LlamaGenConfig(16, 0, 2, num_labels=3)
