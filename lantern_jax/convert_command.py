@@ -6,7 +6,7 @@ One table says which files each format takes; everything else is the same for al
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,13 @@ class Format:
     fixed: tuple[tuple[str, Any], ...] = ()
 
 
-_DRAFTER = File("drafter", "LANTERN's drafter: a tensor file or its folder")
+_TENSORS = "a tensor file, an index or a folder"
+_DRAFTER = File("drafter", f"LANTERN's drafter: {_TENSORS}")
 _CONFIG = File("config", "JSON with what shapes do not tell")
-_T5 = File("t5", "Flan-T5's encoder: a tensor file, an index or a folder")
+_T5 = File("t5", f"Flan-T5's encoder: {_TENSORS}")
 _T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
 _CHAMELEON = (
-    File("model", "the Hugging Face folder, or its index", required=True, repository=True),
+    File("model", f"the model: {_TENSORS}", required=True, repository=True),
     File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),
     File("vqgan", "Chameleon's vqgan.ckpt"),
     _DRAFTER,
@@ -71,8 +72,8 @@ FORMATS = {
         "LlamaGen: GPT, VQ tokenizer, drafter, T5",
         "convert_llamagen",
         (
-            File("gpt", "the GPT, .pt or .safetensors", required=True, repository=True),
-            File("vq", "the VQ tokenizer, .pt or .safetensors"),
+            File("gpt", f"the GPT: {_TENSORS}", required=True, repository=True),
+            File("vq", f"the VQ tokenizer: {_TENSORS}"),
             _DRAFTER,
             _T5,
             _T5_TOKENIZER,
@@ -131,12 +132,14 @@ def add_convert(commands) -> None:
 def _convert(arguments: argparse.Namespace) -> None:
     kind: Format = arguments.format
     given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
-    if arguments.from_hub is not None:
-        given = _fetched(kind, given, arguments.from_hub, arguments.revision)
-    elif arguments.revision is not None:
+    remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
+    if arguments.from_hub is None and arguments.revision is not None:
         raise ValueError("--revision is that of a repository: give --from-hub too")
+    # All that can be told without fetching is told first.
     for file in kind.files:
         path = given[file.argument]
+        if file.argument in remote:
+            continue
         if path is None and file.required:
             raise ValueError(f"--{file.option} is missing: give {file.help}")
         if path is not None and not Path(path).exists():
@@ -145,6 +148,8 @@ def _convert(arguments: argparse.Namespace) -> None:
     if out.exists() and not arguments.overwrite:
         raise ValueError(f"{out} exists: name a new folder, or give --overwrite")
     check_writable(out.absolute().parent)
+    if remote:
+        given |= _fetched(remote, arguments.from_hub, arguments.revision)
 
     from lantern_jax.checkpoints import convert
 
@@ -157,40 +162,53 @@ def _convert(arguments: argparse.Namespace) -> None:
     print(f"wrote {out}")
 
 
-def _fetched(kind: Format, given: dict[str, str | None], repo: str, revision: str | None) -> dict[str, Any]:
-    """The files with those that are not on this machine fetched from a repository."""
-    from lantern_jax.checkpoints.hub import download
-
-    given = dict(given)
-    for file in kind.files:
-        if file.repository and given[file.argument] is None:
-            given[file.argument] = "."
-    local = {"checkpoint", "config"}
-    remote = {
-        name: path
-        for name, path in given.items()
-        if path is not None and name not in local and (path == "." or not Path(path).exists())
-    }
-    if not remote:
+def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, str]:
+    """The files that are not on this machine, by argument; "." is the whole repository."""
+    named = {file.argument: "." for file in kind.files if file.repository and given[file.argument] is None}
+    for name, path in given.items():
+        local = path is None or name in ("checkpoint", "config") or (path != "." and Path(path).exists())
+        named |= {} if local else {name: path}
+    if not named:
         raise ValueError(f"--from-hub {repo}: all the files given are on this machine; leave it out")
-    patterns = sorted({pattern for path in remote.values() for pattern in _patterns(path)})
-    folder = download(repo, patterns, revision)
-    missing = [path for path in remote.values() if not (folder / path).exists()]
+    return named
+
+
+def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
+    """Where the files lie after they were fetched from a repository."""
+    from lantern_jax.checkpoints.hub import download, list_files
+
+    files = list_files(repo, revision)
+    wanted = {path: _wanted(files, path, repo) for path in remote.values()}
+    missing = [path for path, names in wanted.items() if not names]
     if missing:
         raise ValueError(f"{', '.join(missing)}: neither on this machine nor in {repo}")
-    return given | {name: str(folder / path) for name, path in remote.items()}
+    folder = download(repo, sorted({name for names in wanted.values() for name in names}), revision)
+    return {name: str(folder / path) for name, path in remote.items()}
 
 
-def _patterns(path: str) -> list[str]:
-    """What to fetch of a repository for one option: the file, with its shards and the settings beside it."""
-    if path == ".":
-        return ["*.json", "*.safetensors", "*.bin", "*.pt"]
-    folder = path.rpartition("/")[0]
-    beside = f"{folder}/" if folder else ""
-    patterns = [path, f"{path.rstrip('/')}/*", f"{beside}config.json"]
-    if path.endswith(".index.json"):
-        patterns.append(f"{beside}*{Path(path.removesuffix('.index.json')).suffix}")
-    return patterns
+def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
+    """Which of a repository's files to fetch for one option; none if it has no such file or folder.
+
+    A file comes with its shards and the ``config.json`` beside it. Of a folder come the weights that
+    ``open_tensors`` takes there, so one format where there are two.
+    """
+    from lantern_jax.checkpoints.tensor_files import choose_weights
+
+    if path in files:
+        folder, _, name = path.rpartition("/")
+    else:
+        folder, name = "" if path == "." else path.rstrip("/"), ""
+    start = f"{folder}/" if folder else ""
+    beside = [file.removeprefix(start) for file in files if file.startswith(start)]
+    beside = [file for file in beside if "/" not in file]
+    if not beside:
+        return []
+    name = name or choose_weights(beside, f"{repo}/{folder}".rstrip("/"))
+    chosen = {name, "config.json"}
+    if name.endswith(".index.json"):
+        suffix = Path(name.removesuffix(".index.json")).suffix
+        chosen |= {file for file in beside if Path(file).suffix == suffix}
+    return [start + file for file in beside if file in chosen]
 
 
 @contextlib.contextmanager

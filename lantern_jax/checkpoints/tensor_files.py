@@ -12,7 +12,7 @@ import pickle
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
     """
     path = Path(path)
     if path.is_dir():
-        path = _choose(path)
+        path = path / choose_weights((file.name for file in path.iterdir() if file.is_file()), path)
     if not path.is_file():
         raise ValueError(f"{path} is not a file: {_GIVE}")
     if path.name.endswith(_INDEX_SUFFIX):
@@ -92,22 +92,30 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
     raise ValueError(f"{path} has an unknown suffix: {_GIVE}")
 
 
-def _choose(folder: Path) -> Path:
-    """The weights of a folder: an index or a tensor file."""
+def choose_weights(names: Iterable[str], folder: str | Path) -> str:
+    """The file that holds the weights, or the index of their shards, among the names of a folder's files.
+
+    Args:
+        names: of the files, without the folder.
+        folder: what to call it in an error.
+
+    Raises:
+        ValueError: the folder holds no tensor file, or several of which none is the usual one.
+    """
+    names = sorted(names)
     for name in _USUAL_NAMES:
-        if (folder / name).is_file():
-            return folder / name
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    found = [file for file in files if file.name.endswith(_INDEX_SUFFIX)] or [
-        file for file in files if file.suffix in _SUFFIXES
+        if name in names:
+            return name
+    found = [name for name in names if name.endswith(_INDEX_SUFFIX)] or [
+        name for name in names if Path(name).suffix in _SUFFIXES
     ]
     if len(found) == 1:
         return found[0]
     if not found:
         raise ValueError(f"{folder} holds no tensor file: {_GIVE}")
-    names = ", ".join(file.name for file in found[:5])
-    advice = "fetch the index too" if "-of-" in names else "name one of them"
-    raise ValueError(f"{folder} holds {len(found)} tensor files ({names}): {advice}")
+    shown = ", ".join(found[:5])
+    advice = "fetch the index too" if "-of-" in shown else "name one of them"
+    raise ValueError(f"{folder} holds {len(found)} tensor files ({shown}): {advice}")
 
 
 def _open_sharded(index: Path) -> dict[str, StoredTensor]:

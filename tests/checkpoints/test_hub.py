@@ -1,92 +1,20 @@
 """Fetching from the hub, against a server of this machine that answers as the hub does."""
 
-import hashlib
-import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from lantern_jax.checkpoints.hub import download
+from lantern_jax.checkpoints.hub import download, list_files
+from tests.local_hub import COMMIT, REPO, local_hub
 
-REPO = "someone/model"
 FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": bytes(100), "part/a.bin": b"abc"}
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The calls that ``snapshot_download`` makes, of its older and newer versions."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        path = unquote(urlsplit(self.path).path)
-        self.server.asked.append(f"{self.command} {path}")
-        if "gated/model" in path:
-            return self.answer(403, headers={"X-Error-Code": "GatedRepo"})
-        if "broken/model" in path:
-            return self.answer(400)
-        if REPO not in path:
-            return self.answer(401, headers={"X-Error-Code": "RepoNotFound"})
-        revision, _, file = path.partition("/resolve/" if "/resolve/" in path else "/model/")[2].partition(
-            "/"
-        )
-        if path.startswith("/api/"):
-            kind, revision = revision, file
-        if revision not in ("main", COMMIT):
-            return self.answer(404, headers={"X-Error-Code": "RevisionNotFound"})
-        if path.startswith("/api/") and kind == "revision":
-            siblings = [{"rfilename": name} for name in FILES]
-            return self.answer_json({"id": REPO, "sha": COMMIT, "siblings": siblings, "tags": []})
-        if path.startswith("/api/") and kind == "tree":
-            entries = [
-                {"type": "file", "path": name, "size": len(content), "oid": etag(content)}
-                for name, content in FILES.items()
-            ]
-            return self.answer_json(entries)
-        if file not in FILES:
-            return self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
-        headers = {"ETag": f'"{etag(FILES[file])}"', "X-Repo-Commit": COMMIT}
-        return self.answer(200, FILES[file], headers)
-
-    do_HEAD = do_GET
-
-    def answer_json(self, content):
-        self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
-
-    def answer(self, status, content=b"", headers=()):
-        self.send_response(status)
-        for name, value in {**dict(headers), "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, *_):
-        """Keeps quiet."""
-
-
-def etag(content: bytes) -> str:
-    return hashlib.sha1(content).hexdigest()
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A server that is the hub for this test, and a cache of its own; the list of what was asked of it."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """A hub for this test, and a cache of its own."""
+    with local_hub(FILES, tmp_path / "cache", monkeypatch) as server:
+        yield server
 
 
 def refused(match, repo, **options):
@@ -125,12 +53,22 @@ def test_patterns(hub):
 )
 def test_refusals(hub, repo, options, match):
     refused(match, repo, **options)
+    with pytest.raises(ValueError, match=match):
+        list_files(repo, **options)
+
+
+def test_files_are_listed_and_not_fetched(hub):
+    assert list_files(REPO) == list_files(REPO, COMMIT) == sorted(FILES)
+    assert not [request for request in hub.asked if "resolve" in request]
 
 
 def test_without_a_connection(hub, monkeypatch):
-    folder = download(REPO)
+    folder = download(REPO, ["*.json"])
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert download(REPO) == folder
+    assert download(REPO, ["*.json"]) == folder
+    assert list_files(REPO) == ["config.json"]
+    with pytest.raises(ValueError, match=r"is not in the cache and .* cannot be reached"):
+        list_files("someone/other")
     refused("is not in the cache and http://127.0.0.1:9 cannot be reached", "someone/other")
 
 
