@@ -93,7 +93,7 @@ def resolve_settings(
         values[name] = for_platform(default, platform) if value is None else value
     if given.get("tree") is None and not has_drafter:
         values["tree"] = NO_TREE
-    if given.get("k") is None:
+    if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)
     tree = resolve_tree(values["tree"])
     settings = Settings(**values | {"tree": tree})

@@ -283,6 +283,16 @@ def test_defaults_come_from_the_checkpoint_then_the_library():
 
 
 @pytest.mark.parametrize(
+    "defaults", [{"wings": 2}, {"guidance": "strong"}, {"k": None}, {"k": "ten"}, {"tree": {"cpu": 3}}]
+)
+def test_bad_defaults_of_a_checkpoint_are_refused(defaults):
+    bad = Pipeline(dataclasses.replace(tiny_checkpoint(), defaults=defaults))
+    with pytest.raises(ValueError) as error:
+        bad.check(PROMPTS)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("count", "batch", "devices", "expected"),
     [(1, 8, 1, (1, 1)), (5, 4, 1, (3, 1)), (5, 8, 8, (5, 5)), (9, 16, 4, (12, 4)), (1, 8, 8, (1, 1))],
 )
