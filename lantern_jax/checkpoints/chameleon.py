@@ -18,6 +18,7 @@ from lantern_jax.checkpoints.layers import (
     config_from,
     count_layers,
     deciding_shapes,
+    heads_of_norm,
     join_pieces,
     layer_table,
 )
@@ -30,6 +31,7 @@ CHAMELEON_NAMES = {
     "head": "lm_head.weight",
     **{part: f"model.{name}" for part, name in (LLAMA_LAYER_NAMES | HEAD_NORM_NAMES).items()},
 }
+QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 # The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
 ENCODER_PREFIX = "model.vqmodel."
 # Cells a side of the published models.
@@ -69,7 +71,8 @@ def convert_chameleon(
             "give the tokenizer file of this model"
         )
     ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
-    table = chameleon_table(config, order)
+    norm = tensors.get(QUERY_NORM)
+    table = chameleon_table(config, order, None if norm is None else norm.shape[0])
     params = read_tensors(
         tensors, table, what="Chameleon model", ignored=ignored, dtype=dtype, progress=progress
     )
@@ -85,19 +88,22 @@ def chameleon_config_from_shapes(
         ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
     """
     names = CHAMELEON_NAMES
-    gate, norm = names["gate"].format(i=0), names["query_norm"].format(i=0) + ".weight"
-    shapes = deciding_shapes(tensors, {names["tokens"]: 2, gate: 2, norm: 2}, "Chameleon model")
+    gate = names["gate"].format(i=0)
+    shapes = deciding_shapes(tensors, {names["tokens"]: 2, gate: 2, QUERY_NORM: 2}, "Chameleon model")
     vocab_size, dim = shapes[names["tokens"]]
     found = {
-        "dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0], "num_heads": shapes[norm][0],
+        "dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0],
+        "num_heads": heads_of_norm(shapes[QUERY_NORM], dim)[0],
         "num_layers": count_layers(tensors, names["attention_norm"]), "num_codes": num_codes, "layout": layout,
     }  # fmt: skip
     settings = {"grid": GRIDS.get(layout)} | dict(settings or {})
     return config_from(ChameleonConfig, found, settings, None)
 
 
-def chameleon_table(config: ChameleonConfig, order: Int[np.ndarray, " vocab"]) -> dict[str, Entry]:
-    """{published name: Entry} of a model; ``order`` as in ``convert_chameleon``."""
+def chameleon_table(
+    config: ChameleonConfig, order: Int[np.ndarray, " vocab"], norm_rows: int | None = None
+) -> dict[str, Entry]:
+    """{published name: Entry} of a model; ``order`` as in ``convert_chameleon``, ``norm_rows`` in ``layer_table``."""
     names, shape = CHAMELEON_NAMES, (config.vocab_size, config.dim)
     codes = reordered_rows(order[: config.num_codes])
     table = {
@@ -106,7 +112,7 @@ def chameleon_table(config: ChameleonConfig, order: Int[np.ndarray, " vocab"]) -
         names["head"]: Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight))),
     }
     for i in range(config.num_layers):
-        table |= layer_table(names, i, config.transformer, interleaved=False)
+        table |= layer_table(names, i, config.transformer, interleaved=False, norm_rows=norm_rows)
     return table
 
 

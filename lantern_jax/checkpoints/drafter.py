@@ -14,6 +14,7 @@ from lantern_jax.checkpoints.layers import (
     buffers,
     config_from,
     deciding_shapes,
+    heads_of_norm,
     join_pieces,
     layer_table,
 )
@@ -23,6 +24,7 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.llamagen import LlamaGenConfig
 
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
+QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
 
 
 def convert_drafter(
@@ -56,8 +58,9 @@ def convert_drafter(
                 raise ValueError(
                     f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
                 )
+    norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None
     params = read_tensors(
-        tensors, drafter_table(config, order), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
+        tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
         progress=progress,
     )  # fmt: skip
     return config, {"params": join_pieces(params)}
@@ -69,26 +72,29 @@ def drafter_config_from_shapes(
     target: LlamaGenConfig | ChameleonConfig | None = None,
 ) -> DrafterConfig:
     """The config of a drafter from shapes, its ``config.json`` and its target."""
-    gate, norm = DRAFTER_NAMES["gate"].format(i=0), DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
+    gate, norm = DRAFTER_NAMES["gate"].format(i=0), QUERY_NORM
     wanted = {DRAFTER_NAMES["tokens"]: 2, gate: 2} | ({norm: 2} if norm in tensors else {})
     shapes = deciding_shapes(tensors, wanted, "LANTERN drafter")
     vocab_size, dim = shapes[DRAFTER_NAMES["tokens"]]
     found: dict[str, Any] = {} if target is None else dict(target.shared_with_drafter)
     found |= {"dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0]}
     if norm in tensors:
-        found |= {"qk_norm": "layer", "num_heads": shapes[norm][0]}
+        found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
     return config_from(DrafterConfig, found, settings, None if target is None else target.num_heads)
 
 
-def drafter_table(config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None) -> dict[str, Entry]:
-    """{published name: Entry} of a drafter; ``order`` as in ``convert_drafter``."""
+def drafter_table(
+    config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None, norm_rows: int | None = None
+) -> dict[str, Entry]:
+    """{published name: Entry} of a drafter; ``order`` as in ``convert_drafter``, ``norm_rows`` in ``layer_table``."""
     shape = (config.vocab_size, config.dim)
+    # LlamaGen's pairs are interleaved, Chameleon's are not.
+    interleaved = config.rotary == "grid"
     return {
         DRAFTER_NAMES["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order)),
         "fc.weight": Entry(("fc", "kernel"), (config.dim, 2 * config.dim), transpose),
         "fc.bias": Entry(("fc", "bias"), (config.dim,)),
-        # LlamaGen's pairs are interleaved, Chameleon's are not.
-        **layer_table(DRAFTER_NAMES, 0, config.transformer, interleaved=config.rotary == "grid"),
+        **layer_table(DRAFTER_NAMES, 0, config.transformer, interleaved=interleaved, norm_rows=norm_rows),
     }
 
 

@@ -51,13 +51,20 @@ _ALIASES = {
 
 
 def layer_table(
-    names: Mapping[str, str], i: int, transformer: TransformerConfig, *, interleaved: bool
+    names: Mapping[str, str],
+    i: int,
+    transformer: TransformerConfig,
+    *,
+    interleaved: bool,
+    norm_rows: int | None = None,
 ) -> dict[str, Entry]:
     """{published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
 
     Args:
         names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
         interleaved: how the published rotary pairs lie.
+        norm_rows: rows of the published norms of queries and keys, each for as many heads as fall to it: Lumina-mGPT
+            stores one row for all heads. None is a row a head.
     """
     dim, hidden = transformer.dim, transformer.hidden_dim
     at = ("transformer", f"layer_{i}")
@@ -82,11 +89,13 @@ def layer_table(
         entries["attention_norm"] = Entry((*at, "attention_norm", "scale"), (dim,))
     table = {names[part].format(i=i): entry for part, entry in entries.items()}
     if transformer.qk_norm == "layer":
-        shape = (transformer.num_heads, transformer.head_dim)
+        rows = norm_rows or transformer.num_heads
+        shape = (rows, transformer.head_dim)
+        spread = partial(np.repeat, repeats=transformer.num_heads // rows, axis=0)
         for part in HEAD_NORM_NAMES:
             name = names[part].format(i=i)
-            table[f"{name}.weight"] = Entry((*at, part, "scale"), shape)
-            table[f"{name}.bias"] = Entry((*at, part, "bias"), shape)
+            table[f"{name}.weight"] = Entry((*at, part, "scale"), shape, spread)
+            table[f"{name}.bias"] = Entry((*at, part, "bias"), shape, spread)
     return table
 
 
@@ -108,6 +117,21 @@ def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
             if name in layer and isinstance(layer[name]["kernel"], dict):
                 layer[name]["kernel"] = np.concatenate(list(layer[name]["kernel"].values()), axis=1)
     return params
+
+
+def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
+    """The heads of a model of width ``dim`` and the rows of a norm [rows, E] of its queries.
+
+    Raises:
+        ValueError: the rows cannot be shared out among the heads.
+    """
+    rows, head_dim = shape
+    heads = dim // head_dim if head_dim else 0
+    if heads * head_dim != dim or not rows or heads % rows:
+        raise ValueError(
+            f"a norm of queries {list(shape)} does not fit width {dim}: give a published Chameleon model"
+        )
+    return heads, rows
 
 
 def buffers(names: Iterable[str]) -> list[str]:

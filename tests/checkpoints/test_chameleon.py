@@ -1,0 +1,76 @@
+"""Chameleon's published tensors: the order of rows, norms that heads share, and what is wrong in one line."""
+
+import jax
+import numpy as np
+import pytest
+
+from eval.published_layouts import TINY_CHAMELEON, TINY_VQGAN, drafter_of
+from eval.published_shapes import chameleon_shapes as published_shapes
+from eval.published_shapes import drafter_shapes as published_drafter_shapes
+from lantern_jax.checkpoints.chameleon import chameleon_shapes, convert_chameleon
+from lantern_jax.checkpoints.drafter import convert_drafter
+from tests.golden_cases import golden_weight
+
+CONFIG = TINY_CHAMELEON
+ORDER = np.random.default_rng(0).permutation(CONFIG.vocab_size)
+SETTINGS = {"grid": CONFIG.grid}
+
+
+def tensors_of(shapes):
+    return {name: golden_weight(name, shape, 0) for name, shape in shapes.items()}
+
+
+def convert(tensors):
+    return convert_chameleon(tensors, SETTINGS, order=ORDER, num_codes=CONFIG.num_codes)
+
+
+def shared_norms(tensors):
+    """(one row for all heads, the same written out for each head)."""
+    norms = {name: rows[:1] for name, rows in tensors.items() if "q_norm" in name or "k_norm" in name}
+    return tensors | norms, tensors | {
+        name: np.repeat(row, CONFIG.num_heads, axis=0) for name, row in norms.items()
+    }
+
+
+def same(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_rows_are_stream_ids_and_the_head_has_the_codes_only():
+    tensors = tensors_of(published_shapes(CONFIG, TINY_VQGAN))
+    config, params = convert(tensors)
+    assert config == CONFIG
+    shapes = jax.tree.map(lambda leaf: leaf.shape, params)
+    assert shapes == jax.tree.map(lambda leaf: leaf.shape, chameleon_shapes(CONFIG))
+    same(params["params"]["tokens"]["embedding"], tensors["model.embed_tokens.weight"][ORDER])
+    codes = tensors["lm_head.weight"][ORDER[: CONFIG.num_codes]]
+    same(params["params"]["head"]["kernel"], codes.T)
+
+
+def test_heads_may_share_the_norms_of_queries_and_keys():
+    """Lumina-mGPT stores one row for all heads."""
+    shared, each = shared_norms(tensors_of(published_shapes(CONFIG, TINY_VQGAN)))
+    assert shared["model.layers.0.self_attn.q_norm.weight"].shape == (1, 16)
+    ours, theirs = convert(shared), convert(each)
+    assert ours[0] == theirs[0] == CONFIG
+    same(ours[1], theirs[1])
+    drafter = drafter_of(CONFIG)
+    shared, each = shared_norms(tensors_of(published_drafter_shapes(drafter)))
+    ours, theirs = (convert_drafter(given, target=CONFIG, order=ORDER) for given in (shared, each))
+    assert ours[0] == theirs[0] == drafter
+    same(ours[1], theirs[1])
+
+
+def test_norms_that_fit_no_number_of_heads():
+    tensors = tensors_of(published_shapes(CONFIG, TINY_VQGAN))
+    for shape in ((3, 16), (2, 15)):
+        wrong = {name: np.zeros(shape) for name in tensors if "q_norm" in name}
+        with pytest.raises(ValueError, match="does not fit width 32"):
+            convert(tensors | wrong)
+
+
+def test_a_vocabulary_of_another_size():
+    with pytest.raises(ValueError, match="the vocabulary has 9 ids, the embedding table 9216"):
+        convert_chameleon(
+            tensors_of(published_shapes(CONFIG, TINY_VQGAN)), SETTINGS, order=ORDER[:9], num_codes=4
+        )
