@@ -32,7 +32,9 @@ from lantern_jax.text.encoded import EncodedPrompts
 
 
 def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
-    """Reads a checkpoint, straight onto the device: "demo", the model that ships with the package, or a directory.
+    """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
+
+    What it holds is checked; parameters are read when they are first needed, straight onto the devices.
 
     Args:
         model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
@@ -45,14 +47,14 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     dtype = parameter_dtype(dtype)
     keep_compiled_programs()
     directory = demo_directory() if model == "demo" else Path(model)
-    return Pipeline(load_checkpoint(directory, dtype, SingleDeviceSharding(jax.local_devices()[0])), dtype)
+    return Pipeline(load_checkpoint(directory, abstract=True), dtype)
 
 
 class Pipeline:
     """A checkpoint ready to generate. Compiled programs are kept, so a second call of the same kind is quick.
 
     Args:
-        checkpoint: the models and their parameters.
+        checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
     """
 
@@ -67,20 +69,14 @@ class Pipeline:
         self._drafter = None
         if checkpoint.drafter_config is not None:
             self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
-        cast = partial(jax.tree.map, lambda leaf: leaf if leaf.dtype == dtype else leaf.astype(dtype))
-        self._parameters = {
-            "target": cast(checkpoint.target_params),
-            "drafter": None if self._drafter is None else cast(checkpoint.drafter_params),
-            "vq": checkpoint.tokenizer_params,
-            "codebook": checkpoint.codebook,
-        }
+        self._parameters: Any = None
         self._devices = 0
         self._programs: dict[Any, Any] = {}
 
     @property
     def draws(self) -> bool:
         """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens and no pictures."""
-        return self._parameters["vq"] is not None
+        return self.checkpoint.tokenizer_params is not None
 
     def generate(
         self,
@@ -190,7 +186,7 @@ class Pipeline:
             vocab_size=checkpoint.target_config.num_codes,
             has_drafter=self._drafter is not None,
         )
-        check_codebook(settings.acceptance(), self._parameters["codebook"])
+        check_codebook(settings.acceptance(), checkpoint.codebook)
         return settings
 
     def _generate(self, conditioning: Conditioning, prompts, num, seed, compare, knobs) -> Generation:
@@ -276,13 +272,30 @@ class Pipeline:
         return np.asarray(pictures)[: len(tokens)], Timing(drawing=seconds, compiling=compiling)
 
     def _on_devices(self, devices: int):
-        """The parameters where the programs for that many devices want them; moved only when the number changes."""
+        """The parameters where programs for that many devices want them: read once, moved when the number changes."""
         if devices != self._devices:
-            mesh = _mesh(devices)
-            where = jax.local_devices()[0] if mesh is None else NamedSharding(mesh, PartitionSpec())
-            self._parameters = jax.block_until_ready(jax.device_put(self._parameters, where))
+            mesh, first = _mesh(devices), jax.local_devices()[0]
+            where = SingleDeviceSharding(first) if mesh is None else NamedSharding(mesh, PartitionSpec())
+            parameters = self._parameters or self._read(where)
+            self._parameters = jax.block_until_ready(jax.device_put(parameters, where))
             self._devices = devices
         return self._parameters
+
+    def _read(self, where) -> dict[str, Any]:
+        """The parameters by their part in decoding, the target's and drafter's in the pipeline's dtype."""
+        checkpoint = self.checkpoint
+        if checkpoint.is_abstract:
+            checkpoint = load_checkpoint(checkpoint.directory, self.dtype, where)
+
+        def cast(leaf):
+            return leaf if leaf.dtype == self.dtype else leaf.astype(self.dtype)
+
+        return {
+            "target": jax.tree.map(cast, checkpoint.target_params),
+            "drafter": jax.tree.map(cast, checkpoint.drafter_params),
+            "vq": checkpoint.tokenizer_params,
+            "codebook": checkpoint.codebook,
+        }
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:

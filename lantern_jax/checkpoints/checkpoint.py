@@ -65,6 +65,11 @@ class Checkpoint:
     directory: Path | None = None
 
     @property
+    def is_abstract(self) -> bool:
+        """Whether shapes and dtypes stand in for the parameters."""
+        return isinstance(jax.tree.leaves(self.target_params)[0], jax.ShapeDtypeStruct)
+
+    @property
     def decoding_drafter_params(self) -> PyTree | None:
         """What the drafter record takes: the drafter's parameters and the target's own head."""
         if self.drafter_params is None:
