@@ -192,7 +192,7 @@ def test_bad_configs_are_refused(text, folder, capsys, monkeypatch):
     refused(given(), capsys, monkeypatch)
 
 
-@pytest.mark.parametrize("out", ["there", "settings.json"])
+@pytest.mark.parametrize("out", ["there", "settings.json", "/proc/new", "settings.json/new"])
 def test_outputs_that_cannot_be_are_refused(out, folder, capsys, monkeypatch):
     Path("there").mkdir()
     refused(given(out=out), capsys, monkeypatch)

@@ -30,6 +30,7 @@ from lantern_jax.families import FAMILIES, TargetConfig, family_name
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
+from lantern_jax.outputs import check_writable
 
 __all__ = [
     "Checkpoint",
@@ -57,12 +58,16 @@ def demo_directory() -> Path:
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:
-    """The path of a checkpoint that may be written: new, or with ``overwrite`` an old checkpoint; else ValueError."""
+    """The path of a checkpoint that may be written: new, or with ``overwrite`` an old checkpoint; else ValueError.
+
+    Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
+    """
     directory = Path(directory)
     if directory.exists() and not overwrite:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
+    check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
     return directory
 
 
@@ -271,6 +276,10 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} is damaged ({error}): fetch or convert the checkpoint again") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
+    if not isinstance(config.get("defaults", {}), dict):
+        raise ValueError(
+            f"{path} is damaged, its defaults are no object: fetch or convert the checkpoint again"
+        )
     if config.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {config.get('version')}, expected {VERSION}: convert it again"

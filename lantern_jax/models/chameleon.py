@@ -20,7 +20,13 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import transformer_target
-from lantern_jax.models.transformer import Transformer, TransformerConfig, line_rotary, padded_causal_mask
+from lantern_jax.models.transformer import (
+    Dense,
+    Transformer,
+    TransformerConfig,
+    line_rotary,
+    padded_causal_mask,
+)
 
 LAYOUTS = ("anole", "lumina")
 
@@ -115,9 +121,7 @@ class Chameleon(nn.Module):
         config, init = self.config, nn.initializers.normal(0.02)
         self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
         self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
-        self.head = nn.Dense(
-            config.num_codes, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=init
-        )
+        self.head = Dense(config.num_codes, self.dtype, self.param_dtype, jnp.float32)
 
     def prefill(self, conditioning: TokenConditioning):
         """Runs prompts: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
@@ -138,7 +142,7 @@ class Chameleon(nn.Module):
 
     def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """The codes' logits in float32."""
-        return self.head(features).astype(jnp.float32)
+        return self.head(features)
 
     def __call__(self, conditioning: TokenConditioning):
         """Hidden states [..., P, D] after the final norm and logits [..., P, V] of whole sequences."""

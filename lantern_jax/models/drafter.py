@@ -21,6 +21,7 @@ from lantern_jax.decoding.protocols import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import (
+    Dense,
     Transformer,
     TransformerConfig,
     grid_rotary,
@@ -89,7 +90,10 @@ class DrafterModel(nn.Module):
         init = nn.initializers.normal(0.02)
         embed = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init, name="tokens")
         x = jnp.concatenate([embed(tokens), features.astype(self.dtype)], axis=-1)
-        x = nn.Dense(config.dim, dtype=self.dtype, param_dtype=self.param_dtype, name="fc")(x)
+        x = Dense(
+            config.dim, self.dtype, self.param_dtype, use_bias=True, name="fc",
+            kernel_init=nn.initializers.lecun_normal(),
+        )(x)  # fmt: skip
         transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
         return transformer(x, rotary, mask, past, past_masks)
 

@@ -18,7 +18,13 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import transformer_target
-from lantern_jax.models.transformer import Transformer, TransformerConfig, grid_rotary, padded_causal_mask
+from lantern_jax.models.transformer import (
+    Dense,
+    Transformer,
+    TransformerConfig,
+    grid_rotary,
+    padded_causal_mask,
+)
 
 
 @dataclass(frozen=True)
@@ -163,13 +169,7 @@ class LlamaGen(nn.Module):
             self.caption = CaptionProjection(config, self.dtype, self.param_dtype)
         self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
         self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
-        self.head = nn.Dense(
-            config.vocab_size,
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=init,
-        )
+        self.head = Dense(config.vocab_size, self.dtype, self.param_dtype, jnp.float32)
 
     def embed_prefix(self, conditioning: Conditioning):
         """Embeddings [..., P, D] and validity mask [..., P] of the conditioning."""
@@ -203,7 +203,7 @@ class LlamaGen(nn.Module):
 
     def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """The head's logits in float32."""
-        return self.head(features).astype(jnp.float32)
+        return self.head(features)
 
     def __call__(self, conditioning: Conditioning, tokens: Int[Array, "B T"]):
         """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each cell."""

@@ -171,6 +171,32 @@ class HeadNorm(nn.Module):
         return (wide * scale + bias).astype(x.dtype)
 
 
+class Dense(nn.Module):
+    """A matrix product summed in float32; ``out_dtype`` None means ``dtype``.
+
+    For a product of bfloat16 to bfloat16, XLA's CPU compiler converts the matrices of a whole model to float32, ahead
+    of the decoding loop: a second copy of the parameters, twice as large. One to float32 it takes as it is.
+    """
+
+    features: int
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+    out_dtype: jnp.dtype | None = None
+    use_bias: bool = False
+    kernel_init: nn.initializers.Initializer = nn.initializers.normal(0.02)
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
+        shape = (x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        product = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+            product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
+        return product.astype(self.out_dtype or self.dtype)
+
+
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values."""
 
@@ -187,10 +213,7 @@ class Layer(nn.Module):
             return RMSNorm(config.norm_eps, self.param_dtype, name=name)
 
         def dense(width, name):
-            return nn.Dense(
-                width, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name=name,
-                kernel_init=nn.initializers.normal(0.02),
-            )  # fmt: skip
+            return Dense(width, self.dtype, self.param_dtype, name=name)
 
         hidden = norm("attention_norm")(x) if self.input_norm else x
         qkv = dense(3 * config.dim, "qkv")(hidden)

@@ -20,6 +20,8 @@ VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 TREE = named_tree("naive_extend_57")
+# Shapes of the matrices of a layer and of the head.
+KERNELS = ((DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
 
 
 def abstract_inputs(batch: int) -> Inputs:
@@ -108,6 +110,21 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
     assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
     host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
     assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
+
+
+def test_bfloat16_parameters_are_not_copied_into_float32():
+    """A CPU has no products of bfloat16 of its own: one convert a matrix, hoisted, would triple the parameters."""
+    program = Program(llamagen_target(TARGET, jnp.bfloat16), eagle_drafter(DRAFTER, jnp.bfloat16), TREE)
+    inputs = abstract_inputs(1)
+    narrow = [
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
+        for params in (inputs.target_params, inputs.drafter_params)
+    ]
+    inputs = inputs.replace(target_params=narrow[0], drafter_params=narrow[1])
+    hlo = loop._decode_jit.lower(program, inputs).compile(compiler_options=AS_USERS_COMPILE).as_text()
+    kernels = "|".join(f"{rows},{columns}" for rows, columns in KERNELS)
+    assert re.search(rf"bf16\[(?:{kernels})\]", hlo)
+    assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
