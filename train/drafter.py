@@ -31,6 +31,7 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rot
 from lantern_jax.models.transformer import padded_causal_mask
 from train import target
 from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
+from train.sources import claimed
 
 
 @flax.struct.dataclass
@@ -260,15 +261,9 @@ def train(
     # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
     checkpoint = target.read_target(target_folder, None)
     sizes, params = checkpoint.target_config, checkpoint.target_params["params"]
-    (rows, length, width), (_, prefix), (stream,) = store.shapes.values()
-    found, expected = (
-        (rows, length, width, stream),
-        (2, prefix + sizes.num_tokens - 1, sizes.dim, sizes.num_tokens),
-    )
-    if found != expected:
+    if claimed(Path(features_folder)).get("target") != repr(sizes):
         raise ValueError(
-            f"{features_folder} holds features {found[:3]} of {found[3]} tokens a picture, the target makes "
-            f"{expected[:3]} of {expected[3]}; extract them again"
+            f"{features_folder} holds features of another target than {target_folder}: extract them again"
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = np.asarray(params["head"]["kernel"], np.float32)

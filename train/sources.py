@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.data.feature_store import write_array
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.prompting import Conditioning, PromptEncoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from train.encode import encode_pictures
@@ -32,6 +34,7 @@ from train.loop import Reporter
 
 # Pictures, or captions, of a cached file.
 CACHED = 64
+CLAIM = "sources.json"
 # Pictures through the VQ tokenizer at a time.
 ENCODED = 8
 
@@ -97,7 +100,7 @@ def prompted(
     Args:
         folder: as in `PictureFolder`; what a caption may be is the checkpoint's matter, as in `Pipeline.generate`.
         prompts: of the samples, again from the first after the last.
-        pictures: at most so many of the folder, its first ones; None for all.
+        pictures: at most so many of the folder, evenly spread over it; None for all.
         samples: how many; None for one a prompt.
         seed: of the samples.
         dtype: of the text encoder.
@@ -114,14 +117,16 @@ def prompted(
     samples = (len(prompts) if samples is None else samples) if prompts else 0
     if not count + samples:
         raise ValueError("no pictures and no prompts: give --folder, --prompts or both")
-    texts = [*(opened.texts[:count] if count else ()), *prompts]
+    chosen = np.arange(count) * (len(opened) if count else 0) // max(count, 1)
+    captions = class_numbers(opened.texts) if count else ()
+    texts = [*(captions[row] for row in chosen), *prompts]
     # All together: token rows of one store are padded to one length.
     conditioning = encode_prompts(checkpoint, texts, Path(workdir) / "captions", dtype)
     sources = []
     if count:
-        names = [str(file.relative_to(opened.path)) for file in opened.files[:count]]
+        names = [str(opened.files[row].relative_to(opened.path)) for row in chosen]
         claim(Path(workdir) / "codes", {"pictures": _digest(names)})
-        codes = encode_folder(checkpoint, opened, count, Path(workdir) / "codes")
+        codes = encode_folder(checkpoint, opened, chosen, Path(workdir) / "codes")
         sources.append(Source("pictures", count, conditioning, codes, _digest(names, texts[:count])))
     if samples:
         sources.append(
@@ -188,18 +193,18 @@ def _encode_captions(checkpoint: Checkpoint, parts: list[list[str]], files: list
 
 
 def encode_folder(
-    checkpoint: Checkpoint, pictures: PictureFolder, count: int, folder: Path
+    checkpoint: Checkpoint, pictures: PictureFolder, chosen: Rows, folder: Path
 ) -> Callable[[Rows], Int[np.ndarray, "n C"]]:
-    """A function from rows to codes of the first `count` pictures, which are encoded into `folder` first."""
-    starts = range(0, count, CACHED)
+    """A function from rows of `chosen` to the codes of those pictures, which are encoded into `folder` first."""
+    starts = range(0, len(chosen), CACHED)
     files = [folder / f"codes_{i:05d}.npy" for i in range(len(starts))]
     missing = [i for i, file in enumerate(files) if not file.is_file()]
     reporter = Reporter(len(files), len(files) - len(missing), "codes, file")
     for done, i in enumerate(missing, len(files) - len(missing) + 1):
-        stop, parts = min(starts[i] + CACHED, count), []
+        stop, parts = min(starts[i] + CACHED, len(chosen)), []
         for start in range(starts[i], stop, ENCODED):
             # The last chunk is filled up, so that one program does for all.
-            rows = np.minimum(np.arange(start, start + ENCODED), stop - 1)
+            rows = chosen[np.minimum(np.arange(start, start + ENCODED), stop - 1)]
             codes = encode_pictures(
                 checkpoint.tokenizer_config, checkpoint.tokenizer_params, pictures.load(rows)[0]
             )
@@ -211,18 +216,33 @@ def encode_folder(
     return lambda rows: np.stack([stored[row // CACHED][row % CACHED] for row in rows])
 
 
+def class_numbers(captions: Sequence[str]) -> Sequence[str]:
+    """ImageNet's own folder names, WordNet ids, as class numbers, which are their order; other captions as they are."""
+    names = sorted(set(captions))
+    if len(names) != IMAGENET_CLASSES or not all(re.fullmatch(r"n\d{8}", name) for name in names):
+        return captions
+    numbers = {name: str(number) for number, name in enumerate(names)}
+    return [numbers[caption] for caption in captions]
+
+
 def claim(folder: Path, digests: Mapping[str, str]) -> None:
     """Notes what a folder is filled with; raises ValueError where that is something else than before."""
-    path = folder / "sources.json"
+    path = folder / CLAIM
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".part")
         temporary.write_text(json.dumps(digests) + "\n")
         os.replace(temporary, path)
-    found = json.loads(path.read_text())
+    found = claimed(folder)
     other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
     if other:
         raise ValueError(f"{folder} holds work on another {other[0]}: name another --workdir")
+
+
+def claimed(folder: Path) -> dict[str, str]:
+    """What `claim` noted of a folder; empty where it did not."""
+    path = folder / CLAIM
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def read_prompts(file: str | Path) -> list[str]:
