@@ -1,6 +1,6 @@
 """The recipe that the drafters of published models share; each has a config of its own with the commands.
 
-EAGLE's (arXiv 2401.15077): one layer of the target's shape, AdamW-like steps at 1e-4, smooth-L1 of the features plus
+EAGLE's (arXiv 2401.15077): one layer of the target's shape, Adam at 1e-4, smooth-L1 of the features plus
 0.1 times the cross-entropy, uniform noise of 0.1. A tenth goes to the guided distributions, and the drafter's
 token table starts as the target's.
 """
@@ -33,6 +33,5 @@ def published_drafter(**changes: Any) -> ConfigDict:
         "guided_weight": 0.1,
         "embedding_from_target": True,
         "dtype": "float32",
-        "remat": False,
     }
     return ConfigDict(recipe | changes)

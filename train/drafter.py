@@ -94,7 +94,7 @@ def drafter_inputs(
 
 
 def drafter_passes(
-    model: DrafterModel, params: PyTree, inputs: DrafterInputs, passes: int, remat: bool = False
+    model: DrafterModel, params: PyTree, inputs: DrafterInputs, passes: int
 ) -> list[Float[Array, "*rows N D"]]:
     """Predicted features, float32, of every position at tree depth 0, 1, ..., passes - 1.
 
@@ -102,19 +102,16 @@ def drafter_passes(
     pass s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as
     the passes between made them: exactly a chain of s nodes below a root, for all roots at once. The first
     positions, whose chain would begin before the first token, read the target's features in all passes.
-
-    With `remat` a pass is computed again for its gradient instead of keeping all its scores.
     """
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
     rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
     causal, itself = np.tril(np.ones((length, length), bool)), np.eye(length, dtype=bool)
 
-    def apply(params: PyTree, features: Array, *places: PyTree) -> tuple[Array, PyTree]:
+    def apply(features: Array, *places: PyTree) -> tuple[Array, PyTree]:
         predicted, (block,) = model.apply({"params": params}, features, inputs.tokens, rotary, *places)
         return predicted.astype(jnp.float32), block
 
-    apply = jax.checkpoint(apply) if remat else apply
-    predicted, block = apply(params, inputs.features, padded_causal_mask(inputs.valid))
+    predicted, block = apply(inputs.features, padded_causal_mask(inputs.valid))
     made, blocks = [predicted], [block]
     for depth in range(1, passes):
         shifted = jnp.concatenate([inputs.features[..., :1, :], made[-1][..., :-1, :]], axis=-2)
@@ -123,7 +120,7 @@ def drafter_passes(
         masks = [np.tril(causal, -depth)[leading] & keys]
         masks += [np.eye(length, k=i - depth, dtype=bool)[leading] for i in range(1, depth)]
         past = tuple((block,) for block in blocks)
-        predicted, block = apply(params, features, itself[leading], past, tuple(masks))
+        predicted, block = apply(features, itself[leading], past, tuple(masks))
         made.append(predicted)
         blocks.append(block)
     return made
@@ -168,7 +165,7 @@ def drafter_loss(
     inputs, wanted = drafter_inputs(features.astype(jnp.float32), prefix, tokens)
     noise = jax.random.uniform(key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
     inputs = inputs.replace(features=inputs.features + noise)
-    made = drafter_passes(model, params, inputs, config.passes, config.get("remat", False))
+    made = drafter_passes(model, params, inputs, config.passes)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
 
     total, weights, metrics = jnp.float32(0), 0.0, {}

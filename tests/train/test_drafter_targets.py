@@ -16,7 +16,9 @@ from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_lla
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.families import family_of
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
+from lantern_jax.models.llamagen import published_config
 from tests.command import files
 from train import drafter, export, features, sources, target
 from train.encode import encode_pictures
@@ -178,7 +180,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     stored, prefix = (jnp.swapaxes(part, 0, 1) for part in (features_.astype(jnp.float32), prefix))
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, wanted = drafter.drafter_inputs(stored, prefix, twice)
-    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, 3, remat=True)
+    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, 3)
     length = prefix.shape[-1]
     assert wanted.shape == stored[:, :, 1:].shape and inputs.first == length - 1
 
@@ -213,6 +215,19 @@ def config_of(name):
 
 def target_drafter(name, checkpoint):
     return drafter.drafter_config(config_of(name), checkpoint.target_config)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        *((llamagen_c2i_drafter.get_config(size), published_config(size)) for size in ("B", "XL", "3B")),
+        (llamagen_t2i_drafter.get_config(), published_config("XL", "caption", 32)),
+        (anole_drafter.get_config(), ChameleonConfig()),
+        (lumina_drafter.get_config(), ChameleonConfig(grid=48, layout="lumina")),
+    ],
+)
+def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
+    assert drafter.drafter_config(config, sizes) == layouts.drafter_of(sizes)
 
 
 @FAMILIES
