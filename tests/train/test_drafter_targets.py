@@ -203,6 +203,30 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
         np.testing.assert_allclose(made[depth][:, :, length - 1 + root + depth], expected, atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["lumina"])
+def test_distributions_count_where_the_next_token_is_sampled(name, extracted, monkeypatch):
+    """Row ends and the image end are not drafted."""
+    model, workdir = extracted(name)
+    checkpoint, config = target.read_target(model), config_of(name)
+    sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
+    task = drafter.make_task(config, target_drafter(name, checkpoint))
+    stored, prefix, tokens = FeatureStore(workdir).read([0, 3])
+    batch = {"features": jnp.asarray(stored), "prefix": jnp.asarray(prefix), "tokens": jnp.asarray(tokens)}
+    seen, free = [], family_of(sizes).target(sizes, FLOAT32).forced < 0
+    monkeypatch.setattr(
+        drafter, "soft_cross_entropy", lambda _, target_logits: seen.append(target_logits) or jnp.zeros(1)
+    )
+    model = DrafterModel(target_drafter(name, checkpoint))
+    params = task.init(jax.random.key(0)).params
+    drafter.drafter_loss(model, params, jnp.asarray(head), batch, jax.random.key(0), config, free)
+    for depth, logits in enumerate(seen[::2]):
+        # The feature of stream token g is followed by token g + 1.
+        before = [g for g in range(depth, sizes.num_tokens - 1) if free[g + 1]]
+        rows = np.swapaxes(stored, 0, 1)[:, :, prefix.shape[-1] + np.array(before)].astype(np.float32)
+        assert logits.shape[2] == 15 - depth
+        np.testing.assert_allclose(logits, rows @ np.asarray(head), atol=1e-4)
+
+
 def config_of(name):
     config = CONFIGS[name].get_config()
     changes = {"num_heads": 2, "hidden_dim": 48}
