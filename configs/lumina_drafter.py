@@ -8,8 +8,9 @@ python -m train.drafter --config configs/lumina_drafter.py --target models/lumin
 python -m train.export --checkpoint models/lumina --drafter runs/lumina/drafter --out models/lumina-drafter
 
 `--folder DIR` in place of `--prompts` takes pictures with captions. 5000 samples are 198 GB of features.
-A step of 4 sequences needs some 47 GB of device memory. A sequence has 2400 positions, so the recipe makes one pass,
-as EAGLE does: two would need twice as much. The batch is split over all devices.
+By XLA's count, extraction and a training step both need some 47 GB of device memory at 4 sequences. A sequence has
+2400 positions, so the recipe makes one pass, as EAGLE does: two would need twice as much. Training splits the batch
+over all devices.
 """
 
 from ml_collections import ConfigDict
