@@ -2,13 +2,14 @@
 
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
 
-The same command resumes after a kill. EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true
+The target is a checkpoint directory or the working folder of `train.target`; of it training needs the head. The
+same command resumes after a kill. EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true
 features plus cross-entropy against the target's distribution, uniform noise on the input features, conditional
 and unconditional rows. Two additions: the cross-entropy of the *guided* distributions, because that is what
 drafts are drawn from, and several passes that feed the drafter its own predictions as it meets them below the
 root of a tree (HASS, arXiv 2408.15766).
 
-Axes: G guidance rows, B batch, P prefix, T tokens of a picture, N = P + T - 2 drafter positions, V codes, D width.
+Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 drafter positions, V codes, D width.
 """
 
 from pathlib import Path
@@ -19,16 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import app, flags, logging
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import muon
 
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.transformer import padded_causal_mask
 from train import target
 from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
+from train.sources import claimed
 
 
 @flax.struct.dataclass
@@ -41,23 +44,15 @@ class DrafterTrainState:
     optimizer: PyTree
 
 
-def drafter_config(config: ConfigDict, sizes: LlamaGenConfig) -> DrafterConfig:
-    """The drafter's sizes: the target's, with heads and feed-forward width from an experiment's config."""
-    return DrafterConfig(
-        dim=sizes.dim,
-        num_heads=config.model.num_heads,
-        hidden_dim=config.model.hidden_dim,
-        vocab_size=sizes.vocab_size,
-        grid=sizes.grid,
-        prefix_length=sizes.prefix_length,
-        norm_eps=sizes.norm_eps,
-        rope_base=sizes.rope_base,
-    )
+def drafter_config(config: ConfigDict, sizes: TargetConfig) -> DrafterConfig:
+    """The drafter's sizes: what the target decides, with the experiment's `model`: num_heads, hidden_dim, qk_norm."""
+    shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, **sizes.shared_with_drafter}
+    return DrafterConfig(**config.model, **shared)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Muon on the matrices of the layer and of `fc`, Adam elsewhere, as the target's."""
-
+    """Muon on the matrices of the layer and of `fc`, Adam elsewhere, as the target's; a `rate` of 0: Adam on all."""
+    matrices = ("layer_", "fc") if config.rate else ()
     return optax.chain(
         optax.clip_by_global_norm(config.clip),
         muon(
@@ -65,51 +60,70 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
             adam_learning_rate=target.linear_decay(config.adam_rate, config.warmup, config.steps),
             adam_b1=0.9,
             adam_b2=0.98,
-            muon_weight_dimension_numbers=target.matrices("layer_", "fc"),
+            muon_weight_dimension_numbers=target.matrices(*matrices),
         ),
     )
 
 
+@flax.struct.dataclass
+class DrafterInputs:
+    """What the drafter reads at each position of whole sequences.
+
+    Attributes:
+        features: [*rows, N, D], the target's at the position.
+        tokens: int32 [*rows, N], one position ahead.
+        valid: bool [*rows, N], False at padding, which no other position sees. All padding is in the prefix.
+        first: the first position that has seen a token of the stream, P - 1; no loss is taken before it.
+    """
+
+    features: Float[Array, "*rows N D"]
+    tokens: Int[Array, "*rows N"]
+    valid: Bool[Array, "*rows N"]
+    first: int = flax.struct.field(pytree_node=False)
+
+
+def drafter_inputs(
+    features: Float[Array, "*rows S D"], prefix: Int[Array, "*rows P"], tokens: Int[Array, "*rows T"]
+) -> tuple[DrafterInputs, Float[Array, "*rows N D"]]:
+    """(inputs, features to predict) of sequences as `FeatureStore` has them: `prefix` is -1 at padding."""
+    ahead = jnp.concatenate([jnp.maximum(prefix[..., 1:], 0), tokens[..., :-1]], axis=-1)
+    stream = jnp.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), bool)
+    valid = jnp.concatenate([prefix[..., :-1] >= 0, stream], axis=-1)
+    inputs = DrafterInputs(features[..., :-1, :], ahead, valid, prefix.shape[-1] - 1)
+    return inputs, features[..., 1:, :]
+
+
 def drafter_passes(
-    model: DrafterModel,
-    params: PyTree,
-    features: Float[Array, "*rows N D"],
-    tokens: Int[Array, "*rows N"],
-    passes: int,
+    model: DrafterModel, params: PyTree, inputs: DrafterInputs, passes: int
 ) -> list[Float[Array, "*rows N D"]]:
-    """Predicted features of every position at tree depth 0, 1, ..., passes - 1.
+    """Predicted features, float32, of every position at tree depth 0, 1, ..., passes - 1.
 
     Pass 0 reads the target's features, as when committed tokens are absorbed. In pass s a position reads what
     pass s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as
     the passes between made them: exactly a chain of s nodes below a root, for all roots at once. The first
     positions, whose chain would begin before the first token, read the target's features in all passes.
     """
-    length, leading = features.shape[-2], (None,) * (features.ndim - 2)
-    first = model.config.prefix_length - 1
-    rotary = sequence_rotary(model.config, jnp.ones((1,) * len(leading) + (length,), bool))
-    causal = np.tril(np.ones((length, length), bool))
-    predicted, (block,) = model.apply({"params": params}, features, tokens, rotary, causal[leading])
+    length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
+    rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
+    causal, itself = np.tril(np.ones((length, length), bool)), np.eye(length, dtype=bool)
+
+    def apply(features: Array, *places: PyTree) -> tuple[Array, PyTree]:
+        predicted, (block,) = model.apply({"params": params}, features, inputs.tokens, rotary, *places)
+        return predicted.astype(jnp.float32), block
+
+    predicted, block = apply(inputs.features, padded_causal_mask(inputs.valid))
     made, blocks = [predicted], [block]
     for depth in range(1, passes):
-        shifted = jnp.concatenate([features[..., :1, :], made[-1][..., :-1, :]], axis=-2)
-        drafted = (np.arange(length) >= first + depth)[*leading, :, None]
-        inputs = jnp.where(drafted, jax.lax.stop_gradient(shifted), features)
-        masks = [np.tril(causal, -depth)] + [np.eye(length, k=i - depth, dtype=bool) for i in range(1, depth)]
-        predicted, (block,) = model.apply(
-            {"params": params}, inputs, tokens, rotary, np.eye(length, dtype=bool)[leading],
-            tuple((past,) for past in blocks), tuple(mask[leading] for mask in masks),
-        )  # fmt: skip
+        shifted = jnp.concatenate([inputs.features[..., :1, :], made[-1][..., :-1, :]], axis=-2)
+        drafted = (np.arange(length) >= inputs.first + depth)[*leading, :, None]
+        features = jnp.where(drafted, jax.lax.stop_gradient(shifted), inputs.features)
+        masks = [np.tril(causal, -depth)[leading] & keys]
+        masks += [np.eye(length, k=i - depth, dtype=bool)[leading] for i in range(1, depth)]
+        past = tuple((block,) for block in blocks)
+        predicted, block = apply(features, itself[leading], past, tuple(masks))
         made.append(predicted)
         blocks.append(block)
     return made
-
-
-def drafter_inputs(
-    features: Float[Array, "*rows S D"], tokens: Int[Array, "*rows T"], prefix_length: int
-) -> tuple[Float[Array, "*rows N D"], Int[Array, "*rows N"], Float[Array, "*rows N D"]]:
-    """(input features, tokens one position ahead, features to predict); the prefix's tokens are 0."""
-    ahead = jnp.pad(tokens[..., :-1], [(0, 0)] * (tokens.ndim - 1) + [(prefix_length - 1, 0)])
-    return features[..., :-1, :], ahead, features[..., 1:, :]
 
 
 def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
@@ -139,26 +153,29 @@ def drafter_loss(
     batch: PyTree,
     key: Key[Array, ""],
     config: ConfigDict,
+    free: Bool[np.ndarray, " T"],
 ) -> tuple[Float[Array, ""], Metrics]:
     """The loss over all passes, and the agreement of the first and last pass under guidance.
 
-    batch: features [B, G, S, D] (float16), tokens int32 [B, T].
+    batch: features [B, G, S, D] (float16), prefix int32 [B, G, P], tokens int32 [B, T]. Where the next token is
+    forced (not `free`), distributions do not matter and only the features count: the drafter goes on from them.
     """
-    features = jnp.swapaxes(batch["features"], 0, 1).astype(jnp.float32)
-    tokens = jnp.broadcast_to(batch["tokens"][None], (2, *batch["tokens"].shape))
-    inputs, tokens, wanted = drafter_inputs(features, tokens, model.config.prefix_length)
-    noise = jax.random.uniform(key, inputs.shape, jnp.float32, -config.noise, config.noise)
-    made = drafter_passes(model, params, inputs + noise, tokens, config.passes)
-    guidance = jnp.full(inputs.shape[1], config.guidance, jnp.float32)
-
-    def logits_of(values: Float[Array, "G B N D"]) -> Float[Array, "G B N V"]:
-        return jnp.einsum("...d,dv->...v", values, head)
+    features, prefix = (jnp.swapaxes(batch[name], 0, 1) for name in ("features", "prefix"))
+    tokens = jnp.broadcast_to(batch["tokens"][None], (len(prefix), *batch["tokens"].shape))
+    inputs, wanted = drafter_inputs(features.astype(jnp.float32), prefix, tokens)
+    noise = jax.random.uniform(key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
+    inputs = inputs.replace(features=inputs.features + noise)
+    made = drafter_passes(model, params, inputs, config.passes)
+    guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
 
     total, weights, metrics = jnp.float32(0), 0.0, {}
     for depth, predicted in enumerate(made):
-        begin = model.config.prefix_length - 1 + depth
+        begin = inputs.first + depth
         predicted, true = predicted[..., begin:, :], wanted[..., begin:, :]
-        logits, target_logits = logits_of(predicted), logits_of(true)
+        sampled = slice(None) if free.all() else np.flatnonzero(free[1 + depth :])
+        logits, target_logits = (
+            jnp.einsum("...d,dv->...v", values[..., sampled, :], head) for values in (predicted, true)
+        )
         guided = apply_guidance(logits, guidance), apply_guidance(target_logits, guidance)
         loss = config.feature_weight * jnp.mean(smooth_l1(predicted - true))
         loss += config.token_weight * jnp.mean(soft_cross_entropy(logits, target_logits))
@@ -170,29 +187,45 @@ def drafter_loss(
 
 
 def make_task(
-    config: ConfigDict, sizes: DrafterConfig, head: Float[np.ndarray, "D V"], store: FeatureStore | None
+    config: ConfigDict,
+    sizes: DrafterConfig,
+    head: Float[np.ndarray, "D V"] | None = None,
+    store: FeatureStore | None = None,
+    *,
+    free: Bool[np.ndarray, " T"] | None = None,
+    embedding: Float[np.ndarray, "vocab D"] | jax.ShapeDtypeStruct | None = None,
 ) -> Task:
-    """The drafter's training task; `head` is the target's. Without a store it only describes the state."""
-    model, optimizer = DrafterModel(sizes), make_optimizer(config)
+    """The drafter's training task. Without a head and a store it only describes the state.
 
-    def init(key: Key[Array, ""]) -> DrafterTrainState:
+    Args:
+        head: the target's.
+        free: which positions of the stream are sampled; None for all.
+        embedding: the target's token table, for the drafter's own to start from; None for a random one.
+    """
+    optimizer = make_optimizer(config)
+    model = DrafterModel(sizes, jnp.dtype(config.get("dtype", "float32")))
+
+    def init(key: Key[Array, ""], *embedding: Float[Array, "vocab D"]) -> DrafterTrainState:
         example = jnp.zeros((1, 2, sizes.dim), jnp.float32), jnp.zeros((1, 2), jnp.int32)
         rotary = sequence_rotary(sizes, jnp.ones((1, 2), bool))
         mask = jnp.tril(jnp.ones((1, 2, 2), bool))
         params = model.init(key, *example, rotary, mask)["params"]
+        for table in embedding:
+            params = params | {"tokens": {"embedding": table.astype(jnp.float32)}}
         average = jax.tree.map(jnp.copy, params)
         return DrafterTrainState(jnp.int32(0), params, average, optimizer.init(params))
 
     def batch(step: int) -> dict[str, np.ndarray]:
         chosen = epoch_indices(config.seed, step, config.batch_size, len(store))
-        features, tokens = store.read(chosen)
-        return {"features": np.swapaxes(features, 0, 1), "tokens": tokens}
+        return dict(zip(("features", "prefix", "tokens"), store.read(chosen), strict=True))
 
     def update(
-        state: DrafterTrainState, batch: PyTree, key: Key[Array, ""]
+        state: DrafterTrainState, batch: PyTree, key: Key[Array, ""], head: Float[Array, "D V"]
     ) -> tuple[DrafterTrainState, Metrics]:
+        sampled = np.ones(batch["tokens"].shape[-1], bool) if free is None else free
+
         def loss_of(params: PyTree) -> tuple[Array, Metrics]:
-            return drafter_loss(model, params, jnp.asarray(head), batch, key, config)
+            return drafter_loss(model, params, head, batch, key, config, sampled)
 
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -200,7 +233,8 @@ def make_task(
         average = target.running_average(state.average, params, state.step, config.average)
         return DrafterTrainState(state.step + 1, params, average, optimizer_state), {"loss": loss, **metrics}
 
-    return Task(init=init, batch=batch, update=update)
+    initial = () if embedding is None else (embedding,)
+    return Task(init, batch, update, initial=initial, fixed=(head,))
 
 
 def export(workdir: str | Path, target_folder: str | Path) -> tuple[DrafterConfig, PyTree]:
@@ -209,9 +243,8 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[DrafterConfi
     Raises ValueError where a folder holds no run.
     """
     config = read_config(workdir)
-    sizes = drafter_config(config, target.target_config(read_config(target_folder)))
-    head = np.zeros((sizes.dim, sizes.vocab_size), np.float32)
-    return sizes, target.restore_parameters(make_task(config, sizes, head, None), workdir)
+    sizes = drafter_config(config, target.read_target(target_folder, abstract=True).target_config)
+    return sizes, target.restore_parameters(make_task(config, sizes), workdir)
 
 
 def train(
@@ -219,19 +252,25 @@ def train(
 ) -> None:
     """Train as `config` says on stored features, in `workdir`; resumes.
 
-    Raises ValueError where the target or the features are missing, or a sequence has the wrong length.
+    Raises ValueError where the target or the features are missing, or do not belong together.
     """
     store = FeatureStore(features_folder)
-    target_sizes, params = target.export(target_folder)
-    expected = target_sizes.prefix_length + target_sizes.num_tokens - 1
-    found = store.read([0])[0].shape[2]
-    if found != expected:
+    # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
+    checkpoint = target.read_target(target_folder, None)
+    sizes, params = checkpoint.target_config, checkpoint.target_params["params"]
+    if claimed(Path(features_folder)).get("target") != repr(sizes):
         raise ValueError(
-            f"{features_folder} holds {found} features a picture, the target makes {expected}; extract them again"
+            f"{features_folder} holds features of another target than {target_folder}: extract them again"
         )
-    sizes = drafter_config(config, target_sizes)
+    free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
+    head = np.asarray(params["head"]["kernel"], np.float32)
+    embedding = None
+    if config.get("embedding_from_target", False):
+        embedding = np.asarray(params["tokens"]["embedding"])
+    del checkpoint, params
     write_config(config, workdir)
-    run(make_task(config, sizes, params["head"]["kernel"], store), loop_config(config), workdir)
+    task = make_task(config, drafter_config(config, sizes), head, store, free=free, embedding=embedding)
+    run(task, loop_config(config), workdir)
 
 
 def main(_: list[str]) -> None:
@@ -244,7 +283,9 @@ if __name__ == "__main__":
     config_flags.DEFINE_config_file(
         "config", None, "experiment, e.g. configs/demo_drafter.py", lock_config=True
     )
-    flags.DEFINE_string("target", None, "working folder of the target's training run")
+    flags.DEFINE_string(
+        "target", None, "checkpoint directory, or working folder of the target's training run"
+    )
     flags.DEFINE_string("features", None, "folder that train.features wrote")
     flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
     flags.mark_flags_as_required(["config", "target", "features", "workdir"])

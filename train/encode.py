@@ -11,18 +11,27 @@ Pictures are rendered, encoded and forgotten; the validation pictures come from 
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree, UInt8
 
 from lantern_jax.models.vq import VQConfig, VQModel
 from train.loop import Reporter, read_config
 from train.rendered import rendered_chunks
 from train.tokenizer import export
+
+
+@partial(jax.jit, static_argnums=0)
+def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
+    """Codes of pictures, row by row; `params` are VQModel's variables."""
+    model = VQModel(config)
+    real = pictures.astype(jnp.float32) / 127.5 - 1.0
+    return model.apply(params, model.apply(params, real, method="encode"), method="quantize")
 
 
 def encode_landscapes(
@@ -36,17 +45,9 @@ def encode_landscapes(
         raise ValueError(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
-    model = VQModel(vq)
-
-    @jax.jit
-    def encode(params: PyTree, pictures: jax.Array) -> jax.Array:
-        real = pictures.astype(jnp.float32) / 127.5 - 1.0
-        z = model.apply({"params": params}, real, method="encode")
-        return model.apply({"params": params}, z, method="quantize")
-
     tokens, attributes, reporter = [], [], Reporter(count, 0)
     for first, pictures, drawn in rendered_chunks(seed, count, size):
-        tokens.append(np.asarray(encode(params, pictures)).astype(np.int16))
+        tokens.append(np.asarray(encode_pictures(vq, {"params": params}, pictures)).astype(np.int16))
         attributes.append(drawn)
         reporter.show({"step": first + len(pictures)})
     reporter.close()

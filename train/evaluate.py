@@ -23,9 +23,12 @@ from lantern_jax.checkpoints.store import Checkpoint, demo_directory, load
 from lantern_jax.data.landscapes import render_batch
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.prompting import PromptEncoder
 from train.drafter import agreement, drafter_inputs, drafter_passes
+from train.encode import encode_pictures
 from train.features import features_of
 from train.target import validation_loss
 from train.tokenizer import picture_psnr
@@ -43,10 +46,9 @@ def tokenize(
     config: VQConfig, params: PyTree, pictures: Int[Array, "B H W 3"]
 ) -> tuple[Int[Array, "B T"], Float[Array, ""]]:
     """Tokens of uint8 pictures and the PSNR in dB of what the decoder makes of them."""
-    model = VQModel(config)
     real = pictures.astype(jnp.float32) / 127.5 - 1.0
-    tokens = model.apply(params, model.apply(params, real, method="encode"), method="quantize")
-    return tokens, picture_psnr(real, model.apply(params, tokens, method="decode"))
+    tokens = encode_pictures(config, params, pictures)
+    return tokens, picture_psnr(real, VQModel(config).apply(params, tokens, method="decode"))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -55,6 +57,7 @@ def drafter_agreement(
     params: PyTree,
     head: Float[Array, "D V"],
     features: Float[Array, "G B S D"],
+    prefix: Int[Array, "G B P"],
     tokens: Int[Array, "B T"],
 ) -> dict[str, Array]:
     """Top-1 agreement and sum of min(p, q) at each depth: of conditional rows, and under guidance 2.
@@ -62,12 +65,12 @@ def drafter_agreement(
     Also the target's own mean top-1 probability and entropy in nats, under the same names for both.
     """
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, ahead, wanted = drafter_inputs(features, twice, config.prefix_length)
-    made = drafter_passes(DrafterModel(config), params["params"], inputs, ahead, DEPTHS)
+    inputs, wanted = drafter_inputs(features, prefix, twice)
+    made = drafter_passes(DrafterModel(config), params["params"], inputs, DEPTHS)
     scales = {"guidance_1": jnp.ones(len(tokens)), "guidance_2": jnp.full(len(tokens), 2.0)}
     found = {}
     for depth, predicted in enumerate(made):
-        begin = config.prefix_length - 1 + depth
+        begin = inputs.first + depth
         logits = jnp.einsum("gbnd,dv->gbnv", predicted[:, :, begin:], head)
         true = jnp.einsum("gbnd,dv->gbnv", wanted[:, :, begin:], head)
         for name, scale in scales.items():
@@ -93,26 +96,29 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
             f"checkpoint {checkpoint.model}: expected a tokenizer, a drafter and the landscapes' vocabulary; "
             "give the demo's directory"
         )
-    sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params["params"])
+    sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
+    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), PromptEncoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
     tokens, attributes, psnr, drafted = [], [], [], []
     for first in range(0, pictures - BATCH + 1, BATCH):
         drawn, scenes = render_batch(SEED, range(first, first + BATCH), side)
         codes, quality = tokenize(checkpoint.tokenizer_config, checkpoint.tokenizer_params, drawn)
-        features = features_of(sizes)(params, LANDSCAPES.label_ids(scenes), codes)
+        conditioning = encoder.from_arrays(LANDSCAPES.label_ids(scenes))
+        features, prefix = features_of(record)(params, conditioning, codes)
         drafted.append(
             drafter_agreement(
                 checkpoint.drafter_config,
                 checkpoint.drafter_params,
-                params["head"]["kernel"],
+                params["params"]["head"]["kernel"],
                 features,
+                prefix,
                 codes,
             )
         )
         tokens.append(np.asarray(codes))
         attributes.append(scenes)
         psnr.append(float(quality))
-    losses = validation_loss(sizes, params, np.concatenate(tokens), np.concatenate(attributes))
+    losses = validation_loss(sizes, params["params"], np.concatenate(tokens), np.concatenate(attributes))
     return {
         "pictures": len(psnr) * BATCH,
         "psnr_db": float(np.mean(psnr)),

@@ -2,22 +2,30 @@
 
     python -m train.export --tokenizer DIR --target DIR --drafter DIR --trees FILE --card FILE --out DIR
 
-Weights are rounded to half precision, which is what ships; `python -m train.evaluate` measures them so.
+or write a checkpoint directory again with a drafter trained for it:
+
+    python -m train.export --checkpoint DIR --drafter DIR --out DIR
+
+The demo's weights are rounded to half precision, which is what ships; `python -m train.evaluate` measures them so.
+A drafter takes the precision of its checkpoint's target.
 
 Axes: V codes, K neighbours.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 from absl import app, flags, logging
 
-from lantern_jax.checkpoints.store import Checkpoint, save
+from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from train import drafter, target, tokenizer
+from train.loop import read_config
 
 # More than any rule needs: beyond a hundred neighbours LANTERN's bound, not their number, decides.
 NEIGHBOURS = 128
@@ -55,9 +63,37 @@ def build(
     )
 
 
+def with_drafter(checkpoint_folder: str | Path, drafter_folder: str | Path) -> Checkpoint:
+    """A checkpoint with the drafter of a training run in place of any other.
+
+    Raises ValueError where a folder holds none, or the drafter was trained for another target.
+    """
+    old = load(checkpoint_folder, None)
+    sizes, params = drafter.export(drafter_folder, checkpoint_folder)
+    dtype = jax.tree.leaves(old.target_params)[0].dtype
+    config = read_config(drafter_folder)
+    recipe = {name: config[name] for name in ("steps", "batch_size", "passes", "guidance", "seed")}
+    return dataclasses.replace(
+        old,
+        drafter_config=sizes,
+        drafter_params={"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params)},
+        metadata=old.metadata | {"drafter": recipe},
+    )
+
+
+def add_drafter(options: flags.FlagValues) -> None:
+    check_new(options.out, options.overwrite)
+    save(options.out, with_drafter(options.checkpoint, options.drafter), overwrite=options.overwrite)
+
+
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
+    if options.checkpoint is not None:
+        return add_drafter(options)
+    missing = [name for name in ("tokenizer", "target", "trees") if options[name].value is None]
+    if missing:
+        raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafter to")
     trees = json.loads(Path(options.trees).read_text())
     defaults = {
         "guidance": options.guidance,
@@ -87,5 +123,7 @@ if __name__ == "__main__":
     flags.DEFINE_float("guidance", 2.0, "default guidance")
     flags.DEFINE_string("card", None, "model card to put beside the weights")
     flags.DEFINE_string("out", None, "checkpoint directory; an older checkpoint there is replaced")
-    flags.mark_flags_as_required(["tokenizer", "target", "drafter", "trees", "out"])
+    flags.DEFINE_string("checkpoint", None, "checkpoint directory to write again with the drafter")
+    flags.DEFINE_boolean("overwrite", False, "with --checkpoint: replace a checkpoint that exists")
+    flags.mark_flags_as_required(["drafter", "out"])
     app.run(main)

@@ -1,125 +1,168 @@
 """Extract the drafter's training set: the target's features on pictures, and on its own samples.
 
-    python -m train.features --target DIR --tokens DIR --workdir DIR [--pictures=N] [--samples=N]
+    python -m train.features --target DIR --workdir DIR [--folder DIR] [--prompts FILE] [--samples=N]
+    python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N]
 
-Both guidance rows of a picture are stored, conditional and unconditional (`lantern_jax.data.feature_store`).
-The target's own samples are what the drafter meets at decoding time. A killed run goes on after its last shard.
+The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
+first form takes a folder of pictures with captions (`lantern_jax.data.folder`: `name.jpg` with `name.txt`, or class
+folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
+`train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
+they are decoded plainly, with the checkpoint's default settings.
 
-Axes: G guidance rows, B batch, P prefix, T tokens of a picture, S = P + T - 1 features of a sequence, D width.
+Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `lantern_jax.data.feature_store`), so a
+killed run goes on after its last file.
+
+A sequence is the conditioning and the whole token stream, forced tokens such as row ends included, for both
+guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S positions x D x 2 bytes, S = P + T - 1:
+
+    LlamaGen c2i   B 256 px 0.8 MB, B 384 px 1.8 MB, XL 384 px 2.9 MB, 3B 384 px 7.4 MB
+    LlamaGen t2i   XL stage 1 1.9 MB, stage 2 5.9 MB; a caption's features 0.5 MB (bfloat16), 1 MB (float32)
+    Anole 17.8 MB, Lumina-mGPT 39.6 MB (768 px), with prompts of up to 64 tokens
+
+Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a sequence, D width, C codes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
+from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.data.feature_store import count_shards, write_shard
-from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.loop import autoregressive_decode
-from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.families import family_of
+from lantern_jax.pipeline import parameter_dtype
+from lantern_jax.prompting import Conditioning
+from lantern_jax.settings import NO_TREE, Settings, resolve_settings
 from train import target
 from train.loop import Reporter
+from train.sources import Source, claim, landscapes, prompted, read_prompts
 
-SHARD = 64
+# A shard is one file in memory: at most so many pictures, and so many bytes where one picture allows it.
+SHARD, SHARD_BYTES = 64, 1 << 29
 
 
 @cache
-def features_of(sizes: LlamaGenConfig):
-    """A jitted function (params, labels int32 [B, P], tokens int32 [B, T]) -> features float32 [G, B, S, D].
+def features_of(
+    record: Target,
+) -> Callable[[PyTree, Conditioning, Array], tuple[Float[Array, "G B S D"], Int[Array, "G B P"]]]:
+    """A jitted function (params, conditioning [G, B, P, ...], tokens int32 [B, T]) -> features, prefix.
 
-    The features of every position of the sequence, the last token's excepted: nothing follows it.
+    Features of every position of the sequence, the last token's excepted: nothing follows it. Prefix: token ids,
+    -1 at padding. One pass of teacher forcing: the prefix, and on top of it the stream as one chain.
     """
-    model = LlamaGen(sizes)
 
     @jax.jit
-    def features(
-        params: PyTree, labels: Int[Array, "B P"], tokens: Int[Array, "B T"]
-    ) -> Float[Array, "G B S D"]:
-        rows = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
-        both = rows.reshape(-1, rows.shape[-1])
-        twice = jnp.concatenate([tokens, tokens])
-        prefix, *_ = model.apply({"params": params}, both, method="prefill")
-        later, _ = model.apply({"params": params}, both, twice)
-        whole = jnp.concatenate([prefix[:, :-1], later], axis=1)
-        return whole.reshape(2, len(tokens), *whole.shape[1:])
+    def features(params: PyTree, conditioning: Conditioning, tokens: Int[Array, "B T"]):
+        batch, count = tokens.shape[0], tokens.shape[1] - 1
+        cache, _, prefix = record.prefill(params, conditioning, jnp.ones(batch, jnp.float32), 0)
+        chain = jnp.tril(jnp.ones((count, count), bool))
+        _, later, _ = record.score(params, cache, tokens[:, :-1], jnp.arange(count, dtype=jnp.int32), chain)
+        ids = jnp.where(prefix.mask, prefix.tokens, -1)
+        return jnp.concatenate([prefix.features, later], axis=2), ids
 
     return features
 
 
-def random_labels(rng: np.random.Generator, count: int, drop_one: float = 0.15) -> Int[np.ndarray, "B P"]:
-    """Label ids of random prompts, attributes left out as in the target's training."""
-    attributes = np.stack([rng.integers(len(v), size=count) for v in LANDSCAPES.attributes.values()], axis=1)
-    return LANDSCAPES.label_ids(np.where(rng.random(attributes.shape) < drop_one, -1, attributes))
-
-
 def sample_tokens(
-    sizes: LlamaGenConfig,
-    params: PyTree,
-    labels: Int[np.ndarray, "B P"],
-    keys: Array,
-    guidance: float = 2.0,
-    temperature: float = 1.0,
+    record: Target, params: PyTree, conditioning: Conditioning, keys: Key[Array, " B"], settings: Settings
 ) -> Int[np.ndarray, "B T"]:
-    """The target's own samples, by plain decoding; `keys` [B], one a picture."""
+    """The target's own streams, by plain decoding; `keys`, one a picture."""
+    guidance = jnp.full(len(keys), settings.guidance, jnp.float32)
     decoded = autoregressive_decode(
-        llamagen_target(sizes),
-        {"params": params},
-        label_conditioning(labels, LANDSCAPES.null_labels(), guided=True),
-        keys,
-        guidance=jnp.full(len(labels), guidance, jnp.float32),
-        sampling=SamplingParams.create(temperature=temperature),
+        record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling()
     )
     return np.asarray(decoded.tokens)
 
 
-def chunks(
-    sizes: LlamaGenConfig,
-    params: PyTree,
-    tokens: np.ndarray,
-    attributes: np.ndarray,
-    *,
-    samples: int,
-    seed: int,
-    first: int = 0,
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(shard, labels [SHARD, P], tokens [SHARD, T]): the pictures given, then `samples` of the target's own.
+def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B T"]:
+    """Codes with the format's forced tokens between them.
 
-    Shard i is a pure function of the arguments and i; shards before `first` are not made. Incomplete shards
-    are left out.
+    Raises ValueError where the number of codes is not the format's.
     """
-    whole = len(tokens) // SHARD
-    for i in range(first, whole):
-        rows = slice(i * SHARD, (i + 1) * SHARD)
-        yield i, LANDSCAPES.label_ids(attributes[rows]), tokens[rows].astype(np.int32)
-    for i in range(max(first, whole), whole + samples // SHARD):
-        labels = random_labels(np.random.default_rng((seed, i)), SHARD)
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), SHARD)
-        yield i, labels, sample_tokens(sizes, params, labels, keys)
+    free = record.forced < 0
+    if codes.shape[1] != free.sum() or codes.max(initial=0) >= record.vocab_size:
+        raise ValueError(
+            f"codes {codes.shape} up to {codes.max(initial=0)}: expected {free.sum()} a picture below "
+            f"{record.vocab_size}; encode with the target's own tokenizer"
+        )
+    tokens = np.broadcast_to(record.forced, (len(codes), record.num_tokens)).copy()
+    tokens[:, free] = codes
+    return tokens
+
+
+def shards(sources: Sequence[Source], size: int) -> Iterator[tuple[Source, np.ndarray]]:
+    """The rows of every shard, source by source."""
+    for source in sources:
+        for start in range(0, source.count, size):
+            yield source, np.arange(start, min(start + size, source.count))
+
+
+def shard_size(sources: Sequence[Source], dim: int, num_tokens: int, batch_size: int) -> int:
+    """Pictures of a shard: whole batches where possible."""
+    leaf = jax.tree.leaves(next(source for source in sources if source.count).conditioning(np.arange(1)))[0]
+    # The third axis of every kind of conditioning is the prefix.
+    size = SHARD_BYTES // (2 * (leaf.shape[2] + num_tokens - 1) * dim * 2)
+    size = max(min(size, SHARD), 1)
+    return size - size % batch_size if size > batch_size else size
 
 
 def extract(
-    target_folder: str | Path, tokens_folder: str | Path, workdir: str | Path,
-    *, pictures: int, samples: int, seed: int = 0, batch_size: int = 16,
-) -> None:  # fmt: skip
-    """Fill `workdir` with the features of `pictures` training pictures and `samples` of the target's own."""
-    sizes, params = target.export(target_folder)
-    params = jax.tree.map(jnp.asarray, params)
-    tokens, attributes = (rows[:pictures] for rows in target.read_tokens(tokens_folder, "train"))
-    total, done = len(tokens) // SHARD + samples // SHARD, count_shards(workdir)
-    reporter = Reporter(total, done)
-    make = chunks(sizes, params, tokens, attributes, samples=samples, seed=seed, first=done)
-    for i, labels, rows in make:
-        parts = [
-            np.asarray(features_of(sizes)(params, labels[j : j + batch_size], rows[j : j + batch_size]))
-            for j in range(0, SHARD, batch_size)
-        ]
-        write_shard(workdir, i, np.swapaxes(np.concatenate(parts, axis=1), 0, 1), rows)
+    checkpoint: Checkpoint,
+    sources: Sequence[Source],
+    workdir: str | Path,
+    *,
+    seed: int = 0,
+    batch_size: int = 16,
+    dtype: Any = np.float32,
+) -> None:
+    """Fill `workdir` with the features of all sources, a shard after the other; goes on after the last one.
+
+    Args:
+        seed: of the samples: picture i is a function of the seed and i.
+        batch_size: pictures in one pass of the target.
+        dtype: of the target's parameters and matrix products; features are stored in float16.
+
+    Raises:
+        ValueError: codes that do not fit the target, or a working folder with features of other sources.
+    """
+    config = checkpoint.target_config
+    record, params = family_of(config).target(config, jnp.dtype(dtype)), checkpoint.target_params
+    settings = resolve_settings(
+        {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
+        has_drafter=False,
+    )  # fmt: skip
+    size = shard_size(sources, config.dim, config.num_tokens, batch_size)
+    claim(Path(workdir), {"target": repr(config), **{source.name: source.digest for source in sources}})
+    work, done = list(shards(sources, size)), count_shards(workdir)
+
+    def one_batch(source: Source, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        conditioning = source.conditioning(rows)
+        if source.codes is None:
+            keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(rows)
+            tokens = sample_tokens(record, params, conditioning, keys, settings)
+        else:
+            tokens = streams(record, source.codes(rows))
+        features, prefix = features_of(record)(params, conditioning, tokens)
+        by_picture = (np.swapaxes(np.asarray(part), 0, 1) for part in (features.astype(jnp.float16), prefix))
+        return (*by_picture, tokens)
+
+    reporter = Reporter(len(work), done, "features, shard")
+    for i, (source, rows) in enumerate(work[done:], done):
+        parts = []
+        for start in range(0, len(rows), batch_size):
+            # The last batch is filled up, so that one program does for all.
+            chosen = rows[np.minimum(np.arange(start, start + batch_size), len(rows) - 1)]
+            kept = min(batch_size, len(rows) - start)
+            parts.append([part[:kept] for part in one_batch(source, chosen)])
+        write_shard(workdir, i, *(np.concatenate(part) for part in zip(*parts, strict=True)))
         reporter.show({"step": i + 1})
     reporter.close()
 
@@ -127,22 +170,39 @@ def extract(
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
+    dtype, device = parameter_dtype(options.dtype), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    checkpoint = target.read_target(options.target, dtype, device)
+    if options.tokens is not None:
+        count = 1024 if options.pictures is None else options.pictures
+        tokens = (rows[:count] for rows in target.read_tokens(options.tokens, "train"))
+        samples = 256 if options.samples is None else options.samples
+        sources = landscapes(checkpoint, *tokens, samples, options.seed)
+    else:
+        sources = prompted(
+            checkpoint, options.workdir, options.folder, read_prompts(options.prompts) if options.prompts else (),
+            pictures=options.pictures, samples=options.samples, seed=options.seed, dtype=dtype,
+        )  # fmt: skip
     extract(
-        options.target,
-        options.tokens,
-        options.workdir,
-        pictures=options.pictures,
-        samples=options.samples,
-        seed=options.seed,
+        checkpoint, sources, options.workdir, seed=options.seed, batch_size=options.batch_size, dtype=dtype
     )
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", None, "working folder of the target's training run")
-    flags.DEFINE_string("tokens", None, "folder that train.encode wrote")
+    flags.DEFINE_string(
+        "target", None, "checkpoint directory, or working folder of the target's training run"
+    )
     flags.DEFINE_string("workdir", None, "where the features go")
-    flags.DEFINE_integer("pictures", 1024, "training pictures", lower_bound=0)
-    flags.DEFINE_integer("samples", 256, "samples of the target itself", lower_bound=0)
+    flags.DEFINE_string("folder", None, "pictures with captions, or in class folders")
+    flags.DEFINE_string("prompts", None, "text file of prompts, one a line, for the target's own samples")
+    flags.DEFINE_string("tokens", None, "folder that train.encode wrote, in place of the two")
+    flags.DEFINE_integer(
+        "pictures", None, "at most so many pictures (of a folder: all; of tokens: 1024)", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "samples", None, "samples of the target itself (with prompts: one each; else 256)", lower_bound=0
+    )
     flags.DEFINE_integer("seed", 0, "of the samples")
-    flags.mark_flags_as_required(["target", "tokens", "workdir"])
+    flags.DEFINE_integer("batch_size", 16, "pictures in one pass of the target", lower_bound=1)
+    flags.DEFINE_string("dtype", None, "of the target: float32, the default on a CPU, or bfloat16")
+    flags.mark_flags_as_required(["target", "workdir"])
     app.run(main)

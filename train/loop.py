@@ -34,14 +34,18 @@ Metrics = dict[str, Array]
 class Task:
     """What is trained.
 
-    init(key) -> state, any pytree of arrays: parameters, optimizer state, running averages.
+    init(key, *initial) -> state, any pytree of arrays: parameters, optimizer state, running averages.
     batch(step) -> pytree of NumPy arrays whose leading axis is the global batch; a pure function of the step.
-    update(state, batch, key) -> state, metrics (float32 scalars); traced once. `key` is the step's own.
+    update(state, batch, key, *fixed) -> state, metrics (float32 scalars); traced once. `key` is the step's own.
+    initial, fixed: large arrays that the two read. What a jitted function closes over becomes a constant of the
+        program; arguments do not.
     """
 
-    init: Callable[[Key[Array, ""]], PyTree]
+    init: Callable[..., PyTree]
     batch: Callable[[int], PyTree]
-    update: Callable[[PyTree, PyTree, Key[Array, ""]], tuple[PyTree, Metrics]]
+    update: Callable[..., tuple[PyTree, Metrics]]
+    initial: tuple[PyTree, ...] = ()
+    fixed: tuple[PyTree, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,9 +177,9 @@ class MetricsFile:
 class Reporter:
     """A rich progress bar in a terminal, plain lines elsewhere."""
 
-    def __init__(self, steps: int, done: int):
+    def __init__(self, steps: int, done: int, unit: str = "step"):
         console = Console()
-        self._steps = steps
+        self._steps, self._unit = steps, unit
         self._progress = None
         if console.is_terminal:
             columns = (
@@ -191,7 +195,7 @@ class Reporter:
     def show(self, values: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items() if name != "step")
         if self._progress is None:
-            print(f"step {values['step']}/{self._steps}  {text}", flush=True)
+            print(f"{self._unit} {values['step']}/{self._steps}  {text}", flush=True)
         else:
             self._progress.update(self._task, completed=values["step"], description=text)
 
@@ -227,18 +231,16 @@ def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, Py
 
 
 def start_or_resume(
-    init: Callable[[Key[Array, ""]], PyTree],
-    key: Key[Array, ""],
-    checkpoints: ocp.CheckpointManager,
-    whole: NamedSharding,
+    task: Task, key: Key[Array, ""], checkpoints: ocp.CheckpointManager, whole: NamedSharding
 ) -> tuple[int, PyTree]:
     """(steps done, state): from the newest checkpoint if there is one, else from `init`; placed as `whole`."""
-    init = jax.jit(init, out_shardings=whole)
+    init = jax.jit(task.init, out_shardings=whole)
     done = checkpoints.latest_step() or 0
     if not done:
-        return 0, init(key)
+        return 0, init(key, *task.initial)
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), jax.eval_shape(init, key)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
+        jax.eval_shape(init, key, *task.initial),
     )
     return done, checkpoints.restore(done, args=ocp.args.StandardRestore(shapes))
 
@@ -267,19 +269,20 @@ def run(
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     init_key, update_key = jax.random.split(jax.random.key(config.seed))
     checkpoints = open_checkpoints(workdir, config.keep)
-    start, state = start_or_resume(task.init, init_key, checkpoints, whole)
+    start, state = start_or_resume(task, init_key, checkpoints, whole)
+    fixed = jax.device_put(task.fixed, whole)
 
-    def update(state: PyTree, batch: PyTree, step: Array) -> tuple[PyTree, Metrics]:
-        return task.update(state, batch, jax.random.fold_in(update_key, step))
+    def update(state: PyTree, batch: PyTree, step: Array, fixed: tuple) -> tuple[PyTree, Metrics]:
+        return task.update(state, batch, jax.random.fold_in(update_key, step), *fixed)
 
     jitted = jax.jit(
-        update, in_shardings=(whole, split, whole), out_shardings=(whole, whole), donate_argnums=0
+        update, in_shardings=(whole, split, whole, whole), out_shardings=(whole, whole), donate_argnums=0
     )
     metrics_file, reporter = MetricsFile(workdir / "metrics.jsonl", start), Reporter(config.steps, start)
     since, seconds_step = time.perf_counter(), start
     try:
         for step, batch in enumerate(prefetch(task.batch, start, config.steps, split), start + 1):
-            state, metrics = jitted(state, batch, np.int32(step - 1))
+            state, metrics = jitted(state, batch, np.int32(step - 1), fixed)
             if step % config.log_every == 0 or step == config.steps:
                 values = {name: float(value) for name, value in jax.device_get(metrics).items()}
                 rate = (step - seconds_step) / (time.perf_counter() - since)

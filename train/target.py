@@ -12,6 +12,7 @@ Axes: B batch, A attributes, T codes of a picture.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import flax
 import jax
@@ -23,6 +24,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from train.loop import (
@@ -207,7 +209,7 @@ def restore_parameters(task: Task, workdir: str | Path, name: str = "average") -
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        getattr(jax.eval_shape(task.init, jax.random.key(0)), name),
+        getattr(jax.eval_shape(task.init, jax.random.key(0), *task.initial), name),
     )
     _, state = restore_latest(workdir, {name: shapes})
     return jax.tree.map(np.asarray, state[name])
@@ -222,6 +224,33 @@ def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
     sizes = target_config(config)
     nothing = np.zeros((1, sizes.num_tokens), np.int32), np.zeros((1, sizes.label_slots), np.int32)
     return sizes, restore_parameters(make_task(config, *nothing), workdir)
+
+
+def read_target(
+    folder: str | Path,
+    dtype: Any = np.float32,
+    sharding: jax.sharding.Sharding | None = None,
+    *,
+    abstract: bool = False,
+) -> Checkpoint:
+    """The target in a folder: a checkpoint directory, or the working folder of a run of this script.
+
+    Args:
+        dtype, sharding: as in `store.load`; a run's parameters are float32.
+        abstract: read no values of a checkpoint directory.
+
+    Raises ValueError where the folder is neither.
+    """
+    if not (Path(folder) / "checkpoints").is_dir():
+        return load(folder, dtype, sharding, abstract=abstract)
+    sizes, params = export(folder)
+    return Checkpoint(
+        model="landscapes",
+        target_config=sizes,
+        target_params=jax.device_put({"params": params}, sharding),
+        vocabulary=LANDSCAPES,
+        defaults={"guidance": 2.0},
+    )
 
 
 def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:

@@ -25,22 +25,27 @@ import numpy as np
 from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance, gumbel_noise, process_logits
+from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.prompting import PromptEncoder
+from lantern_jax.settings import Settings
 from train import drafter, target
-from train.features import features_of, random_labels, sample_tokens
+from train.features import features_of, sample_tokens
+from train.sources import random_labels
 
 TreePath = tuple[int, ...]
 MAX_DEPTH, MAX_RANK = 9, 16
 
 
-@partial(jax.jit, static_argnums=(0, 6))
+@partial(jax.jit, static_argnums=(0, 7))
 def chain_ranks(
     sizes: DrafterConfig,
     params: PyTree,
     head: Float[Array, "D V"],
     features: Float[Array, "G B S D"],
+    prefix: Int[Array, "G B P"],
     tokens: Int[Array, "B T"],
     keys: Key[Array, " B"],
     depth: int,
@@ -51,16 +56,15 @@ def chain_ranks(
 
     Args:
         params: DrafterModel's parameters.
-        features: the target's, as `train.features` stores them.
+        features, prefix: the target's, as `train.features` stores them.
         tokens, keys: a plain decoding with these keys, guidance and sampling.
     """
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, ahead, _ = drafter.drafter_inputs(features, twice, sizes.prefix_length)
-    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, ahead, depth)
+    inputs, _ = drafter.drafter_inputs(features, prefix, twice)
+    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, depth)
     # Position P - 1 + g has seen token g and drafts token g + 1; at depth d its root is token g - d.
-    first = sizes.prefix_length - 1
     ranks = [
-        ranks_of(predicted[:, :, first + d :], head, tokens, keys, guidance, sampling, offset=d)
+        ranks_of(predicted[:, :, inputs.first + d :], head, tokens, keys, guidance, sampling, offset=d)
         for d, predicted in enumerate(made)
     ]
     return jnp.stack([jnp.pad(r, ((0, 0), (0, d)), constant_values=-1) for d, r in enumerate(ranks)])
@@ -87,8 +91,7 @@ def ranks_of(
 
 
 def collect_ranks(
-    target_sizes: LlamaGenConfig,
-    target_params: PyTree,
+    checkpoint: Checkpoint,
     drafter_sizes: DrafterConfig,
     drafter_params: PyTree,
     *,
@@ -99,18 +102,21 @@ def collect_ranks(
     batch_size: int = 16,
 ) -> Int[np.ndarray, "R depth"]:
     """Ranks at depths 0 to 8 below every root of `pictures` plainly decoded pictures of random prompts."""
-    head = jnp.asarray(target_params["head"]["kernel"])
-    sampling = SamplingParams.create(temperature=temperature)
+    sizes, params = checkpoint.target_config, checkpoint.target_params
+    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), PromptEncoder(checkpoint)
+    settings = Settings(guidance=guidance, temperature=temperature)
     rows = []
     for first in range(0, pictures, batch_size):
         labels = random_labels(np.random.default_rng((seed, first)), batch_size)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), batch_size)
-        tokens = sample_tokens(target_sizes, target_params, labels, keys, guidance, temperature)
-        features = features_of(target_sizes)(target_params, labels, tokens)
+        conditioning = encoder.from_arrays(labels)
+        tokens = sample_tokens(record, params, conditioning, keys, settings)
+        features, prefix = features_of(record)(params, conditioning, tokens)
         scale = jnp.full(batch_size, guidance, jnp.float32)
         ranks = chain_ranks(
-            drafter_sizes, drafter_params, head, features, tokens, keys, MAX_DEPTH, scale, sampling
-        )
+            drafter_sizes, drafter_params, params["params"]["head"]["kernel"], features, prefix, tokens, keys,
+            MAX_DEPTH, scale, settings.sampling(),
+        )  # fmt: skip
         rows.append(np.asarray(ranks).reshape(MAX_DEPTH, -1).T)
     return np.concatenate(rows)
 
@@ -175,12 +181,9 @@ def grow(
     *, name: str, sizes: list[int], pictures: int, seed: int,
 ) -> dict[str, list[TreePath]]:  # fmt: skip
     """Collect ranks and write the trees `name`_SIZE of all sizes and their statistics."""
-    target_sizes, target_params = target.export(target_folder)
     drafter_sizes, drafter_params = drafter.export(drafter_folder, target_folder)
-    ranks = collect_ranks(
-        target_sizes, jax.tree.map(jnp.asarray, target_params), drafter_sizes, drafter_params,
-        pictures=pictures, seed=seed,
-    )  # fmt: skip
+    checkpoint = target.read_target(target_folder)
+    ranks = collect_ranks(checkpoint, drafter_sizes, drafter_params, pictures=pictures, seed=seed)
     counts = path_counts(ranks)
     trees = {f"{name}_{size}": grow_tree(counts, size) for size in sizes}
     write_json(Path(workdir) / "ranks.json", rank_statistics(ranks, counts, trees))

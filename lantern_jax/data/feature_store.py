@@ -3,12 +3,14 @@
 A store is a folder of shards, each one picture chunk of
 
     features_00000.npy  float16 [n, G, S, D]   G = 2: conditional row, then unconditional
+    prefix_00000.npy    int32 [n, G, P]        token ids of the prefix, -1 at padding
     tokens_00000.npy    int32 [n, T]
 
 read through memory maps, so a store may be larger than memory. A shard appears whole or not at all: a killed
 extraction goes on after its last shard.
 
-Axes: n pictures, G guidance rows, S features of a sequence (prefix included), D width, T tokens of a picture.
+Axes: n pictures, G guidance rows, P prefix, T tokens of a picture's stream, S = P + T - 1 features of a sequence
+(nothing follows its last token), D width.
 """
 
 import os
@@ -18,26 +20,43 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+# The tokens come last: a shard exists once they do.
+PARTS = ("features", "prefix", "tokens")
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write a ``.npy`` file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        np.save(file, values)
+    os.replace(temporary, path)
+
 
 def write_shard(
-    folder: str | Path, index: int, features: Float[np.ndarray, "n G S D"], tokens: Int[np.ndarray, "n T"]
+    folder: str | Path,
+    index: int,
+    features: Float[np.ndarray, "n G S D"],
+    prefix: Int[np.ndarray, "n G P"],
+    tokens: Int[np.ndarray, "n T"],
 ) -> None:
     """Add shard `index`; features are rounded to float16.
 
-    Raises ValueError where the numbers of pictures differ.
+    Raises ValueError where the numbers of pictures differ, or features are not finite in float16.
     """
-    if len(features) != len(tokens):
+    if not len(features) == len(prefix) == len(tokens):
         raise ValueError(
-            f"{len(features)} rows of features, {len(tokens)} of tokens: expected one of each a picture"
+            f"{len(features)} rows of features, {len(prefix)} of prefixes, {len(tokens)} of tokens: "
+            "expected one of each a picture"
         )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    # The tokens come last: a shard exists once they do.
-    for name, values in (("features", features.astype(np.float16)), ("tokens", tokens.astype(np.int32))):
-        temporary = folder / f"{name}_{index:05d}.part"
-        with temporary.open("wb") as file:
-            np.save(file, values)
-        os.replace(temporary, folder / f"{name}_{index:05d}.npy")
+    with np.errstate(over="ignore"):
+        features = features.astype(np.float16, copy=False)
+    if not np.isfinite(features).all():
+        raise ValueError(
+            "features are not finite in float16: the target's parameters are not those of a model"
+        )
+    for name, values in zip(PARTS, (features, prefix.astype(np.int32), tokens.astype(np.int32)), strict=True):
+        write_array(Path(folder) / f"{name}_{index:05d}.npy", values)
 
 
 def count_shards(folder: str | Path) -> int:
@@ -58,18 +77,24 @@ class FeatureStore:
         shards = count_shards(folder)
         if not shards:
             raise ValueError(f"{folder} holds no features; run `python -m train.features` first")
-        names = range(shards)
-        self._features = [np.load(Path(folder) / f"features_{i:05d}.npy", mmap_mode="r") for i in names]
-        self._tokens = [np.load(Path(folder) / f"tokens_{i:05d}.npy", mmap_mode="r") for i in names]
-        self._ends = np.cumsum([len(tokens) for tokens in self._tokens])
+        self._parts = {
+            name: [np.load(Path(folder) / f"{name}_{i:05d}.npy", mmap_mode="r") for i in range(shards)]
+            for name in PARTS
+        }
+        self._ends = np.cumsum([len(tokens) for tokens in self._parts["tokens"]])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one picture's features [G, S, D], prefix [G, P] and tokens [T]."""
+        return {name: shards[0].shape[1:] for name, shards in self._parts.items()}
+
     def read(
         self, pictures: Sequence[int] | Int[np.ndarray, " B"]
-    ) -> tuple[Float[np.ndarray, "G B S D"], Int[np.ndarray, "B T"]]:
-        """Features (float16, guidance axis in front) and tokens of the given pictures, in their order.
+    ) -> tuple[Float[np.ndarray, "B G S D"], Int[np.ndarray, "B G P"], Int[np.ndarray, "B T"]]:
+        """Features (float16), prefix and tokens of the given pictures, in their order.
 
         Raises IndexError for a picture the store does not have.
         """
@@ -80,5 +105,5 @@ class FeatureStore:
             )
         shards = np.searchsorted(self._ends, pictures, side="right")
         rows = pictures - np.concatenate([[0], self._ends])[shards]
-        features = np.stack([self._features[s][r] for s, r in zip(shards, rows, strict=True)], axis=1)
-        return features, np.stack([self._tokens[s][r] for s, r in zip(shards, rows, strict=True)])
+        where = list(zip(shards, rows, strict=True))
+        return tuple(np.stack([self._parts[name][s][r] for s, r in where]) for name in PARTS)

@@ -19,6 +19,10 @@ MAX_CAPTIONS = 1000
 class PictureFolder:
     """Pictures of a folder in sorted order, centre-cropped to squares and resized.
 
+    Attributes:
+      texts: the caption of every picture as it was written, with single spaces.
+      captions: the same as words in lower case, without punctuation.
+
     Args:
       path: the folder.
       size: side of the pictures.
@@ -40,7 +44,8 @@ class PictureFolder:
         )
         if not self.files:
             raise ValueError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
-        self.captions = tuple(self._caption(file) for file in self.files)
+        self.texts = tuple(self._text(file) for file in self.files)
+        self.captions = tuple(" ".join(Vocabulary.tokens(text)) for text in self.texts)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -72,20 +77,19 @@ class PictureFolder:
             attributes={"caption": values}, words={value: ("caption", value) for value in values}
         )
 
-    def _caption(self, file: Path) -> str:
+    def _text(self, file: Path) -> str:
         text = file.with_suffix(".txt")
         if text.is_file():
             caption = text.read_text(encoding="utf-8")
         elif file.parent != self.path:
-            caption = file.parent.name
+            caption = file.parent.name.replace("_", " ")
         else:
             raise ValueError(
                 f"{file}: no caption; expected {text.name} beside it or a class folder around it"
             )
-        caption = " ".join(Vocabulary.tokens(caption))
-        if not caption:
+        if not Vocabulary.tokens(caption):
             raise ValueError(f"{file}: empty caption; expected at least one word in {text.name}")
-        return caption
+        return " ".join(caption.split())
 
     def _picture(self, file: Path) -> np.ndarray:
         try:

@@ -8,20 +8,23 @@ from lantern_jax.data.feature_store import FeatureStore, count_shards, write_sha
 
 def shard(seed, count=3):
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((count, 2, 5, 4), np.float32), rng.integers(0, 9, (count, 6))
+    features = rng.standard_normal((count, 2, 5, 4), np.float32)
+    return features, rng.integers(-1, 9, (count, 2, 3)), rng.integers(0, 9, (count, 6))
 
 
 def test_pictures_come_back_in_the_order_asked_for(tmp_path):
-    parts = [shard(0), shard(1, 2), shard(2, 4)]
-    for index, part in enumerate(parts):
-        write_shard(tmp_path, index, *part)
+    shards = [shard(0), shard(1, 2), shard(2, 4)]
+    for index, parts in enumerate(shards):
+        write_shard(tmp_path, index, *parts)
     store = FeatureStore(tmp_path)
     assert len(store) == 9
-    features, tokens = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    assert store.shapes == {"features": (2, 5, 4), "prefix": (2, 3), "tokens": (6,)}
+    features, prefix, tokens = (np.concatenate(arrays) for arrays in zip(*shards, strict=True))
     chosen = [8, 0, 3, 4, 4, 2]
-    read_features, read_tokens = store.read(chosen)
+    read_features, read_prefix, read_tokens = store.read(chosen)
     assert read_features.dtype == np.float16
-    np.testing.assert_array_equal(read_features, np.swapaxes(features[chosen].astype(np.float16), 0, 1))
+    np.testing.assert_array_equal(read_features, features[chosen].astype(np.float16))
+    np.testing.assert_array_equal(read_prefix, prefix[chosen])
     np.testing.assert_array_equal(read_tokens, tokens[chosen])
     with pytest.raises(IndexError, match="the store has 0 to 8"):
         store.read([9])
@@ -38,6 +41,9 @@ def test_half_a_shard_does_not_count(tmp_path):
 def test_errors_name_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="holds no features; run"):
         FeatureStore(tmp_path)
-    features, tokens = shard(0)
-    with pytest.raises(ValueError, match="3 rows of features, 2 of tokens"):
-        write_shard(tmp_path, 0, features, tokens[:2])
+    features, prefix, tokens = shard(0)
+    with pytest.raises(ValueError, match="3 rows of features, 3 of prefixes, 2 of tokens"):
+        write_shard(tmp_path, 0, features, prefix, tokens[:2])
+    with pytest.raises(ValueError, match="not finite in float16"):
+        write_shard(tmp_path, 0, features * 1e6, prefix, tokens)
+    assert not count_shards(tmp_path)

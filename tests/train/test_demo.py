@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints import store
 from lantern_jax.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
 from train import demo, evaluate
@@ -56,12 +57,13 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path):
     command = [sys.executable, "-m", "train.demo", "--experiment=tiny", f"--workdir={tmp_path / 'run'}"]
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
-    lantern = load(tmp_path / "run" / "export")
+    directory = tmp_path / "run" / "export"
+    lantern = load(directory)
     drawn = lantern.generate("a foggy forest at dawn", seed=1, compare=True)
     np.testing.assert_array_equal(drawn.tokens, drawn.plain.tokens)
     assert drawn.pictures.shape == (1, 32, 32, 3)
     assert drawn.pictures.std() > 5
-    metrics = evaluate.evaluate(lantern.checkpoint, evaluate.BATCH)
+    metrics = evaluate.evaluate(store.load(directory), evaluate.BATCH)
     # Even tiny models learn: better than the mean colour, than a uniform guess, than an untrained drafter.
     assert metrics["psnr_db"] > 17
     assert metrics["nats_a_token"] < 0.8 * np.log(lantern.checkpoint.target_config.vocab_size)

@@ -15,10 +15,12 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target
-from train import drafter, features, target, tree
+from lantern_jax.settings import Settings
+from train import drafter, features, sources, target, tree
 from train.encode import write_tokens
 
 SIZES = target.target_config(tiny_target.get_config())
+TARGET = llamagen_target(SIZES, jnp.dtype(jnp.float32))
 DRAFTER = drafter.drafter_config(tiny_drafter.get_config(), SIZES)
 BATCH = 4
 
@@ -29,44 +31,41 @@ def models():
     labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
     params = LlamaGen(SIZES).init(jax.random.key(0), labels, tokens)["params"]
     params = jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
-    task = drafter.make_task(tiny_drafter.get_config(), DRAFTER, np.zeros((32, 64), np.float32), None)
+    task = drafter.make_task(tiny_drafter.get_config(), DRAFTER)
     return params, task.init(jax.random.key(1)).params
 
 
 def examples(params, count=BATCH):
-    labels = features.random_labels(np.random.default_rng(0), count)
-    keys = jax.random.split(jax.random.key(3), count)
-    tokens = features.sample_tokens(SIZES, params, labels, keys)
-    return labels, keys, tokens, features.features_of(SIZES)(params, labels, tokens)
-
-
-def test_stored_features_are_those_of_decoding(models):
-    params, _ = models
-    labels, _, tokens, stored = examples(params)
-    record, guidance = llamagen_target(SIZES), jnp.full(BATCH, 2.0)
+    labels = sources.random_labels(np.random.default_rng(0), count)
     conditioning = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
-    cache, _, prefix = record.prefill({"params": params}, conditioning, guidance, 16)
-    chain = DraftTree.chain(14)
-    _, scored, _ = record.score(
-        {"params": params}, cache, jnp.asarray(tokens[:, :15]), chain.depth, chain.ancestors
-    )
+    keys = jax.random.split(jax.random.key(3), count)
+    tokens = features.sample_tokens(TARGET, {"params": params}, conditioning, keys, Settings(guidance=2.0))
+    return conditioning, keys, tokens, *features.features_of(TARGET)({"params": params}, conditioning, tokens)
+
+
+def test_stored_features_are_those_of_the_whole_sequence(models):
+    """Of the pass in which the target was trained, over prefix and tokens together."""
+    params, _ = models
+    conditioning, _, tokens, stored, prefix = examples(params)
     assert stored.shape == (2, BATCH, 4 + 16 - 1, SIZES.dim)
-    np.testing.assert_allclose(stored, jnp.concatenate([prefix.features, scored], axis=2), atol=2e-4)
+    np.testing.assert_array_equal(prefix, np.zeros((2, BATCH, 4)))
+    for rows, found in zip(conditioning, stored, strict=True):
+        whole, _ = LlamaGen(SIZES).apply({"params": params}, rows, jnp.asarray(tokens))
+        np.testing.assert_allclose(found[:, 3:], whole, atol=2e-4)
 
 
 def test_passes_are_what_the_drafter_does_below_a_root(models):
     params, drafter_params = models
-    labels, _, tokens, stored = examples(params)
+    conditioning, _, tokens, stored, prefix_tokens = examples(params)
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, ahead, wanted = drafter.drafter_inputs(stored, twice, DRAFTER.prefix_length)
-    np.testing.assert_array_equal(wanted[:, :, :-1], inputs[:, :, 1:])
-    made = drafter.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, ahead, 4)
+    inputs, wanted = drafter.drafter_inputs(stored, prefix_tokens, twice)
+    np.testing.assert_array_equal(wanted[:, :, :-1], inputs.features[:, :, 1:])
+    made = drafter.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, 4)
 
     record, head = eagle_drafter(DRAFTER), params["head"]["kernel"]
     both = {"drafter": {"params": drafter_params}, "head": head}
-    conditioning = label_conditioning(labels, LANDSCAPES.null_labels(), guided=True)
     guidance = jnp.full(BATCH, 2.0)
-    _, _, prefix = llamagen_target(SIZES).prefill({"params": params}, conditioning, guidance, 32)
+    _, _, prefix = TARGET.prefill({"params": params}, conditioning, guidance, 32)
     state = record.init(both, prefix, 32, 7)
     root = 6
     count = jnp.full(BATCH, root + 1, jnp.int32)
@@ -85,10 +84,10 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
 def test_ranks_are_zero_where_the_drafter_is_the_target(models):
     """With the target's own logits in the drafter's place every token is the first that is drafted."""
     params, drafter_params = models
-    _, keys, tokens, stored = examples(params)
+    _, keys, tokens, stored, prefix = examples(params)
     head = params["head"]["kernel"]
     options = jnp.full(BATCH, 2.0), SamplingParams.create()
-    ranks = tree.chain_ranks(DRAFTER, drafter_params, head, stored, tokens, keys, 3, *options)
+    ranks = tree.chain_ranks(DRAFTER, drafter_params, head, stored, prefix, tokens, keys, 3, *options)
     assert ranks.shape == (3, BATCH, 15)
     assert np.all(ranks[0] >= 0)
     for depth in range(3):
@@ -124,9 +123,9 @@ def test_the_whole_way_from_tokens_to_trees(tmp_path):
     config.steps = 40
     target.train(config, tmp_path / "tokens", tmp_path / "target")
     for pictures in (64, 64):
-        features.extract(
-            tmp_path / "target", tmp_path / "tokens", tmp_path / "features", pictures=pictures, samples=64
-        )
+        trained = target.read_target(tmp_path / "target")
+        tokens = (rows[:pictures] for rows in target.read_tokens(tmp_path / "tokens", "train"))
+        features.extract(trained, sources.landscapes(trained, *tokens, 64, seed=0), tmp_path / "features")
     assert count_shards(tmp_path / "features") == 2
     assert len(FeatureStore(tmp_path / "features")) == 128
     config = tiny_drafter.get_config()

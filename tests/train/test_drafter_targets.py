@@ -1,0 +1,341 @@
+"""Drafters for every family of targets: from pictures, captions and samples to a checkpoint that drafts."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax
+from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
+from eval import published_layouts as layouts
+from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
+from lantern_jax.data.feature_store import FeatureStore
+from lantern_jax.data.folder import PictureFolder
+from lantern_jax.families import family_of
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import DrafterModel, eagle_drafter
+from lantern_jax.models.llamagen import published_config
+from tests.command import files
+from train import drafter, export, features, sources, target
+from train.encode import encode_pictures
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+CAPTIONS = ["Snow, and a dog in it", "a lake", "the cat", "a lake at dusk", "a dog"]
+PROMPTS = ["the lake", "a cat in the snow"]
+CLASSES, CLASS_PROMPTS = ["3", "0", "4", "1", "3"], ["2", "0"]
+CONFIGS = {
+    "c2i": llamagen_c2i_drafter, "t2i": llamagen_t2i_drafter, "anole": anole_drafter, "lumina": lumina_drafter,
+}  # fmt: skip
+FAMILIES = pytest.mark.parametrize("name", CONFIGS)
+FLOAT32 = jnp.dtype(jnp.float32)
+BATCH, SHARD = 2, 2
+TREE = [[0], [1], [0, 0], [0, 1]]
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(features, "SHARD", SHARD)
+    monkeypatch.setattr(sources, "CACHED", 3)
+    monkeypatch.setattr(sources, "ENCODED", 2)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """name -> a tiny checkpoint directory, as `lantern convert` writes it, without a drafter."""
+    folder, made = tmp_path_factory.mktemp("published"), {}
+    (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
+    (folder / "grid.json").write_text(json.dumps({"grid": 4}))
+
+    def llamagen(name, config, **parts):
+        gpt = layouts.write_llamagen(folder / f"{name}.pt", config)
+        vq = layouts.write_vq(folder / f"{name}-vq.pt", layouts.TINY_VQ)
+        return convert_llamagen(gpt, vq, config=folder / "sizes.json", out=folder / "out" / name, **parts)
+
+    def chameleon(layout):
+        config = layouts.TINY_CHAMELEON
+        model = layouts.write_chameleon(
+            folder / f"{layout}-model", config, layouts.TINY_VQGAN, dtype=np.float32
+        )
+        vqgan = layouts.write_vqgan(folder / f"{layout}.ckpt", layouts.TINY_VQGAN)
+        text = folder / f"{layout}.json"
+        layouts.write_text_tokenizer(text, config.num_codes, config.vocab_size, shuffle=1)
+        out = folder / "out" / layout
+        return convert_chameleon_files(
+            model, vqgan, config=folder / "grid.json", text_tokenizer=text, layout=layout, out=out, dtype="float32"
+        )  # fmt: skip
+
+    def convert(name):
+        if name not in made:
+            (folder / "out").mkdir(exist_ok=True)
+            if name == "t2i":
+                t5 = layouts.write_t5(folder / "t5", layouts.TINY_T5)
+                parts = {"t5": t5, "t5_tokenizer": layouts.write_t5_tokenizer(folder / "t5.json")}
+                made[name] = llamagen(name, layouts.TINY_CAPTION, dtype="float32", **parts)
+            elif name == "c2i":
+                made[name] = llamagen(name, layouts.TINY_CLASS, dtype="float32")
+            else:
+                made[name] = chameleon(name)
+        return made[name]
+
+    return convert
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """name -> a folder of a few pictures with what the target takes for captions."""
+
+    def write(name):
+        folder = tmp_path_factory.mktemp("pictures")
+        texts = CLASSES if name == "c2i" else CAPTIONS
+        for i, text in enumerate(texts):
+            rng = np.random.default_rng(i)
+            Image.fromarray(rng.integers(0, 256, (12, 9, 3), np.uint8)).save(folder / f"{i}.png")
+            (folder / f"{i}.txt").write_text(text + "\n")
+        return folder
+
+    return write
+
+
+def extract(model: Path, name: str, folder: Path, workdir: Path):
+    """The store of five pictures and three samples; returns the checkpoint."""
+    checkpoint = target.read_target(model)
+    prompts = CLASS_PROMPTS if name == "c2i" else PROMPTS
+    made = sources.prompted(checkpoint, workdir, folder, prompts, samples=3, seed=1)
+    features.extract(checkpoint, made, workdir, seed=1, batch_size=BATCH)
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def extracted(converted, pictures, tmp_path_factory):
+    """name -> (checkpoint directory, features)."""
+    made = {}
+
+    def extract_once(name):
+        if name not in made:
+            workdir = tmp_path_factory.mktemp("features")
+            extract(converted(name), name, pictures(name), workdir)
+            made[name] = workdir
+        return converted(name), made[name]
+
+    return extract_once
+
+
+@FAMILIES
+def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
+    """Of a picture of the folder and of a sample, both rows, with their paddings."""
+    model, workdir = extracted(name)
+    checkpoint, store = target.read_target(model), FeatureStore(workdir)
+    config, params = checkpoint.target_config, checkpoint.target_params
+    record = family_of(config).target(config, FLOAT32)
+    assert len(store) == 8
+    stored, prefix, tokens = store.read([1, 6])
+    texts = [CLASSES[1], CLASS_PROMPTS[1]] if name == "c2i" else [CAPTIONS[1], PROMPTS[1]]
+    pipeline = lantern_jax.load(model)
+    conditioning = pipeline._encoder.encode(texts, np.float32)
+    cache, _, seen = jax.jit(record.prefill, static_argnums=3)(
+        params, conditioning, jnp.ones(2), config.num_tokens
+    )
+    step = jax.jit(
+        lambda cache, token: record.score(
+            params, cache, token, jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
+        )
+    )
+    commit = jax.jit(record.commit)
+    made = [seen.features]
+    for position in range(config.num_tokens - 1):
+        _, one, block = step(cache, jnp.asarray(tokens[:, position : position + 1]))
+        cache = commit(cache, block, jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32))
+        made.append(one)
+    expected = np.swapaxes(np.concatenate(made, axis=2), 0, 1)
+    assert stored.shape == expected.shape
+    assert np.abs(stored).mean() > 0.1
+    valid = np.pad(prefix >= 0, ((0, 0), (0, 0), (0, config.num_tokens - 1)), constant_values=True)
+    np.testing.assert_array_equal(prefix >= 0, np.swapaxes(np.asarray(seen.mask), 0, 1))
+    np.testing.assert_array_equal(
+        np.where(prefix >= 0, prefix, 0), np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
+    )
+    np.testing.assert_allclose(stored[valid], expected[valid], atol=3e-3)
+    assert (name == "c2i") == bool((prefix >= 0).all())
+    free = record.forced < 0
+    np.testing.assert_array_equal(tokens[:, ~free], np.stack([record.forced[~free]] * 2))
+    vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params
+    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1])[0])
+    np.testing.assert_array_equal(tokens[0, free], codes[1])
+
+
+@FAMILIES
+def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
+    """With each family's positions, paddings and prefix tokens."""
+    model, workdir = extracted(name)
+    checkpoint = target.read_target(model)
+    sizes = target_drafter(name, checkpoint)
+    params = drafter.make_task(config_of(name), sizes).init(jax.random.key(1)).params
+    features_, prefix, tokens = (jnp.asarray(part) for part in FeatureStore(workdir).read([0, 3]))
+    stored, prefix = (jnp.swapaxes(part, 0, 1) for part in (features_.astype(jnp.float32), prefix))
+    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
+    inputs, wanted = drafter.drafter_inputs(stored, prefix, twice)
+    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, 3)
+    length = prefix.shape[-1]
+    assert wanted.shape == stored[:, :, 1:].shape and inputs.first == length - 1
+
+    record = eagle_drafter(sizes)
+    both = {"drafter": {"params": params}, "head": checkpoint.target_params["params"]["head"]["kernel"]}
+    positions = jnp.zeros(prefix.shape, jnp.int32)
+    seen = lantern_jax.Prefix(
+        stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0, positions, jnp.ones(2)
+    )
+    state = record.init(both, seen, 16, 4)
+    root = 3
+    absorbed = stored[:, :, length - 1 : length + root]
+    state, _ = record.absorb(both, state, absorbed, tokens[:, : root + 1], jnp.full(2, root + 1, jnp.int32))
+    chain = [state.features[:, :, 0]]
+    for depth in (1, 2):
+        node = tokens[:, root + depth, None]
+        state, _ = record.expand(both, state, node, jnp.full((2, 1), depth - 1))
+        chain.append(state.features[:, :, -1])
+    for depth, expected in enumerate(chain):
+        np.testing.assert_allclose(made[depth][:, :, length - 1 + root + depth], expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["lumina"])
+def test_distributions_count_where_the_next_token_is_sampled(name, extracted, monkeypatch):
+    """Row ends and the image end are not drafted."""
+    model, workdir = extracted(name)
+    checkpoint, config = target.read_target(model), config_of(name)
+    sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
+    task = drafter.make_task(config, target_drafter(name, checkpoint))
+    stored, prefix, tokens = FeatureStore(workdir).read([0, 3])
+    batch = {"features": jnp.asarray(stored), "prefix": jnp.asarray(prefix), "tokens": jnp.asarray(tokens)}
+    seen, free = [], family_of(sizes).target(sizes, FLOAT32).forced < 0
+    monkeypatch.setattr(
+        drafter, "soft_cross_entropy", lambda _, target_logits: seen.append(target_logits) or jnp.zeros(1)
+    )
+    model = DrafterModel(target_drafter(name, checkpoint))
+    params = task.init(jax.random.key(0)).params
+    drafter.drafter_loss(model, params, jnp.asarray(head), batch, jax.random.key(0), config, free)
+    for depth, logits in enumerate(seen[::2]):
+        # The feature of stream token g is followed by token g + 1.
+        before = [g for g in range(depth, sizes.num_tokens - 1) if free[g + 1]]
+        rows = np.swapaxes(stored, 0, 1)[:, :, prefix.shape[-1] + np.array(before)].astype(np.float32)
+        assert logits.shape[2] == 15 - depth
+        np.testing.assert_allclose(logits, rows @ np.asarray(head), atol=1e-4)
+
+
+def config_of(name):
+    config = CONFIGS[name].get_config()
+    changes = {"num_heads": 2, "hidden_dim": 48}
+    config.update({
+        "steps": 20, "batch_size": 8, "log_every": 5, "save_every": 20, "adam_rate": 3e-3, "warmup": 2,
+        "average": 0.9, "passes": 2, "clip": 5.0, "model": changes,
+    })  # fmt: skip
+    return config
+
+
+def target_drafter(name, checkpoint):
+    return drafter.drafter_config(config_of(name), checkpoint.target_config)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        *((llamagen_c2i_drafter.get_config(size), published_config(size)) for size in ("B", "XL", "3B")),
+        (llamagen_t2i_drafter.get_config(), published_config("XL", "caption", 32)),
+        (anole_drafter.get_config(), ChameleonConfig()),
+        (lumina_drafter.get_config(), ChameleonConfig(grid=48, layout="lumina")),
+    ],
+)
+def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
+    assert drafter.drafter_config(config, sizes) == layouts.drafter_of(sizes)
+
+
+@FAMILIES
+@pytest.mark.usefixtures("optax_promotion")
+def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
+    model, workdir = extracted(name)
+    drafter.train(config_of(name), model, workdir, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    checkpoint = export.with_drafter(model, tmp_path / "run")
+    assert checkpoint.drafter_config == target_drafter(name, checkpoint)
+    lantern_jax.checkpoints.store.save(tmp_path / "drafting", checkpoint)
+    with jax.numpy_dtype_promotion("strict"):
+        pipeline = lantern_jax.load(tmp_path / "drafting")
+        prompts = CLASS_PROMPTS if name == "c2i" else PROMPTS
+        made = pipeline.generate(prompts, tree=TREE, temperature=4.0, top_k=0, compare=True)
+    np.testing.assert_array_equal(made.tokens, made.plain.tokens)
+    assert made.statistics.step_compression > 1
+
+
+class Killed(BaseException):
+    pass
+
+
+# What writes a stage's files -> its module and how these are called.
+STAGES = {
+    "save_encoded": (sources, "captions/captions_*.npz"),
+    "write_array": (sources, "codes/codes_*.npy"),
+    "write_shard": (features, "features_*.npy"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_extraction_goes_on_after_its_last_file(stage, pictures, extracted, tmp_path, monkeypatch):
+    """The second file of a stage never appears; the next call makes what is missing and nothing again."""
+    model, whole = extracted("t2i")
+    run, (module, pattern), calls = tmp_path / "run", STAGES[stage], []
+    work = getattr(module, stage)
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise Killed
+        return work(*arguments)
+
+    monkeypatch.setattr(module, stage, killed)
+    folder = pictures("t2i")
+    with pytest.raises(Killed):
+        extract(model, "t2i", folder, run)
+    assert len(list(run.glob(pattern))) == 1
+    assert extract(model, "t2i", folder, run).text_encoder_params is None
+    assert files(run) == files(whole)
+    assert len(list(run.glob(pattern))) == len(calls) - 1 > 1
+    for file in run.rglob("*.npy"):
+        assert file.read_bytes() == (whole / file.relative_to(run)).read_bytes(), file
+
+
+def test_wordnet_folders_are_classes_in_their_order():
+    names = [f"n{number:08}" for number in range(2000, 1000, -1)]
+    assert sources.class_numbers(names)[:2] == ["999", "998"]
+    assert sources.class_numbers(names[1:]) == names[1:]
+
+
+def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
+    checkpoint = target.read_target(converted("c2i"))
+    with pytest.raises(ValueError, match="give --folder, --prompts or both"):
+        sources.prompted(checkpoint, tmp_path)
+    with pytest.raises(ValueError, match="'Snow, and a dog in it' is not a class"):
+        sources.prompted(checkpoint, tmp_path, pictures("t2i"))
+    with pytest.raises(ValueError, match="is not a file: give a text file of prompts"):
+        sources.read_prompts(tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match="is empty: give prompts"):
+        sources.read_prompts(tmp_path / "empty.txt")
+    record = family_of(checkpoint.target_config).target(checkpoint.target_config, FLOAT32)
+    with pytest.raises(ValueError, match="expected 16 a picture below 64"):
+        features.streams(record, np.zeros((2, 9), np.int32))
+    sources.claim(tmp_path / "work", {"pictures": "a"})
+    with pytest.raises(ValueError, match="holds work on another pictures: name another --workdir"):
+        sources.claim(tmp_path / "work", {"pictures": "b"})
+
+
+def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
+    _, workdir = extracted("c2i")
+    with pytest.raises(ValueError, match="holds features of another target"):
+        drafter.train(config_of("anole"), converted("anole"), workdir, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

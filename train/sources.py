@@ -1,0 +1,268 @@
+"""Where the drafter's training pictures come from: prompts, and codes where the target does not draw them itself.
+
+What is costly is made once and kept under the working folder, a shard after the other, each whole or not there:
+
+    codes/codes_00000.npy         int32 [n, C], pictures through the VQ tokenizer
+    captions/captions_00000.npz   captions through the text encoder (`lantern_jax.text.encoded`)
+
+Axes: n pictures, G guidance rows, P prefix, C codes of a picture.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
+from lantern_jax.data.feature_store import write_array
+from lantern_jax.data.folder import PictureFolder
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.models.llamagen import IMAGENET_CLASSES
+from lantern_jax.prompting import Conditioning, PromptEncoder
+from lantern_jax.text.encoded import load_encoded, save_encoded
+from train.encode import encode_pictures
+from train.loop import Reporter
+
+# Pictures, or captions, of a cached file.
+CACHED = 64
+CLAIM = "sources.json"
+# Pictures through the VQ tokenizer at a time.
+ENCODED = 8
+
+Rows = Int[np.ndarray, " n"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Pictures that features are taken of.
+
+    Attributes:
+        name: what they are, for messages.
+        count: how many.
+        conditioning: rows -> what the target is conditioned on, leaves [2, n, P, ...].
+        codes: rows -> int32 [n, C]; None where the target draws the pictures.
+        digest: of what decides them, to know them again.
+    """
+
+    name: str
+    count: int
+    conditioning: Callable[[Rows], Conditioning]
+    codes: Callable[[Rows], Int[np.ndarray, "n C"]] | None = None
+    digest: str = ""
+
+
+def random_labels(rng: np.random.Generator, count: int, drop_one: float = 0.15) -> Int[np.ndarray, "n P"]:
+    """Label ids of random landscapes, attributes left out as in the target's training."""
+    attributes = np.stack([rng.integers(len(v), size=count) for v in LANDSCAPES.attributes.values()], axis=1)
+    return LANDSCAPES.label_ids(np.where(rng.random(attributes.shape) < drop_one, -1, attributes))
+
+
+def landscapes(
+    checkpoint: Checkpoint, tokens: np.ndarray, attributes: np.ndarray, samples: int, seed: int
+) -> list[Source]:
+    """Encoded landscapes (`train.encode`), then samples of random landscape prompts."""
+    encoder = PromptEncoder(checkpoint)
+    drawn = LANDSCAPES.label_ids(attributes)
+    random = random_labels(np.random.default_rng(seed), samples)
+    return [
+        Source(
+            "pictures", len(tokens), lambda rows: encoder.from_arrays(drawn[rows]),
+            lambda rows: tokens[rows].astype(np.int32), _digest(tokens, drawn),
+        ),
+        Source(
+            "samples", samples, lambda rows: encoder.from_arrays(random[rows]), digest=_digest(random, seed)
+        ),
+    ]  # fmt: skip
+
+
+def prompted(
+    checkpoint: Checkpoint,
+    workdir: str | Path,
+    folder: str | Path | None = None,
+    prompts: Sequence[str] = (),
+    *,
+    pictures: int | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    dtype: Any = np.float32,
+) -> list[Source]:
+    """Pictures of a folder with captions, and samples of a list of prompts; both optional, for any checkpoint.
+
+    Args:
+        folder: as in `PictureFolder`; what a caption may be is the checkpoint's matter, as in `Pipeline.generate`.
+        prompts: of the samples, again from the first after the last.
+        pictures: at most so many of the folder, evenly spread over it; None for all.
+        samples: how many; None for one a prompt.
+        seed: of the samples.
+        dtype: of the text encoder.
+
+    Raises:
+        ValueError: nothing to take features of, a caption or prompt that the checkpoint cannot take, or pictures
+            for a checkpoint without a VQ tokenizer.
+    """
+    config, vq = checkpoint.target_config, checkpoint.tokenizer_config
+    if folder is not None and vq is None:
+        raise ValueError("this checkpoint has no VQ tokenizer to encode pictures with: convert it with one")
+    opened = None if folder is None else PictureFolder(folder, config.grid * vq.downsampling)
+    count = 0 if opened is None else len(opened) if pictures is None else min(pictures, len(opened))
+    samples = (len(prompts) if samples is None else samples) if prompts else 0
+    if not count + samples:
+        raise ValueError("no pictures and no prompts: give --folder, --prompts or both")
+    chosen = np.arange(count) * (len(opened) if count else 0) // max(count, 1)
+    captions = class_numbers(opened.texts) if count else ()
+    texts = [*(captions[row] for row in chosen), *prompts]
+    # All together: token rows of one store are padded to one length.
+    conditioning = encode_prompts(checkpoint, texts, Path(workdir) / "captions", dtype)
+    sources = []
+    if count:
+        names = [str(opened.files[row].relative_to(opened.path)) for row in chosen]
+        claim(Path(workdir) / "codes", {"pictures": _digest(names)})
+        codes = encode_folder(checkpoint, opened, chosen, Path(workdir) / "codes")
+        sources.append(Source("pictures", count, conditioning, codes, _digest(names, texts[:count])))
+    if samples:
+        sources.append(
+            Source(
+                "samples", samples, lambda rows: conditioning(count + rows % len(prompts)),
+                digest=_digest(list(prompts), seed),
+            )
+        )  # fmt: skip
+    return sources
+
+
+def encode_prompts(
+    checkpoint: Checkpoint, prompts: Sequence[str], folder: Path, dtype: Any = np.float32
+) -> Callable[[Rows], Conditioning]:
+    """A function from rows of `prompts` to their conditioning.
+
+    Labels and tokens are made at once; captions go through the text encoder once and are read from `folder`. The
+    text encoder is in memory only meanwhile.
+    """
+    encoder = PromptEncoder(checkpoint)
+    if encoder.kind != "captions":
+        whole = encoder.encode(prompts)
+        return lambda rows: jax.tree.map(lambda leaf: leaf[:, rows], whole)
+    encoder.check(prompts)
+    unique = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
+    where = np.array([unique[prompt] for prompt in prompts])
+    parts = [list(unique)[start : start + CACHED] for start in range(0, len(unique), CACHED)]
+    files = [folder / f"captions_{i:05d}.npz" for i in range(len(parts))]
+    _encode_captions(checkpoint, parts, files, dtype)
+
+    @lru_cache(maxsize=2)
+    def read(i: int) -> Conditioning:
+        arrays = load_encoded(files[i]).arrays
+        return encoder.from_arrays(arrays["features"], arrays["mask"])
+
+    def conditioning(rows: Rows) -> Conditioning:
+        picked = [
+            jax.tree.map(lambda leaf, row=row: leaf[:, row % CACHED], read(row // CACHED))
+            for row in where[rows]
+        ]
+        return jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *picked)
+
+    return conditioning
+
+
+def _encode_captions(checkpoint: Checkpoint, parts: list[list[str]], files: list[Path], dtype: Any) -> None:
+    """Fills the files that are missing; only conditional rows are kept, the others follow from them."""
+    missing = [i for i, file in enumerate(files) if not file.is_file()]
+    for part, file in zip(parts, files, strict=True):
+        if file.is_file() and load_encoded(file).prompts != tuple(part):
+            raise ValueError(f"{file} holds other captions: name another --workdir, or remove it")
+    if not missing:
+        return
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    params = load_text_encoder(checkpoint, dtype, device)
+    encoder = PromptEncoder(dataclasses.replace(checkpoint, text_encoder_params=params))
+    reporter = Reporter(len(files), len(files) - len(missing), "captions, file")
+    for done, i in enumerate(missing, len(files) - len(missing) + 1):
+        rows = encoder.encode(parts[i], dtype)
+        save_encoded(files[i], "captions", parts[i], {"features": rows.features[0], "mask": rows.mask[0]})
+        reporter.show({"step": done})
+    reporter.close()
+
+
+def encode_folder(
+    checkpoint: Checkpoint, pictures: PictureFolder, chosen: Rows, folder: Path
+) -> Callable[[Rows], Int[np.ndarray, "n C"]]:
+    """A function from rows of `chosen` to the codes of those pictures, which are encoded into `folder` first."""
+    starts = range(0, len(chosen), CACHED)
+    files = [folder / f"codes_{i:05d}.npy" for i in range(len(starts))]
+    missing = [i for i, file in enumerate(files) if not file.is_file()]
+    reporter = Reporter(len(files), len(files) - len(missing), "codes, file")
+    for done, i in enumerate(missing, len(files) - len(missing) + 1):
+        stop, parts = min(starts[i] + CACHED, len(chosen)), []
+        for start in range(starts[i], stop, ENCODED):
+            # The last chunk is filled up, so that one program does for all.
+            rows = chosen[np.minimum(np.arange(start, start + ENCODED), stop - 1)]
+            codes = encode_pictures(
+                checkpoint.tokenizer_config, checkpoint.tokenizer_params, pictures.load(rows)[0]
+            )
+            parts.append(np.asarray(codes)[: stop - start])
+        write_array(files[i], np.concatenate(parts).astype(np.int32))
+        reporter.show({"step": done})
+    reporter.close()
+    stored = [np.load(file, mmap_mode="r") for file in files]
+    return lambda rows: np.stack([stored[row // CACHED][row % CACHED] for row in rows])
+
+
+def class_numbers(captions: Sequence[str]) -> Sequence[str]:
+    """ImageNet's own folder names, WordNet ids, as class numbers, which are their order; other captions as they are."""
+    names = sorted(set(captions))
+    if len(names) != IMAGENET_CLASSES or not all(re.fullmatch(r"n\d{8}", name) for name in names):
+        return captions
+    numbers = {name: str(number) for number, name in enumerate(names)}
+    return [numbers[caption] for caption in captions]
+
+
+def claim(folder: Path, digests: Mapping[str, str]) -> None:
+    """Notes what a folder is filled with; raises ValueError where that is something else than before."""
+    path = folder / CLAIM
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(json.dumps(digests) + "\n")
+        os.replace(temporary, path)
+    found = claimed(folder)
+    other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
+    if other:
+        raise ValueError(f"{folder} holds work on another {other[0]}: name another --workdir")
+
+
+def claimed(folder: Path) -> dict[str, str]:
+    """What `claim` noted of a folder; empty where it did not."""
+    path = folder / CLAIM
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def read_prompts(file: str | Path) -> list[str]:
+    """The prompts of a text file, one a line. Raises ValueError where there are none."""
+    file = Path(file)
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file: give a text file of prompts, one a line")
+    try:
+        prompts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not UTF-8 text: give a text file of prompts, one a line") from None
+    if not prompts:
+        raise ValueError(f"{file} is empty: give prompts, one a line")
+    return prompts
+
+
+def _digest(*values: Any) -> str:
+    """A short name of arrays and lists of text."""
+    digest = hashlib.sha256()
+    for value in values:
+        array = value if isinstance(value, np.ndarray) else np.array(repr(value).encode())
+        digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
