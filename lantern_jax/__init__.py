@@ -30,10 +30,15 @@ _MODULES = {
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Models and checkpoints.
     "models.llamagen": ("LlamaGen", "LlamaGenConfig", "llamagen_target", "published_config"),
+    "models.chameleon": ("Chameleon", "ChameleonConfig", "TokenConditioning", "chameleon_target"),
+    "models.targets": ("transformer_target",),
     "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
+    "models.t5": ("T5Config", "T5Encoder"),
     "models.vq": ("VQConfig", "VQModel"),
     "checkpoints.store": ("Checkpoint",),
-    # The demo's prompts.
+    # Prompts.
+    "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
+    "text.chameleon": ("ChameleonVocabulary",),
     "data.prompts": ("Vocabulary", "parse_prompt"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -255,6 +255,22 @@ def test_encoded_prompts_make_the_same_pictures(converted, tmp_path, monkeypatch
     assert "one of the two" in assert_refused(both, capsys)
 
 
+def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted):
+    def on_device(rows: int, columns: int) -> int:
+        return sum(array.shape == (rows, columns) for array in jax.live_arrays())
+
+    jax.clear_caches()
+    t5, gpt = layouts.TINY_T5, layouts.TINY_CAPTION
+    embeddings = (t5["vocab_size"], t5["d_model"]), (gpt.dim, gpt.vocab_size)
+    before = [on_device(*shape) for shape in embeddings]
+    pipeline = lantern_jax.load(converted("t2i"))
+    encoded = pipeline.encode(CAPTIONS)
+    assert [on_device(*shape) for shape in embeddings] == before
+    made = pipeline.generate_from(encoded, tree="none")
+    assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
+    assert made.tokens.shape == (2, gpt.num_tokens)
+
+
 def test_parts_are_added_to_a_checkpoint(converted, published, tmp_path, monkeypatch):
     """A drafter and a text encoder that come later make the same checkpoint as those that come at once."""
     monkeypatch.chdir(published)
