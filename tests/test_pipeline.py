@@ -279,7 +279,7 @@ def test_defaults_come_from_the_checkpoint_then_the_library():
     assert settings.tree == lantern_jax.DraftTree.from_paths(TREE)
     assert tiny_pipeline().check(PROMPTS, tree="chain", guidance=5.0).tree.max_depth == 5
     bare = Pipeline(dataclasses.replace(tiny_checkpoint(), defaults={}))
-    assert bare.check(PROMPTS).tree == lantern_jax.named_tree("mc_sim_7b_63")
+    assert bare.check(PROMPTS).tree == lantern_jax.named_tree("chain")
 
 
 @pytest.mark.parametrize(
