@@ -59,7 +59,7 @@ class Settings:
 
 KNOBS = tuple(field.name for field in fields(Settings))
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
-# cores at LlamaGen-XL size a round with the chain takes 1.7 times as long as a plain step, one with mc_sim_7b_63 3.2 times.
+# cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
 _PLATFORM_DEFAULTS = {"tree": {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}}
 
 
