@@ -129,19 +129,18 @@ def _encode(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out)
     check_new_file(out, arguments.overwrite)
 
-    from lantern_jax.checkpoints.store import demo_directory
     from lantern_jax.checkpoints.store import load as load_checkpoint
+    from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.pipeline import parameter_dtype
     from lantern_jax.prompting import PromptEncoder
     from lantern_jax.report import working
     from lantern_jax.text.encoded import save_encoded
 
-    directory = demo_directory() if arguments.model == "demo" else Path(arguments.model)
-    encoder = PromptEncoder(load_checkpoint(directory, abstract=True))
+    encoder = PromptEncoder(load_checkpoint(model_directory(arguments.model), abstract=True))
     encoder.check(arguments.prompts)
     with working("encoding"):
         conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))
-    encoded = encoder.to_file(arguments.prompts, conditioning)
+    encoded = encoder.to_encoded(arguments.prompts, conditioning)
     save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)
     print(f"wrote {out}")
 
@@ -171,7 +170,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     pipeline = load(arguments.model, arguments.dtype)
     pipeline.check(prompts if encoded is None else encoded, num=arguments.num, seed=arguments.seed, **knobs)
     if not pipeline.draws:
-        raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with --vq")
+        raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
 
     from lantern_jax.report import picture_files, show_statistics, working
 
@@ -200,11 +199,10 @@ def _write(plan, files) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from lantern_jax.checkpoints.store import demo_directory, describe, load
+    from lantern_jax.checkpoints.store import describe, load, model_directory
     from lantern_jax.report import show_description
 
-    directory = demo_directory() if arguments.model == "demo" else Path(arguments.model)
-    show_description(describe(load(directory, abstract=True)))
+    show_description(describe(load(model_directory(arguments.model), abstract=True)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.checkpoints.store import Checkpoint, demo_directory
+from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.compilation import compile_ahead, keep_compiled_programs, run_timed
 from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
@@ -46,8 +46,7 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     """
     dtype = parameter_dtype(dtype)
     keep_compiled_programs()
-    directory = demo_directory() if model == "demo" else Path(model)
-    return Pipeline(load_checkpoint(directory, abstract=True), dtype)
+    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype)
 
 
 class Pipeline:
@@ -115,8 +114,6 @@ class Pipeline:
         Raises:
             ValueError: anything in the above that is not valid, before any computation.
         """
-        if isinstance(prompts, str | int | np.integer):
-            prompts = [prompts]
         knobs = {
             "guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p, "tree": tree,
             "rule": rule, "k": k, "delta": delta, "lam": lam, "coupling": coupling, "path": path,
@@ -136,7 +133,7 @@ class Pipeline:
         """
         if isinstance(prompts, str | int | np.integer):
             prompts = [prompts]
-        return self._encoder.to_file(prompts, self._encoder.encode(prompts, self.dtype))
+        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
 
     def generate_from(
         self,
@@ -159,7 +156,7 @@ class Pipeline:
             ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
         if isinstance(conditioning, EncodedPrompts):
-            names, rows = conditioning.prompts, self._encoder.from_file(conditioning)
+            names, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[1]))
@@ -170,7 +167,7 @@ class Pipeline:
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
         if isinstance(prompts, EncodedPrompts):
-            self._encoder.from_file(prompts)
+            self._encoder.from_encoded(prompts)
         else:
             self._encoder.check(prompts)
         check_count("num", num)

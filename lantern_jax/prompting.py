@@ -8,6 +8,7 @@ Axes: n prompts, C label slots, P prefix length, F caption feature width.
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 # Labels [2, n, C], or the record of a caption or token model with leaves [2, n, ...].
 Conditioning = Int[np.ndarray, "G n C"] | CaptionConditioning | TokenConditioning
 
-KINDS = ("labels", "captions", "tokens")
+# What encoded prompts of a kind hold; those of kind "labels" hold these alone.
 _FIELDS = {"captions": CaptionConditioning, "tokens": TokenConditioning}
 
 
@@ -60,18 +61,20 @@ class PromptEncoder:
         Raises:
             ValueError: it has none, or the file is damaged.
         """
+        return load_tokenizer(self._text_tokenizer)
+
+    @cached_property
+    def vocabulary(self) -> ChameleonVocabulary:
+        """Published ids and stream ids of a Chameleon checkpoint; raises as ``tokenizer``."""
+        return ChameleonVocabulary.from_file(self._text_tokenizer, self.config.vocab_size)
+
+    @property
+    def _text_tokenizer(self) -> Path:
         if self.checkpoint.text_tokenizer is None:
             raise ValueError(
                 "this checkpoint has no text tokenizer: convert it with one, or give encoded prompts"
             )
-        return load_tokenizer(self.checkpoint.text_tokenizer)
-
-    @cached_property
-    def vocabulary(self) -> ChameleonVocabulary:
-        """Published ids and stream ids of a Chameleon checkpoint."""
-        if self.checkpoint.text_tokenizer is None:
-            raise ValueError("this checkpoint has no text tokenizer: convert it again with --text-tokenizer")
-        return ChameleonVocabulary.from_file(self.checkpoint.text_tokenizer, self.config.vocab_size)
+        return self.checkpoint.text_tokenizer
 
     def check(self, prompts: Sequence[str | int]) -> None:
         """Raises what ``encode`` would raise of the prompts; loads no text encoder."""
@@ -143,7 +146,7 @@ class PromptEncoder:
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         mask: Bool[np.ndarray, "n P"] | None = None,
     ) -> Conditioning:
-        """Conditioning from arrays of conditional rows.
+        """Conditioning, leaves [2, n, ...], from arrays of conditional rows; ``mask`` None means no padding.
 
         Raises:
             ValueError: a shape, a type or ids that do not fit the checkpoint's target.
@@ -158,14 +161,14 @@ class PromptEncoder:
         self._check_features(array, mask, (None, self.config.caption_length, self.config.caption_dim))
         return _host(caption_conditioning(array, mask, guided=True))
 
-    def to_file(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
-        """What ``text.encoded.save_encoded`` writes, a row a prompt in front."""
+    def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
+        """Conditioning as ``text.encoded.save_encoded`` takes it, arrays [n, 2, ...]."""
         arrays = {"labels": conditioning} if self.kind == "labels" else vars(conditioning)
         arrays = {name: np.moveaxis(np.asarray(leaf), 1, 0) for name, leaf in arrays.items()}
         return EncodedPrompts(self.kind, tuple(map(str, prompts)), arrays)
 
-    def from_file(self, encoded: EncodedPrompts) -> Conditioning:
-        """Conditioning of encoded prompts.
+    def from_encoded(self, encoded: EncodedPrompts) -> Conditioning:
+        """Conditioning, leaves [2, n, ...], of encoded prompts.
 
         Raises:
             ValueError: they were encoded for another kind or size of model.

@@ -267,7 +267,7 @@ def test_encoded_prompts_are_used_again(compared, tmp_path):
     captions = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
     other = dataclasses.replace(tiny_checkpoint(), target_config=captions, vocabulary=None)
     with pytest.raises(ValueError, match="encoded as labels, this checkpoint takes captions"):
-        PromptEncoder(other).from_file(encoded)
+        PromptEncoder(other).from_encoded(encoded)
     foreign = dataclasses.replace(encoded, arrays={"labels": encoded.arrays["labels"] + 1000})
     with pytest.raises(ValueError, match="outside"):
         tiny_pipeline().generate_from(foreign)

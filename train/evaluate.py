@@ -11,7 +11,6 @@ Axes: G guidance rows, B batch, N drafter positions, V codes, D width.
 
 import json
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import numpy as np
 from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, demo_directory, load
+from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
 from lantern_jax.data.landscapes import render_batch
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
@@ -130,7 +129,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
-    folder = Path(flags.FLAGS.checkpoint) if flags.FLAGS.checkpoint else demo_directory()
+    folder = model_directory(flags.FLAGS.checkpoint or "demo")
     metrics = evaluate(load(folder), flags.FLAGS.pictures)
     print(json.dumps({name: round(value, 4) for name, value in metrics.items()}, indent=1))
 

@@ -40,6 +40,7 @@ __all__ = [
     "describe",
     "load",
     "load_text_encoder",
+    "model_directory",
     "save",
 ]
 
@@ -48,13 +49,20 @@ VERSION = 1
 DTYPES = ("float16", "bfloat16", "float32")
 # Folder -> the entry of config.json that lists its files.
 _FOLDERS = {"arrays": "files", "text_encoder": "text_encoder_files", "text": "text_files"}
-# A checkpoint without this entry is LlamaGen's.
+# The classes of the parts' configs; the target's is its family's.
+_CONFIGS = {"tokenizer": VQConfig, "drafter": DrafterConfig, "text_encoder": T5Config}
+# A checkpoint that names no family is LlamaGen's.
 _DEFAULT_FAMILY = "llamagen"
 
 
 def demo_directory() -> Path:
     """Where the demo checkpoint that ships with the package lies."""
     return Path(str(resources.files("lantern_jax") / "assets" / "demo"))
+
+
+def model_directory(model: str | Path) -> Path:
+    """Where the checkpoint called ``model`` lies: "demo", or a directory."""
+    return demo_directory() if model == "demo" else Path(model)
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:
@@ -88,13 +96,15 @@ def save(
         report: called with the number of bytes written since the last call.
 
     Raises:
-        ValueError: the directory exists, parameters do not fit their configs, parts of the checkpoint do not
-            fit each other, or values that ``dtype`` cannot hold.
+        ValueError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
+            the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
         OSError: the disk does not hold what was written.
     """
     directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
         raise ValueError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
+    if checkpoint.is_abstract:
+        raise ValueError("the checkpoint holds shapes in place of parameters: read it with store.load first")
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
@@ -104,10 +114,10 @@ def save(
     try:
         temporary.chmod(0o755)
         arrays = _stored_arrays(checkpoint, dtype)
-        text_encoder = {part: arrays.pop(part) for part in ("text_encoder",) if part in arrays}
+        text_encoder = arrays.pop("text_encoder", None)
         write_arrays(temporary / "arrays", arrays, report)
-        if text_encoder:
-            write_arrays(temporary / "text_encoder", text_encoder, report)
+        if text_encoder is not None:
+            write_arrays(temporary / "text_encoder", {"text_encoder": text_encoder}, report)
         if checkpoint.text_tokenizer is not None:
             (temporary / "text").mkdir()
             shutil.copyfile(checkpoint.text_tokenizer, temporary / "text" / checkpoint.text_tokenizer.name)
@@ -295,7 +305,6 @@ def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
     values = config.get(part)
     if values is None:
         return None
-    kinds = {"tokenizer": VQConfig, "drafter": DrafterConfig, "text_encoder": T5Config}
     family = config.get("family", _DEFAULT_FAMILY)
     if family not in FAMILIES:
         raise ValueError(
@@ -303,7 +312,7 @@ def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             "upgrade lantern-jax or convert the checkpoint again"
         )
     try:
-        return (FAMILIES[family].config if part == "target" else kinds[part])(**values)
+        return (FAMILIES[family].config if part == "target" else _CONFIGS[part])(**values)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"

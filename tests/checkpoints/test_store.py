@@ -51,6 +51,12 @@ def test_round_trip(saved):
     assert back.decoding_drafter_params["head"] is back.target_params["params"]["head"]["kernel"]
 
 
+def test_shapes_are_not_saved_as_parameters(saved, tmp_path):
+    with pytest.raises(ValueError, match="shapes in place of parameters"):
+        save(tmp_path / "shapes", load(saved, abstract=True))
+    assert not list(tmp_path.iterdir())
+
+
 def test_target_alone(tmp_path):
     ours = tiny_checkpoint()
     alone = Checkpoint(model="alone", target_config=TARGET, target_params=ours.target_params)
