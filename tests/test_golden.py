@@ -17,9 +17,10 @@ from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
+from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.decoding.protocols import Prefix
+from lantern_jax.decoding.protocols import Draft, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
@@ -32,16 +33,13 @@ from lantern_jax.models.llamagen import (
 )
 from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
+from tests.golden_residual import run_published_residual
 
 PENDING = {
     "inception_fid": "the FID network is not built yet",
     "lantern_drafter_llamagen:dynamic_tree": "dynamic draft trees are not built yet",
 }
-GREEDY = SamplingParams(
-    temperature=jnp.asarray(0.0, jnp.float32),
-    top_k=jnp.asarray(0, jnp.int32),
-    top_p=jnp.asarray(1.0, jnp.float32),
-)
+GREEDY = SamplingParams.create(0.0)
 
 
 def pytest_generate_tests(metafunc):
@@ -184,7 +182,7 @@ def _absorb_in_steps(config, params, case, assert_close):
         positions=jnp.zeros((rows, 1, first + 1), jnp.int32),
         guidance=jnp.asarray([scale], jnp.float32),
     )
-    state = drafter.init(params, prefix, length, 3)
+    state = drafter.init(params, prefix, length, 3, 1)
     unconditional, conditional = arrays["logits"][1], arrays["logits"][0]
     guided = unconditional + scale * (conditional - unconditional)
     absorb, start, block = jax.jit(drafter.absorb), first, 3
@@ -221,7 +219,7 @@ def _run_acceptance(case, assert_close):
         np.testing.assert_array_equal(tree.parents, arrays[f"{name}_parents"])
     verify = jax.jit(
         lambda tree, tokens, log_probs, rule: verify_tree(
-            tree, tokens, log_probs, rule=rule, codebook=codebook, temperature=0.0
+            Draft(tokens, tree), log_probs, Greedy(), coupling=Gumbel(), rule=rule, codebook=codebook
         ),
         static_argnums=0,
     )
@@ -244,4 +242,5 @@ RUNNERS = {
     "chameleon_vqgan": partial(_run_vq, convert=convert_vqgan),
     "lantern_drafter_llamagen": _run_drafter,
     "acceptance_greedy": _run_acceptance,
+    "published_residual": lambda case, assert_close: run_published_residual(case),
 }

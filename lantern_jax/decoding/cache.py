@@ -22,13 +22,13 @@ class KVCache:
             rows is an in-place write inside a loop.
         prefix_mask: bool [G, B, P], which prefix slots hold something.
         length: int32 [B], tokens committed after the prefix.
-        guidance: float32 [B], the scale the logits are guided with.
+        guidance: float32 [B], the scale the logits are guided with; None where G is 1.
     """
 
     layers: Block
     prefix_mask: Bool[Array, "G B P"]
     length: Int[Array, " B"]
-    guidance: Float[Array, " B"]
+    guidance: Float[Array, " B"] | None
 
     @property
     def mask(self) -> Bool[Array, "G B 1 S"]:
@@ -40,7 +40,7 @@ class KVCache:
 
 
 def new_cache(
-    prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"], slots: int
+    prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"] | None, slots: int
 ) -> KVCache:
     """A cache that holds the prefix's keys and values and has room for ``slots`` tokens."""
     batch = prefix_mask.shape[1]

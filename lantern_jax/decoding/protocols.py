@@ -1,9 +1,17 @@
-"""What decoding asks of a model: a target and a drafter as small records of pure functions.
+"""What decoding asks of a model and of a way of guessing: two small records of pure functions.
 
-Any JAX model can be plugged in by filling these records; ``lantern_jax.models`` fills them for LlamaGen.
+Any JAX model can be plugged in as a ``Target`` and any source of guesses as a ``Drafting``: ``lantern_jax.models`` fills
+the first for LlamaGen and Chameleon, ``decoding.drafting`` the second.
 
-Axes: G guidance rows (1, or 2 = conditional then unconditional), B batch, P prefix, N block nodes, M nodes to
-expand, L path length, V vocabulary, D feature width.
+The *stream* of a sequence is its tokens after the prefix, forced ones (a row end, say) included. The *root* of a round
+is the last known token: it is in no cache yet, and every block that is scored begins with it. Where tokens are forced
+it is the end of a short chain of *pending* tokens, the last sampled one and the forced ones after it.
+
+Records are static: each new one is a new compilation, so make them once (``functools.cache``).
+
+Axes: G guidance rows (1, or 2 = conditional then unconditional), B batch, P prefix, N nodes (root included), R pending
+tokens at most, L = max depth + 1, S = R - 1 + L committed positions at most, I rows of log q, V vocabulary, D feature
+width, T stream tokens.
 """
 
 from collections.abc import Callable
@@ -14,24 +22,26 @@ import flax.struct
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.topology import AnyTopology
+
 
 @flax.struct.dataclass
 class Prefix:
-    """What prefill leaves for the drafter: the conditioning positions as the target saw them.
+    """What prefill leaves for the drafting: the conditioning positions as the target saw them.
 
     Attributes:
         features: [G, B, P, D], the target's hidden states after its final norm.
         tokens: int32 [G, B, P], ids of the prefix (0 where positions hold no token).
         mask: bool [G, B, P], False at padding.
         positions: int32 [G, B, P], positions as the model counts them.
-        guidance: float32 [B].
+        guidance: float32 [B]; None where G is 1.
     """
 
     features: Float[Array, "G B P D"]
     tokens: Int[Array, "G B P"]
     mask: Bool[Array, "G B P"]
     positions: Int[Array, "G B P"]
-    guidance: Float[Array, " B"]
+    guidance: Float[Array, " B"] | None
 
 
 @dataclass(frozen=True)
@@ -39,13 +49,17 @@ class Target:
     """The model whose distribution is wanted.
 
     Attributes:
-        prefill: (params, conditioning, guidance [B], slots) -> (cache, logits [B, V], Prefix). ``slots`` is how
-            many tokens after the prefix the cache must be able to hold.
-        score: (params, cache, tokens [B, N], depth [N] or [B, N], ancestors [N, N] or [B, N, N]) ->
-            (logits [B, N, V], features [G, B, N, D], block). A node at depth d stands d positions after the
-            cache's end. Logits come out guided, in float32, -inf where an id is not allowed.
-        commit: (cache, block, path [B, L], count [B]) -> cache with the first ``count`` nodes of the path
-            appended to each sequence.
+        prefill: (params, conditioning, guidance, slots) -> (cache, logits [B, V], Prefix). Leaves of ``conditioning``
+            are [B, ...], conditional rows alone. ``guidance`` is float32 [B], or None for none; the unconditional
+            rows, and so the axis G, are the target's own matter. ``slots`` is how many tokens after the prefix the
+            cache must be able to hold, rows that ``commit`` writes beyond the committed ones included.
+        score: (params, cache, tokens [B, N], depth, ancestors) -> (logits [B, N, V], features [G, B, N, D], block).
+            A node at depth d stands d positions after the cache's end and sees the cache and its ``ancestors``, itself
+            included. ``depth`` [N] and ``ancestors`` [N, N] are NumPy where the topology is static and no token is
+            forced, else traced [B, N] and [B, N, N]. Logits come out guided, in float32, -inf where an id is not
+            allowed.
+        commit: (cache, block, path [B, S], count [B]) -> cache with the first ``count`` nodes of the path, root or
+            pending tokens included, appended to each sequence. ``count`` is 0 for a finished sequence.
         vocab_size: V.
         num_tokens: T, the length of a picture's token stream, forced tokens included.
         forced_tokens: one entry a stream position: the id the model's format forces there, -1 where it is free;
@@ -78,19 +92,76 @@ class Target:
         return np.asarray(self.forced_tokens, np.int32)
 
 
-@dataclass(frozen=True)
-class Drafter:
-    """The small model that guesses ahead (EAGLE: the target's next feature from token and feature).
+@flax.struct.dataclass
+class Pending:
+    """Where a sequence stands when a round begins.
 
     Attributes:
-        init: (params, Prefix, slots, span) -> state; ``span`` is L, how many positions an ``absorb`` takes at most.
-        absorb: (params, state, features [G, B, L, D], tokens [B, L], count [B]) -> (state, logits [B, V]): takes
-            in the target's features of newly committed positions, each with the token that followed; the logits
-            are those of the position after the last of them. Starts a new, empty set of expanded nodes.
-        expand: (params, state, tokens [B, M], parents [B, M]) -> (state, logits [B, M, V]): adds nodes below
-            already expanded ones (0 = the root, then in order of expansion).
+        tokens: int32 [B, R], right-aligned: the last one is the root, those before the first ``count`` from the right
+            are committed already.
+        count: int32 [B], 1 to R.
+        position: int32 [B], of the token that the root predicts, counted from 0 along the stream.
+    """
+
+    tokens: Int[Array, "B R"]
+    count: Int[Array, " B"]
+    position: Int[Array, " B"]
+
+
+@flax.struct.dataclass
+class Draft:
+    """What a drafting proposes for a round.
+
+    Attributes:
+        tokens: int32 [B, N], node 0 the root.
+        topology: a static ``DraftTree`` or a traced ``Topology``.
+        log_q: float32 [B, I, V], the distributions that children were drawn from, a row for every node with children
+            (a static tree's ``internal``, in that order; ``draft_rows`` of a traced topology); None for point masses,
+            and where no coupling but the shared noise will read it.
+    """
+
+    tokens: Int[Array, "B N"]
+    topology: AnyTopology
+    log_q: Float[Array, "B I V"] | None = None
+
+
+@flax.struct.dataclass
+class Outcome:
+    """What a round made known.
+
+    Attributes:
+        tokens: int32 [B, S], the committed tokens: the pending ones, root last, then the accepted path.
+        features: [G, B, S, D], the target's features at them.
+        count: int32 [B], how many there are; 0 for a finished sequence. The token after the last one is the first
+            of the next round's pending tokens.
+        log_probs: float32 [B, N, V], the target's log-probabilities after every node.
+        draft: what was proposed.
+        verdict: the round's ``Verification``; its ``wanted`` are the target's own tokens after every node.
+    """
+
+    tokens: Int[Array, "B S"]
+    features: Float[Array, "G B S D"]
+    count: Int[Array, " B"]
+    log_probs: Float[Array, "B N V"]
+    draft: Draft
+    verdict: Any
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """A way of guessing several tokens ahead.
+
+    Attributes:
+        init: (params, prefix, slots, span) -> state, before the first token is known. ``slots`` as in ``Target``;
+            ``span`` is S, the most positions that a round commits.
+        propose: (params, state, pending, draws, sampling) -> (draft, state). ``draws`` are the round's random numbers;
+            ``draws.perturb(log_q [B, M, V], depth, nodes)`` ranks the children of M nodes at a depth.
+        observe: (params, state, outcome) -> state, with the state that ``propose`` returned: what it added for nodes
+            that were not accepted is to be dropped. States keep their shapes, or the loop does not compile.
+        max_depth: L - 1, depth of the topologies it proposes.
     """
 
     init: Callable[..., Any]
-    absorb: Callable[..., Any]
-    expand: Callable[..., Any]
+    propose: Callable[..., tuple[Draft, Any]]
+    observe: Callable[..., Any]
+    max_depth: int

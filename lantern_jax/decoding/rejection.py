@@ -1,176 +1,285 @@
-"""Speculative rejection sampling down a draft tree: the papers' own coupling.
+"""The papers' coupling: accept tests with fresh random numbers, and residuals.
 
-Axes: B batch, N tree nodes, I internal nodes, V vocabulary, K neighbours, D max_depth.
+The children x of a node are tried in draft order: x is accepted with probability min(1, m(x) / q(x)), and after each
+refusal p becomes a residual and q loses x (Miao et al., arXiv 2305.09781, with draws without replacement; masses after
+LANTERN, arXiv 2410.03355). What a child meets does not depend on whether its node is reached, so all nodes are tried
+at once, child by child: as many steps as the widest node has children, and no walk.
 
-Children are tried in rank order (Miao et al., arXiv 2305.09781, with draws without replacement); relaxed masses
-and the published residual follow LANTERN (arXiv 2410.03355).
+Axes: B batch, N nodes (root included), I rows of log q, R nodes with children, M drafts = N - 1, V vocabulary,
+K neighbours.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding.acceptance import (
-    Codebook,
-    Rule,
-    code_distance,
-    is_strict,
-    neighbour_mass,
-    token_neighbours,
-)
-from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise, varying_like
+from lantern_jax.decoding.acceptance import Loan, Probabilities
+from lantern_jax.decoding.gumbel import Greedy, Gumbel
+from lantern_jax.decoding.sampling import acceptance_uniforms, draft_noise, gumbel_argmax, residual_noise
+from lantern_jax.decoding.topology import AnyTopology, take_nodes
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
 
-RESIDUALS = ("exact", "published")
-
-
-@flax.struct.dataclass
-class _Walk:
-    """Where each sequence stands: ``column`` is the child of ``node`` to try next, p and q are current."""
-
-    node: Int[Array, " B"]
-    column: Int[Array, " B"]
-    p: Float[Array, "B V"]
-    q: Float[Array, "B V"]
-    substituted: Bool[Array, "B D"]
-    distance: Float[Array, "B D"]
+RESIDUALS = ("exact", "published", "published_lumina")
 
 
 @flax.struct.dataclass
-class _Trial:
-    """One child x on trial: its mass m(x), p with A(x) moved onto x, and the k nearest codes (or None)."""
+class Streams:
+    """The draws of ``Rejection``: which random numbers the round draws.
 
-    p_x: Float[Array, " B"]
-    q_x: Float[Array, " B"]
-    mass: Float[Array, " B"]
-    moved: Float[Array, "B V"]
-    neighbours: Int[Array, "B K"] | None
-
-
-def reject_walk(
-    tree: DraftTree,
-    tokens: Int[Array, "B N"],
-    log_probs: Float[Array, "B N V"],
-    draft_log_probs: Float[Array, "B I V"] | None,
-    rule: Rule,
-    codebook: Codebook | None,
-    keys: Key[Array, " B"],
-    positions: Int[Array, " B"],
-    rounds: Int[Array, " B"],
-    max_count: Int[Array, " B"],
-    residual: str,
-) -> tuple[Int[Array, " B"], Int[Array, " B"], Bool[Array, "B D"], Float[Array, "B D"]]:
-    """Walks every sequence down the tree; arguments as in ``verify_tree``.
-
-    Returns:
-        the last accepted node, the bonus token, substituted and distance.
+    Attributes:
+        keys: of the sequences.
+        positions: int32 [B], of the token that the root predicts.
+        rounds: int32 [B], number of the round.
     """
-    children, depth = jnp.asarray(tree.children), jnp.asarray(tree.depth)
-    uniforms = acceptance_uniforms(keys, positions, rounds, tree.num_nodes)
-    noise = residual_noise(keys, positions, rounds, log_probs.shape[-1])
-    batch = jnp.arange(tokens.shape[0], dtype=jnp.int32)
 
-    def next_child(walk):
-        child = children.at[walk.node, walk.column].get(mode="fill", fill_value=-1)
-        return jnp.where(depth[walk.node] < max_count, child, -1)
+    keys: Key[Array, " B"]
+    positions: Int[Array, " B"]
+    rounds: Int[Array, " B"]
 
-    def unfinished(walk):
-        return jnp.any(next_child(walk) >= 0)
-
-    def step(walk):
-        child = next_child(walk)
-        tried = child >= 0
-        child = jnp.maximum(child, 0)
-        token = tokens[batch, child]
-        if draft_log_probs is None:
-            walk = walk.replace(q=jax.nn.one_hot(token, walk.q.shape[-1], dtype=jnp.float32))
-        trial = _put_on_trial(walk, token, rule, codebook)
-        luck = uniforms[batch, child] * trial.q_x
-        possible = tried & (trial.q_x > 0)
-        accept = possible & (luck < trial.mass)
-        substituted = accept & (luck >= trial.p_x)
-        p, q = _after_refusal(walk, token, trial, residual)
-
-        refused = (possible & ~accept)[:, None]
-        new_p, new_q = _distributions(tree, log_probs, draft_log_probs, child)
-        here = accept[:, None] & (
-            jnp.arange(tree.max_depth, dtype=jnp.int32)[None, :] == depth[walk.node][:, None]
-        )
-        return _Walk(
-            node=jnp.where(accept, child, walk.node),
-            column=jnp.where(accept, 0, walk.column + tried.astype(jnp.int32)),
-            p=jnp.where(accept[:, None], new_p, jnp.where(refused, p, walk.p)),
-            q=jnp.where(accept[:, None], new_q, jnp.where(refused, q, walk.q)),
-            substituted=jnp.where(here, substituted[:, None], walk.substituted),
-            distance=jnp.where(
-                here, _distance(walk, token, substituted, noise, codebook)[:, None], walk.distance
-            ),
-        )
-
-    walk = lax.while_loop(unfinished, step, _at_root(tree, tokens, log_probs, draft_log_probs))
-    return walk.node, gumbel_argmax(jnp.log(walk.p), noise), walk.substituted, walk.distance
+    def perturb(self, log_q: Float[Array, "B R V"], depth: int, nodes) -> Float[Array, "B R V"]:
+        """What ranks the children of ``nodes``: log q with noise of their own; the top-K are draws from q, in order."""
+        return log_q + draft_noise(self.keys, self.positions, self.rounds, nodes, log_q.shape[-1])
 
 
-def _at_root(tree, tokens, log_probs, draft_log_probs) -> _Walk:
-    root = varying_like(jnp.zeros(tokens.shape[0], jnp.int32), tokens)
-    p, q = _distributions(tree, log_probs, draft_log_probs, root)
-    nothing = varying_like(jnp.zeros((tokens.shape[0], tree.max_depth), jnp.float32), tokens)
-    return _Walk(node=root, column=root, p=p, q=q, substituted=nothing > 0, distance=nothing)
+@dataclass(frozen=True)
+class Rejection:
+    """The coupling.
+
+    Attributes:
+        residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its
+            variant for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``): it zeroes the
+            k + 1 nearest codes where any of the k lends, and is uniform over all V ids where nothing is left. With
+            the strict rule they are the same. They need k + 1 stored neighbours; with k alone, k are zeroed.
+
+    Raises:
+        ValueError: another residual.
+    """
+
+    residual: str = "exact"
+
+    def __post_init__(self):
+        if self.residual not in RESIDUALS:
+            raise ValueError(f"unknown residual {self.residual!r}: choose one of {', '.join(RESIDUALS)}")
+
+    def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
+        """As ``Coupling.draws``."""
+        return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
+
+    def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
+        """As ``Coupling.verify``; a draft without log q is a point mass on every token."""
+        if isinstance(draws, Greedy):
+            return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
+        _check(draft, log_probs, draws)
+        streams = (draws.keys, draws.positions, draws.rounds)
+        uniforms = acceptance_uniforms(*streams, draft.topology.num_nodes)
+        noise = residual_noise(*streams, log_probs.shape[-1])
+        last, p, tried = self.walk(draft, log_probs, uniforms, noise, rule, codebook, max_count)
+        bonus, wanted = gumbel_argmax(jnp.log(p), noise), gumbel_argmax(log_probs, noise[:, None])
+        return verification(draft, last, bonus, wanted, tried.swapped, tried.strict, codebook)
+
+    def walk(
+        self,
+        draft,
+        log_probs,
+        uniforms: Float[Array, "B N"],
+        noise: Float[Array, "B V"],
+        rule,
+        codebook,
+        max_count,
+    ) -> tuple[Int[Array, " B"], Float[Array, "B V"], "_Tried"]:
+        """Where the tests end with these random numbers, and the distribution of the bonus token there.
+
+        Args:
+            uniforms: in [0, 1), of the test of each node.
+            noise: for the tokens that distances are measured to.
+        """
+        topology, rows = draft.topology, _rows_of(draft.topology)
+        tried = self._try_children(draft, log_probs, uniforms, noise, rule, codebook)
+        last = cut(topology, deepest(topology, first_of_siblings(topology, tried.accepted)), max_count)
+        # A leaf, and a node where the path is cut, keep their whole p.
+        row = take_nodes(rows, last)
+        refused = (row >= 0) & (take_nodes(topology.depth, last) < max_count)
+        p = jnp.exp(take_nodes(log_probs, last[:, None])[:, 0])
+        if tried.p.shape[1]:
+            left = take_nodes(tried.p, jnp.maximum(row, 0)[:, None])[:, 0]
+            p = jnp.where(refused[:, None], left, p)
+        return last, p, tried
+
+    def _try_children(self, draft, log_probs, uniforms, noise, rule, codebook) -> "_Tried":
+        """The tests of all children, each after the refusal of its earlier siblings."""
+        topology, batch = draft.topology, jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
+        nodes = _parents(topology)
+        p = jnp.exp(take_nodes(log_probs, nodes))
+        q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, _q_rows(topology, nodes)))
+        drafts = (log_probs.shape[0], topology.num_nodes)
+        accepted, swapped = jnp.zeros(drafts, bool), jnp.zeros(drafts, bool)
+        strict, done = jnp.zeros(drafts, jnp.int32), []
+        for width, children in _columns(topology, nodes):
+            # Nodes with fewer children than this column lie behind the others and are done.
+            done.insert(0, p[:, width:])
+            p, q = p[:, :width], None if q is None else q[:, :width]
+            child = jnp.broadcast_to(jnp.asarray(children), (log_probs.shape[0], width))
+            there, child = child >= 0, jnp.maximum(child, 0)
+            token = draft.tokens[batch, child]
+            trial = _put_on_trial(p, q, token, take_nodes(topology.depth, child), rule, codebook)
+            luck = uniforms[batch, child] * trial.q_x
+            possible = there & (trial.q_x > 0)
+            accept = possible & (luck < trial.p_x + trial.loan.lent)
+            # A child is written to its own place; what is not there falls off the end.
+            place = jnp.where(there, child, topology.num_nodes)
+            accepted = accepted.at[batch, place].set(accept, mode="drop")
+            if not rule.is_strict:
+                swapped = swapped.at[batch, place].set(accept & (luck >= trial.p_x), mode="drop")
+            if not rule.is_strict and codebook is not None:
+                # The token that strict decoding would have put there: a draw from the strict residual.
+                drawn = gumbel_argmax(jnp.log(_residual(p, trial.q, p)), noise[:, None])
+                strict = strict.at[batch, place].set(drawn, mode="drop")
+            refused = possible[..., None]
+            p = jnp.where(refused, self._after_refusal(p, token, trial, rule, codebook), p)
+            if q is not None:
+                q = jnp.where(refused, _normalized(_zeroed(q, token[..., None]), jnp.float32(0)), q)
+        p = jnp.concatenate([p, *done], axis=1)
+        return _Tried(accepted[:, 1:], swapped[:, 1:], strict[:, 1:], p)
+
+    def _after_refusal(self, p, token, trial: "_Trial", rule, codebook) -> Float[Array, "B R V"]:
+        """The residual of p once ``token`` was refused."""
+        if self.residual == "exact" or rule.is_strict:
+            moved = p
+            if not rule.is_strict:
+                batch, row = _places(token)
+                moved = _zeroed(p, trial.loan.lenders).at[batch, row, token].add(trial.loan.lent)
+            return _residual(moved, trial.q, moved)
+
+        # As LANTERN's code does: where a neighbour lent, the k + 1 nearest codes lose what p, or what q, gives them.
+        near = codebook.neighbours[:, : rule.k + 1][token]
+        near = jnp.where(jnp.any(trial.loan.lenders >= 0, axis=-1, keepdims=True), near, -1)
+        everything = jnp.full_like(p, 1 / p.shape[-1])
+        if trial.is_point_mass:
+            return _normalized(_zeroed(_zeroed(p, token[..., None]), near), everything)
+        if self.residual == "published_lumina":
+            return _residual(_zeroed(p, near), trial.q, everything)
+        return _residual(p, _zeroed(trial.q, near), everything)
 
 
-def _distributions(tree, log_probs, draft_log_probs, node):
-    """p and q at one node of every sequence; q is not read at leaves, nor for deterministic drafts."""
-    batch = jnp.arange(node.shape[0], dtype=jnp.int32)
-    p = jnp.exp(log_probs[batch, node])
-    if draft_log_probs is None or not tree.internal:
-        return p, varying_like(jnp.zeros(p.shape, jnp.float32), p)
-    row = jnp.maximum(jnp.asarray(tree.internal_index)[node], 0)
-    return p, jnp.exp(draft_log_probs[batch, row])
+class _Tried(NamedTuple):
+    """What the tests say of every draft, and the residual of every node with children once all are refused."""
+
+    accepted: Bool[Array, "B M"]
+    swapped: Bool[Array, "B M"]
+    strict: Int[Array, "B M"]
+    p: Float[Array, "B R V"]
 
 
-def _put_on_trial(walk: _Walk, token, rule, codebook) -> _Trial:
-    batch = jnp.arange(token.shape[0], dtype=jnp.int32)
-    p_x, q_x = walk.p[batch, token], walk.q[batch, token]
-    if is_strict(rule):
-        return _Trial(p_x=p_x, q_x=q_x, mass=p_x, moved=walk.p, neighbours=None)
-    neighbours = token_neighbours(codebook, token, rule)
-    near = walk.p[batch[:, None], jnp.maximum(neighbours, 0)]
-    inside, lent = neighbour_mass(rule, p_x, near, neighbours)
-    moved = _zeroed(walk.p, jnp.where(inside, neighbours, -1)).at[batch, token].add(lent)
-    return _Trial(p_x=p_x, q_x=q_x, mass=p_x + lent, moved=moved, neighbours=neighbours)
+class _Trial(NamedTuple):
+    """One child x of every node on trial: p and q of it, the loan, and the current q (a point mass without log q)."""
+
+    p_x: Float[Array, "B R"]
+    q_x: Float[Array, "B R"]
+    loan: Loan
+    q: Float[Array, "B R V"]
+    is_point_mass: bool
 
 
-def _after_refusal(walk: _Walk, token, trial: _Trial, residual: str):
-    """The residual of p and what is left of q once ``token`` was refused."""
-    q_left = _zeroed(walk.q, token[:, None])
-    total = jnp.sum(q_left, axis=-1, keepdims=True)
-    q_left = jnp.where(total > 0, q_left / jnp.where(total > 0, total, 1), 0)
-    if residual == "published" and trial.neighbours is not None:
-        return _residual(walk.p, _zeroed(_zeroed(walk.q, token[:, None]), trial.neighbours)), q_left
-    return _residual(trial.moved, walk.q), q_left
+def _put_on_trial(p, q, token, depth, rule, codebook) -> _Trial:
+    batch, row = _places(token)
+    is_point_mass = q is None
+    if is_point_mass:
+        q = jax.nn.one_hot(token, p.shape[-1], dtype=jnp.float32)
+
+    def at(ids):
+        extra = (1,) * (ids.ndim - 2)
+        return p[batch.reshape(-1, 1, *extra), row.reshape(1, -1, *extra), ids]
+
+    loan = Loan(jnp.float32(0), jnp.zeros((*token.shape, 0), jnp.int32))
+    if not rule.is_strict:
+        loan = rule.lend(Probabilities(at, lambda: p), token, depth, codebook)
+    return _Trial(at(token), q[batch, row, token], loan, q, is_point_mass)
 
 
-def _residual(p: Float[Array, "B V"], q: Float[Array, "B V"]) -> Float[Array, "B V"]:
-    """normalise(max(p - q, 0)); p itself where nothing is left."""
-    left = jnp.maximum(p - q, 0)
-    total = jnp.sum(left, axis=-1, keepdims=True)
-    return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), p)
+def _parents(topology: AnyTopology) -> Int[np.ndarray, " R"]:
+    """The nodes whose children are tried: those that have some, most children first; all where that is not known."""
+    if not isinstance(topology, DraftTree):
+        return np.arange(topology.num_nodes)
+    internal = np.asarray(topology.internal, np.int32)
+    return internal[np.argsort(-_num_children(topology)[internal], kind="stable")]
 
 
-def _zeroed(values: Float[Array, "B V"], ids: Int[Array, "B K"]) -> Float[Array, "B V"]:
+def _num_children(topology: DraftTree) -> Int[np.ndarray, " N"]:
+    return np.sum(topology.children >= 0, axis=1)
+
+
+def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, Int[Array, "*B W"]]]:
+    """For every place among siblings: how many of ``nodes`` have a child there, and which, -1 for none."""
+    for column in range(topology.children.shape[-1] if len(nodes) else 0):
+        width = len(nodes)
+        if isinstance(topology, DraftTree):
+            width = int(np.sum(_num_children(topology) > column))
+        yield width, topology.children[..., nodes[:width], column]
+
+
+def _rows_of(topology: AnyTopology) -> Int[np.ndarray, " N"]:
+    """The place of a node among ``_parents``, -1 for leaves."""
+    if not isinstance(topology, DraftTree):
+        has = topology.children[..., 0] >= 0
+        return jnp.where(has, jnp.arange(topology.num_nodes, dtype=jnp.int32)[None], -1)
+    rows = np.full(topology.num_nodes, -1, np.int32)
+    nodes = _parents(topology)
+    rows[nodes] = np.arange(len(nodes))
+    return rows
+
+
+def _q_rows(topology: AnyTopology, nodes: np.ndarray):
+    """The rows of log q that belong to ``nodes``."""
+    if isinstance(topology, DraftTree):
+        return topology.draft_rows[nodes]
+    return jnp.maximum(topology.draft_rows[:, nodes], 0)
+
+
+def _residual(p, q, otherwise) -> Float[Array, "B R V"]:
+    """normalize(max(p - q, 0)), or ``otherwise`` where nothing is left."""
+    return _normalized(jnp.maximum(p - q, 0), otherwise)
+
+
+def _normalized(weights: Float[Array, "B R V"], otherwise) -> Float[Array, "B R V"]:
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), otherwise)
+
+
+def _places(token: Int[Array, "B R"]) -> tuple[Int[Array, "B 1"], Int[Array, "1 R"]]:
+    batch, width = token.shape
+    return jnp.arange(batch, dtype=jnp.int32)[:, None], jnp.arange(width, dtype=jnp.int32)[None]
+
+
+def _zeroed(values: Float[Array, "B R V"], ids: Int[Array, "B R K"]) -> Float[Array, "B R V"]:
     """``values`` with 0 at ``ids``; -1 is no id."""
-    batch = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
-    return values.at[batch, jnp.where(ids >= 0, ids, values.shape[-1])].set(0, mode="drop")
+    batch, row = (place[..., None] for place in _places(ids[..., 0]))
+    return values.at[batch, row, jnp.where(ids >= 0, ids, values.shape[-1])].set(0, mode="drop")
 
 
-def _distance(walk: _Walk, token, substituted, noise, codebook) -> Float[Array, " B"]:
-    """Codebook distance of substituted tokens to a draw from the strict residual, 0 elsewhere."""
-
-    def measure():
-        strict = gumbel_argmax(jnp.log(_residual(walk.p, walk.q)), noise)
-        return jnp.where(substituted, code_distance(codebook, token, strict), 0)
-
-    nothing = varying_like(jnp.zeros(token.shape, jnp.float32), walk.p)
-    return nothing if codebook is None else lax.cond(jnp.any(substituted), measure, lambda: nothing)
+def _check(draft, log_probs, draws) -> None:
+    if not isinstance(draws, Streams):
+        given = type(draws).__name__
+        raise ValueError(
+            f"the rejection coupling was given {given} as draws: "
+            "give Streams(keys, positions, rounds) or Greedy()"
+        )
+    if draft.log_q is None:
+        return
+    topology = draft.topology
+    wanted = len(topology.internal) if isinstance(topology, DraftTree) else topology.num_nodes
+    rows = (log_probs.shape[0], wanted, log_probs.shape[2])
+    if draft.log_q.shape != rows:
+        raise ValueError(
+            f"log_q has shape {draft.log_q.shape}: give {rows}, a row for every node with children"
+        )
+    if isinstance(topology, DraftTree) and topology.has_rank_gaps:
+        raise ValueError(
+            "the rejection coupling is wrong on trees with gaps in child ranks: use ranks 0, 1, 2, ..."
+        )

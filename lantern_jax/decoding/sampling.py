@@ -38,6 +38,8 @@ class SamplingParams:
     temperature: Float[Array, ""]
     top_k: Int[Array, ""]
     top_p: Float[Array, ""]
+    greedy: bool = flax.struct.field(pytree_node=False, default=False)
+    filters: tuple[str, ...] = flax.struct.field(pytree_node=False, default=())
 
     @classmethod
     def create(
@@ -58,6 +60,8 @@ class SamplingParams:
             temperature=jnp.asarray(temperature, jnp.float32),
             top_k=jnp.asarray(int(top_k), jnp.int32),
             top_p=jnp.asarray(top_p, jnp.float32),
+            greedy=temperature == 0,
+            filters=tuple(n for n, on in (("top_k", top_k > 0), ("top_p", top_p < 1)) if on),
         )
 
 
@@ -94,24 +98,13 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     Returns:
         float32 log-probabilities, -inf where a code was filtered out.
     """
-    greedy = params.temperature == 0
-    scaled = logits.astype(jnp.float32) / jnp.where(greedy, jnp.float32(1), params.temperature)
-    vocab = logits.shape[-1]
-
-    def off(values):
-        return varying_like(jnp.full(values.shape[:-1], -jnp.inf, jnp.float32), values)
-
-    def top_k_threshold(values):
-        return _threshold(values, jnp.float32(1), params.top_k.astype(jnp.float32))
-
-    def top_p_threshold(values):
-        return _threshold(values, jax.nn.softmax(values, axis=-1), params.top_p)
-
-    with jax.named_scope("top_k"):
-        wanted = ~greedy & (params.top_k > 0) & (params.top_k < vocab)
-        scaled = _keep(scaled, lax.cond(wanted, top_k_threshold, off, scaled))
-    with jax.named_scope("top_p"):
-        scaled = _keep(scaled, lax.cond(~greedy & (params.top_p < 1), top_p_threshold, off, scaled))
+    if params.greedy:
+        return jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    scaled = logits.astype(jnp.float32) / params.temperature
+    if "top_k" in params.filters:
+        scaled = _keep(scaled, _threshold(scaled, jnp.float32(1), params.top_k.astype(jnp.float32)))
+    if "top_p" in params.filters:
+        scaled = _keep(scaled, _threshold(scaled, jax.nn.softmax(scaled, axis=-1), params.top_p))
     return jax.nn.log_softmax(scaled, axis=-1)
 
 
@@ -151,23 +144,23 @@ def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
 
 
 def gumbel_noise(
-    keys: Key[Array, " B"], positions: Int[Array, "B L"], vocab_size: int, params: SamplingParams
+    keys: Key[Array, " B"], positions: Int[Array, "B L"], vocab_size: int
 ) -> Float[Array, "B L V"]:
-    """Shared noise of the given positions: row [b, l] depends on ``keys[b]`` and ``positions[b, l]`` alone.
+    """Shared noise of the given positions."""
 
-    Zeros at temperature 0. ``positions`` count generated tokens from 0.
-    """
+    def row(key, position):
+        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32)
 
-    def draw():
-        def row(key, position):
-            return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32)
+    return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
 
-        return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
 
-    def zeros():
-        return varying_like(jnp.zeros((*positions.shape, vocab_size), jnp.float32), keys)
-
-    return lax.cond(params.temperature == 0, zeros, draw)
+def sample(
+    logits: Float[Array, "B V"], keys: Key[Array, " B"], positions: Int[Array, " B"], params: SamplingParams
+) -> Int[Array, " B"]:
+    """The tokens of plain decoding at the given positions of the streams; int32."""
+    log_probs = process_logits(logits, params)
+    noise = None if params.greedy else gumbel_noise(keys, positions[:, None], logits.shape[-1])[:, 0]
+    return gumbel_argmax(log_probs, noise)
 
 
 def gumbel_argmax(
@@ -206,37 +199,15 @@ def top_children(scores: Float[Array, "B M V"], k: int) -> tuple[Float[Array, "B
     return values, ids.astype(jnp.int32)
 
 
-def draft_noise(
-    keys: Key[Array, " B"],
-    positions: Int[Array, " B"],
-    rounds: Int[Array, " B"],
-    nodes: Int[Array, " M"],
-    vocab_size: int,
-    params: SamplingParams,
-) -> Float[Array, "B M V"]:
-    """Noise that drafts the children of ``nodes`` under the rejection coupling; zeros at temperature 0.
+def draft_noise(keys, positions, rounds, nodes, vocab_size: int) -> Float[Array, "B M V"]:
+    """Noise that drafts the children of ``nodes`` under the rejection coupling."""
 
-    Independent of the target's noise, of other nodes and of other rounds: the top-K of ``log q + noise`` are
-    K draws without replacement from q, in order.
+    def row(key, node):
+        return jax.random.gumbel(jax.random.fold_in(key, node), (vocab_size,), jnp.float32)
 
-    Args:
-        positions: position of the token that the root predicts.
-        rounds: number of the decoding round of each sequence.
-        nodes: ids of the nodes whose children are drafted.
-    """
-
-    def draw():
-        def row(key, node):
-            return jax.random.gumbel(jax.random.fold_in(key, node), (vocab_size,), jnp.float32)
-
-        return jax.vmap(jax.vmap(row, in_axes=(None, 0)), in_axes=(0, None))(
-            _stream(keys, _DRAFT_STREAM, positions, rounds), jnp.asarray(nodes, jnp.int32)
-        )
-
-    def zeros():
-        return varying_like(jnp.zeros((keys.shape[0], len(nodes), vocab_size), jnp.float32), keys)
-
-    return lax.cond(params.temperature == 0, zeros, draw)
+    return jax.vmap(jax.vmap(row, in_axes=(None, 0)), in_axes=(0, None))(
+        _stream(keys, _DRAFT_STREAM, positions, rounds), jnp.asarray(nodes, jnp.int32)
+    )
 
 
 def acceptance_uniforms(
@@ -264,12 +235,9 @@ def _stream(keys, stream: int, positions, rounds):
     return jax.vmap(fold)(keys, positions, rounds)
 
 
-def varying_like(constant: Array, source: Array) -> Array:
-    """``constant`` made to vary along the ``shard_map`` axes of ``source``, as branches and loop carries must.
-
-    A select between the same two values: it carries the type and compiles to nothing. (JAX's own name for this,
-    and that of the axes, changed between versions.)
-    """
+def varying_like(tree, source: Array):
+    """``tree`` with leaves that vary along the ``shard_map`` axes of ``source``, as loop carries must."""
     if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
         source = jax.random.key_data(source)
-    return jnp.where(source[(0,) * source.ndim].astype(bool), constant, constant)
+    same = source[(0,) * source.ndim].astype(bool)
+    return jax.tree.map(lambda leaf: jnp.where(same, leaf, leaf), tree)

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
+NO_TREE = "none"
 
+
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class DraftTree:
     """A static draft tree; hash and equality are those of its sorted ``paths``.
@@ -132,8 +137,8 @@ class DraftTree:
         )
 
     @cached_property
-    def internal_index(self) -> np.ndarray:
-        """int32 [N]: place of a node in ``internal``, -1 for leaves."""
+    def draft_rows(self) -> np.ndarray:
+        """int32 [N]: place of a node in ``internal``, the row of a draft's log q; -1 for leaves."""
         index = np.full(self.num_nodes, -1, np.int32)
         index[list(self.internal)] = np.arange(len(self.internal))
         index.flags.writeable = False
@@ -175,6 +180,28 @@ def load_tree(file: str | Path) -> DraftTree:
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read a tree from {file}: expected a JSON list of paths ({error})") from None
     return DraftTree.from_paths(paths)
+
+
+def resolve_tree(tree: Any) -> DraftTree:
+    """A DraftTree from a name, "none", a JSON file, paths or a DraftTree.
+
+    Raises:
+        ValueError: an unknown name, an unreadable file, or paths that are not a tree.
+    """
+    if isinstance(tree, DraftTree):
+        return tree
+    if isinstance(tree, Path):
+        return load_tree(tree)
+    if not isinstance(tree, str):
+        return DraftTree.from_paths(tree)
+    if tree == NO_TREE:
+        return DraftTree.empty()
+    if tree in tree_names():
+        return named_tree(tree)
+    if tree.endswith(".json") or Path(tree).is_file():
+        return load_tree(tree)
+    names = ", ".join((*tree_names(), NO_TREE))
+    raise ValueError(f"unknown tree {tree!r}: choose one of {names}, or give a JSON file of child-rank paths")
 
 
 def _shipped() -> dict[str, list[list[int]]]:

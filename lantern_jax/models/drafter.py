@@ -4,7 +4,7 @@ The drafter's sequence is the target's, shifted by one: position j holds the tar
 the token at j + 1, and predicts the feature of position j + 1. The target's own head turns features into logits.
 
 Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M nodes of a level, X expanded nodes
-(root excluded), S cache slots, D width, V codes, E head width.
+at most (root excluded), S cache slots, D width, V codes, E head width.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ import flax.linen as nn
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
-from lantern_jax.decoding.protocols import Drafter
+from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import (
@@ -114,16 +115,16 @@ def sequence_rotary(
     return jnp.asarray(factors[: valid.shape[-1]])[(None,) * (valid.ndim - 1)]
 
 
-def cell_rotary(
-    config: DrafterConfig, prefix_mask: Bool[Array, "G B P-1"], cells: Int[Array, "B N"]
+def stream_rotary(
+    config: DrafterConfig, prefix_mask: Bool[Array, "G B P-1"], positions: Int[Array, "B N"]
 ) -> Float[Array, "G_or_1 B N E/2 2"]:
     """Rotation factors of stream positions (0 = the first sampled token)."""
     head_dim = config.transformer.head_dim
     if config.rotary == "line":
         start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
-        return line_rotary(start[..., None] + cells[None], head_dim, config.rope_base)
+        return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
     table = grid_rotary(config.grid, head_dim, config.rope_base)
-    return jnp.asarray(table)[jnp.clip(cells, 0, len(table) - 1)][None]
+    return jnp.asarray(table)[jnp.clip(positions, 0, len(table) - 1)][None]
 
 
 @flax.struct.dataclass
@@ -139,6 +140,7 @@ class DrafterState:
         nodes: keys and values [G, B, H, X, E] of the expanded nodes.
         ancestors: bool [B, 1 + X, X], which expanded nodes each node sees (the root none).
         depth: int32 [B, 1 + X], below the root.
+        expanded: int32 [], how many of the X places are taken.
     """
 
     cache: KVCache
@@ -148,6 +150,7 @@ class DrafterState:
     nodes: tuple[Float[Array, "G B H X E"], Float[Array, "G B H X E"]]
     ancestors: Bool[Array, "B 1+X X"]
     depth: Int[Array, "B 1+X"]
+    expanded: Int[Array, ""]
 
 
 @cache
@@ -161,7 +164,7 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
         return apply_guidance(logits, state.cache.guidance)
 
-    def init(params, prefix, slots, span):
+    def init(params, prefix, slots, span, nodes):
         rows, batch = prefix.tokens.shape[:2]
         valid = prefix.mask[:, :, :-1]
         _, block = model.apply(
@@ -172,9 +175,20 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
             padded_causal_mask(valid),
         )
         cache = new_cache(block, valid, prefix.guidance, slots)
-        nothing = jnp.zeros_like(cache.layers[0][0], shape=(rows, batch, config.num_heads, span, head_dim))
-        root = jnp.zeros((rows, batch, 1, config.dim), dtype)
-        return _unexpanded(cache, (nothing, nothing), jnp.zeros(batch, jnp.int32), root)
+
+        def empty(places):
+            return jnp.zeros_like(cache.layers[0][0], shape=(rows, batch, config.num_heads, places, head_dim))
+
+        return DrafterState(
+            cache=cache,
+            recent=(empty(span), empty(span)),
+            count=jnp.zeros(batch, jnp.int32),
+            features=jnp.zeros((rows, batch, 1 + nodes, config.dim), dtype),
+            nodes=(empty(nodes), empty(nodes)),
+            ancestors=jnp.zeros((batch, 1 + nodes, nodes), bool),
+            depth=jnp.zeros((batch, 1 + nodes), jnp.int32),
+            expanded=jnp.int32(0),
+        )
 
     def absorb(params, state, features, tokens, count):
         start = state.cache.prefix_mask.shape[-1] + state.cache.length
@@ -183,16 +197,24 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
 
         rows, batch, length = features.shape[:3]
-        cells = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+        positions = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
         causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
         tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
         predicted, (recent,) = model.apply(
-            params["drafter"], features, tokens, cell_rotary(config, cache.prefix_mask, cells), causal,
+            params["drafter"], features, tokens, stream_rotary(config, cache.prefix_mask, positions), causal,
             (cache.layers,), (cache.mask,),
         )  # fmt: skip
         last = jnp.maximum(count - 1, 0)[None, :, None, None]
         root = jnp.take_along_axis(predicted, last, axis=2)
-        state = _unexpanded(cache, recent, count, root)
+        # Places after ``expanded`` are seen by no node: what they hold is of no account.
+        features = lax.dynamic_update_slice_in_dim(state.features, root.astype(dtype), 0, axis=2)
+        state = state.replace(
+            cache=cache,
+            recent=recent,
+            count=count,
+            features=features,
+            expanded=jnp.zeros_like(state.expanded),
+        )
         return state, guided_logits(params, state, root)[:, 0]
 
     def expand(params, state, tokens, parents):
@@ -204,39 +226,30 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
         # The root is the last absorbed token.
-        cells = (state.cache.length + state.count)[:, None] - 1 + depth
+        positions = (state.cache.length + state.count)[:, None] - 1 + depth
         span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
         recent_mask = (span[None] < state.count[:, None])[None, :, None]
         predicted, (block,) = model.apply(
             params["drafter"],
             features,
             jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
-            cell_rotary(config, state.cache.prefix_mask, cells),
+            stream_rotary(config, state.cache.prefix_mask, positions),
             itself[None],
             (state.cache.layers, (state.recent,), (state.nodes,)),
             (state.cache.mask, recent_mask, seen[None]),
         )
-        older = jnp.pad(state.ancestors, ((0, 0), (0, 0), (0, nodes)))
-        newer = jnp.concatenate([seen, itself], axis=-1)
+        at = state.expanded
+
+        def write(places, new, axis, offset=0):
+            return lax.dynamic_update_slice_in_dim(places, new.astype(places.dtype), at + offset, axis)
+
         grown = state.replace(
-            features=jnp.concatenate([state.features, predicted], axis=2),
-            nodes=tuple(jnp.concatenate(pair, axis=3) for pair in zip(state.nodes, block, strict=True)),
-            ancestors=jnp.concatenate([older, newer], axis=1),
-            depth=jnp.concatenate([state.depth, depth], axis=1),
+            features=write(state.features, predicted, 2, 1),
+            nodes=tuple(write(places, new, 3) for places, new in zip(state.nodes, block, strict=True)),
+            ancestors=write(state.ancestors, write(seen, itself, 2), 1, 1),
+            depth=write(state.depth, depth, 1, 1),
+            expanded=at + nodes,
         )
         return grown, guided_logits(params, state, predicted)
 
     return Drafter(init, absorb, expand)
-
-
-def _unexpanded(cache, recent, count, root) -> DrafterState:
-    batch = root.shape[1]
-    return DrafterState(
-        cache=cache,
-        recent=recent,
-        count=count,
-        features=root,
-        nodes=tuple(rows[..., :0, :] for rows in recent),
-        ancestors=jnp.zeros((batch, 1, 0), bool),
-        depth=jnp.zeros((batch, 1), jnp.int32),
-    )

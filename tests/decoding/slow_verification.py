@@ -66,8 +66,8 @@ def positive(values):
     return left / left.sum() if left.sum() > 0 else None
 
 
-def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table, codes, residual, max_count):
-    """As ``verify_gumbel``; q_rows maps internal nodes to q, or is None for point masses; noise [V]."""
+def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table, codes, max_count):
+    """As ``verify_gumbel``, exact residual; q_rows maps internal nodes to q, or is None for point masses; noise [V]."""
     walked, substituted, distance, p = [0], [], [], p_rows[0].copy()
 
     def draw(weights):
@@ -94,15 +94,10 @@ def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table,
                 break
             q_left = q.copy()
             q_left[x] = 0
-            if residual == "published" and rule[0] != "strict" and rule[1] > 0:
-                relieved = q_left.copy()
-                relieved[[code for code in table[x][: rule[1]] if code >= 0]] = 0
-                moved, drafted = p, relieved
-            else:
-                moved, drafted = p.copy(), q
-                moved[inside] = 0
-                moved[x] += mass
-            left = positive(moved - drafted)
+            moved = p.copy()
+            moved[inside] = 0
+            moved[x] += mass
+            left = positive(moved - q)
             p = moved if left is None else left
             q = q_left / q_left.sum() if q_left.sum() > 0 else q_left
         else:

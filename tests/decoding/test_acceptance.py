@@ -10,14 +10,23 @@ from lantern_jax.decoding.acceptance import (
     Codebook,
     Lantern,
     LanternPlusPlus,
+    Probabilities,
     Strict,
+    as_rule,
     check_codebook,
     code_distance,
-    is_strict,
-    neighbour_mass,
     rule_from_name,
-    token_neighbours,
 )
+
+
+def lend(rule, p, table, token=0):
+    """(lenders, total) of one token on trial under the distribution ``p`` [V], neighbours ``table`` [k]."""
+    neighbours = jnp.full((len(p), len(table)), -1, jnp.int32).at[token].set(jnp.asarray(table, jnp.int32))
+    codebook = Codebook(neighbours, jnp.zeros((len(p), 2)))
+    p = jnp.asarray(p, jnp.float32)
+    current = Probabilities(at=lambda ids: p[ids], rows=lambda: p[None])
+    loan = rule.lend(current, jnp.full(1, token, jnp.int32), jnp.ones(1, jnp.int32), codebook)
+    return [int(code) for code in loan.lenders[0] if code >= 0], float(loan.lent[0])
 
 
 def prefix(p_x, near, ids, bound):
@@ -28,7 +37,7 @@ def prefix(p_x, near, ids, bound):
             break
         inside[place] = True
         total += p
-    return ([False] * len(near), 0.0) if total == 0 else (inside, total)
+    return inside, total
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["lantern", "lantern++"]), st.integers(1, 7))
@@ -36,14 +45,14 @@ def prefix(p_x, near, ids, bound):
 def test_neighbour_mass_is_the_longest_prefix_within_the_bound(seed, name, k):
     rng = np.random.default_rng(seed)
     near = (rng.random(k) * rng.integers(0, 2, k) / k).astype(np.float32)
-    ids = np.where(np.arange(k) < rng.integers(0, k + 1), np.arange(k), -1).astype(np.int32)
+    ids = np.where(np.arange(k) < rng.integers(0, k + 1), 1 + np.arange(k), -1).astype(np.int32)
     p_x = np.float32(rng.random() * 0.3)
     rule = rule_from_name(name, k, delta=rng.random() * 0.6, lam=1 + 3 * rng.random())
     bound = float(rule.delta) if name == "lantern" else (float(rule.lam) - 1) * p_x
-    inside, mass = neighbour_mass(rule, jnp.asarray([p_x]), jnp.asarray(near[None]), jnp.asarray(ids[None]))
-    expected_inside, expected_mass = prefix(p_x, near, ids, bound)
-    np.testing.assert_array_equal(inside[0], expected_inside)
-    np.testing.assert_allclose(mass[0], expected_mass, rtol=1e-5)
+    lenders, lent = lend(rule, [p_x, *near], ids)
+    inside, expected = prefix(p_x, near, ids, bound)
+    assert lenders == list(ids[: sum(inside)])
+    np.testing.assert_allclose(lent, expected, rtol=1e-5)
 
 
 def test_the_bounds_are_the_papers():
@@ -54,19 +63,25 @@ def test_the_bounds_are_the_papers():
 
 def test_a_token_without_probability_can_be_carried_by_delta_but_not_by_lambda():
     """Top-k can leave p(x) = 0: LANTERN still lends its neighbours' mass, LANTERN++ lends nothing."""
-    p_x, near, ids = jnp.zeros(1), jnp.asarray([[0.05, 0.05]]), jnp.asarray([[1, 2]], jnp.int32)
-    _, mass = neighbour_mass(rule_from_name("lantern", 2, delta=0.2), p_x, near, ids)
-    np.testing.assert_allclose(mass, [0.1])
-    inside, mass = neighbour_mass(rule_from_name("lantern++", 2, lam=9.0), p_x, near, ids)
-    assert mass[0] == 0 and not inside.any()
+    p, ids = [0.0, 0.05, 0.05], [1, 2]
+    lenders, lent = lend(rule_from_name("lantern", 2, delta=0.2), p, ids)
+    assert lenders == ids and lent == pytest.approx(0.1)
+    assert lend(rule_from_name("lantern++", 2, lam=9.0), p, ids) == ([], 0.0)
+
+
+def test_neighbours_are_sliced():
+    assert lend(rule_from_name("lantern", 1, delta=0.9), [0.1, 0.2, 0.3], [2, 1])[0] == [2]
 
 
 def test_strict_by_name_and_by_k():
-    assert is_strict(rule_from_name("strict")) and is_strict(rule_from_name("lantern", 0, delta=0.5))
-    assert not is_strict(rule_from_name("lantern++", 1, lam=1.0))
+    assert rule_from_name("strict").is_strict and rule_from_name("lantern", 0, delta=0.5).is_strict
+    assert not rule_from_name("lantern++", 1, lam=1.0).is_strict
     assert Strict().k == 0
     assert isinstance(rule_from_name("lantern", 3), Lantern)
-    assert isinstance(rule_from_name("lantern++", 3), LanternPlusPlus)
+    assert isinstance(as_rule("lantern++"), LanternPlusPlus) and as_rule("lantern++").k == 10
+    assert as_rule(Strict()) == Strict()
+    with pytest.raises(ValueError, match="rule 7 is not valid: give a Rule or one of strict"):
+        as_rule(7)
 
 
 @pytest.mark.parametrize(
@@ -94,17 +109,18 @@ def test_a_relaxed_rule_needs_its_neighbours():
     check_codebook(rule_from_name("lantern", 2), codebook)
     with pytest.raises(ValueError, match="needs a codebook"):
         check_codebook(rule_from_name("lantern", 2), None)
+    with pytest.raises(ValueError, match="the codebook has 4 rows of neighbours and 4 codes, the target 5"):
+        check_codebook(Strict(), codebook, 5)
+    with pytest.raises(ValueError, match="the neighbour table holds ids from 0 to 4: give -1"):
+        check_codebook(Strict(), codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(4)))
     with pytest.raises(ValueError, match="the table stores 2"):
         check_codebook(rule_from_name("lantern", 3), codebook)
 
 
-def test_neighbours_are_sliced_and_distances_euclidean():
+def test_distances_are_euclidean():
     codebook = Codebook(
         neighbours=jnp.asarray([[1, 2], [0, 2], [1, -1]], jnp.int32),
         codes=jnp.asarray([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]),
     )
     tokens = jnp.asarray([2, 0], jnp.int32)
-    np.testing.assert_array_equal(
-        token_neighbours(codebook, tokens, rule_from_name("lantern", 1)), [[1], [1]]
-    )
     np.testing.assert_allclose(code_distance(codebook, tokens, jnp.asarray([2, 1], jnp.int32)), [0, 5])

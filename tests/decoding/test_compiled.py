@@ -9,6 +9,8 @@ import pytest
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
+from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import named_tree
@@ -41,11 +43,13 @@ def abstract_inputs(batch: int) -> Inputs:
     return Inputs(
         jax.eval_shape(target),
         {"drafter": jax.eval_shape(drafter), "head": head},
-        shape((2, batch, 1), jnp.int32),
+        shape((batch, 1), jnp.int32),
         jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch)),
         shape((batch,), jnp.float32),
         shape((batch,), jnp.bool_),
-        SamplingParams(shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32)),
+        SamplingParams(
+            shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32), filters=("top_k", "top_p")
+        ),
         LanternPlusPlus(shape((), jnp.float32), 10),
         Codebook(shape((VOCAB, 10), jnp.int32), shape((VOCAB, 8), jnp.float32)),
     )
@@ -88,7 +92,7 @@ def made(line: str) -> tuple[str, list[int]]:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
-    program = Program(llamagen_target(TARGET), eagle_drafter(DRAFTER), TREE, coupling)
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE), as_coupling(coupling))
     lowered = loop._decode_jit.lower(program, abstract_inputs(batch))
     hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
     lines = loop_lines(hlo)
@@ -114,13 +118,15 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
 
 def test_bfloat16_parameters_are_not_copied_into_float32():
     """A CPU has no products of bfloat16 of its own: one convert a matrix, hoisted, would triple the parameters."""
-    program = Program(llamagen_target(TARGET, jnp.bfloat16), eagle_drafter(DRAFTER, jnp.bfloat16), TREE)
+    program = Program(
+        llamagen_target(TARGET, jnp.bfloat16), eagle(eagle_drafter(DRAFTER, jnp.bfloat16), TREE)
+    )
     inputs = abstract_inputs(1)
     narrow = [
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
-        for params in (inputs.target_params, inputs.drafter_params)
+        for params in (inputs.target_params, inputs.drafting_params)
     ]
-    inputs = inputs.replace(target_params=narrow[0], drafter_params=narrow[1])
+    inputs = inputs.replace(target_params=narrow[0], drafting_params=narrow[1])
     hlo = loop._decode_jit.lower(program, inputs).compile(compiler_options=AS_USERS_COMPILE).as_text()
     kernels = "|".join(f"{rows},{columns}" for rows, columns in KERNELS)
     assert re.search(rf"bf16\[(?:{kernels})\]", hlo)
@@ -130,12 +136,12 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("devices", [1, 8])
 def test_the_loop_exports_for_accelerators(platform, devices):
-    program = Program(llamagen_target(TARGET), eagle_drafter(DRAFTER), TREE)
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE))
     if devices == 1:
         function = jax.jit(lambda inputs: loop.decode(program, inputs))
     else:
         mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-        function = jax.jit(lambda inputs: loop._decode_sharded(program, mesh, inputs))
+        function = jax.jit(lambda inputs: loop._decode_sharded(program, mesh, "data", inputs))
     exported = jax.export.export(function, platforms=[platform])(abstract_inputs(8))
     assert exported.platforms == (platform,)
     assert exported.nr_devices == devices

@@ -10,11 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
+from lantern_jax.decoding.tree import named_tree, tree_names
 
 from . import toy_models as toys
+from .topologies import traced_drafting
 
 TREES = {name: named_tree(name) for name in tree_names()}
 TEMPERATURES = (0.0, 1.0)
@@ -30,28 +33,40 @@ def mesh():
     return jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def decode(tree, batch, guided, temperature, drafter, seed=0, **more):
+SAMPLING = {
+    "all": {},
+    "top_k": {"top_k": 9},
+    "top_p": {"top_p": 0.8},
+    "both": {"top_k": 12, "top_p": 0.9},
+}
+
+
+def decode(tree, batch, guided, temperature, drafter, seed=0, filters="all", topology="static", **more):
     """``drafter``: the noise of a copy of the target, or "eagle", the untrained drafter of the library."""
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, guided)
+    conditioning = toys.conditioning(batch)
     if drafter == "eagle":
         drafter, drafter_params = toys.random_drafter()
     else:
         drafter_params = toys.noisy_params(params, conditioning, drafter)
         drafter = toys.noisy_drafter(target)
+    drafting = eagle(drafter, tree) if tree is not None else PLAIN
+    if topology == "traced":
+        drafting = traced_drafting(drafting, tree)
     return speculative_decode(
-        target, params, conditioning, toys.sequence_keys(seed, batch), drafter=drafter,
-        drafter_params=drafter_params, tree=tree, guidance=jnp.full(batch, 2.5 if guided else 1.0),
-        sampling=SamplingParams.create(temperature), **more,
+        target, params, conditioning, toys.sequence_keys(seed, batch), drafting=drafting,
+        drafting_params=drafter_params, guidance=jnp.full(batch, 2.5) if guided else None,
+        sampling=SamplingParams.create(temperature, **SAMPLING[filters]), **more,
     )  # fmt: skip
 
 
 @cache
-def plain(guided, temperature, seed=0):
+def plain(guided, temperature, seed=0, filters="all"):
     """Tokens [ROWS, T] of plain decoding, all in one batch on one device."""
     decoded = autoregressive_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS, guided), toys.sequence_keys(seed, ROWS),
-        guidance=jnp.full(ROWS, 2.5 if guided else 1.0), sampling=SamplingParams.create(temperature),
+        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS), toys.sequence_keys(seed, ROWS),
+        guidance=jnp.full(ROWS, 2.5) if guided else None,
+        sampling=SamplingParams.create(temperature, **SAMPLING[filters]),
     )  # fmt: skip
     assert len(np.unique(decoded.tokens, axis=0)) >= 5, (
         "sequences are alike: their equality would show little"
@@ -63,7 +78,7 @@ def check(decoded, expected):
     """Tokens as expected, nothing substituted, and the counts of rounds and accepted tokens add up to them."""
     batch, length = expected.shape
     np.testing.assert_array_equal(decoded.tokens[:batch], expected)
-    assert int(decoded.substituted.sum()) == 0
+    assert int(decoded.substituted.sum()) == 0 and bool(decoded.finite.all())
     accepted = np.asarray(decoded.accepted[:batch])
     np.testing.assert_array_equal(accepted @ (1 + np.arange(accepted.shape[1])), length - 1)
     np.testing.assert_array_equal(accepted.sum(axis=1), decoded.rounds[:batch])
@@ -115,5 +130,27 @@ def test_an_untrained_drafter(name):
 def test_plain_decoding_on_eight_devices(guided):
     for temperature in TEMPERATURES:
         options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
-        decoded = decode(DraftTree.empty(), ROWS, guided, temperature, RANDOM, **options)
+        decoded = decode(None, ROWS, guided, temperature, RANDOM, **options)
         check(decoded, plain(guided, temperature)[:5])
+
+
+@pytest.mark.parametrize("filters", ["top_k", "top_p", "both"])
+def test_filters(filters):
+    tree = named_tree("naive_extend_57")
+    expected = plain(True, 1.0, filters=filters)
+    assert (expected != plain(True, 1.0)).any(), "the filters filter nothing"
+    for noise in (*GOOD, RANDOM):
+        check(decode(tree, ROWS, True, 1.0, noise, filters=filters), expected)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_traced_topology(name):
+    """The fields of a tree as arrays with a batch axis give what the tree itself gives, every count included."""
+    for temperature in TEMPERATURES:
+        for coupling in ("gumbel", "rejection"):
+            static, traced = (
+                decode(TREES[name], 5, True, temperature, GOOD[1], topology=topology, coupling=coupling)
+                for topology in ("static", "traced")
+            )
+            jax.tree.map(np.testing.assert_array_equal, traced, static)
+            assert int(static.accepted[:, 1:].sum()) > 0

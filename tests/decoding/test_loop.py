@@ -1,5 +1,8 @@
 """The loop: devices, batches, forced tokens, what is compiled, what is refused."""
 
+import dataclasses
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,85 +10,145 @@ import pytest
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
-from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.loop import Inputs, Program, autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.decoding.tree import DraftTree, named_tree
 
 from . import toy_models as toys
+from .topologies import traced_drafting
 
 
-def options(batch, guided, temperature, **more):
-    guidance = jnp.full(batch, 2.5 if guided else 1.0)
-    return {"guidance": guidance, "sampling": SamplingParams.create(temperature), **more}
-
-
-def decode(tree, batch, guided, temperature, quality, **more):
+def decode(tree, batch, guided, temperature, quality, seed=0, **more):
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, guided)
+    conditioning = toys.conditioning(batch)
     if quality == "random":
         drafter, drafter_params = toys.random_drafter()
     else:
-        drafter, drafter_params = toys.noisy_drafter(target), toys.noisy_params(params, conditioning, 0.6)
+        drafter, drafter_params = toys.noisy_drafter(target), toys.noisy_params(params, conditioning, quality)
     return speculative_decode(
-        target, params, conditioning, toys.sequence_keys(0, batch), drafter=drafter,
-        drafter_params=drafter_params, tree=tree, **options(batch, guided, temperature, **more),
+        target, params, conditioning, toys.sequence_keys(seed, batch), drafting=eagle(drafter, tree),
+        drafting_params=drafter_params, guidance=jnp.full(batch, 2.5) if guided else None,
+        sampling=SamplingParams.create(temperature), **more,
     )  # fmt: skip
 
 
-def plain(batch, guided, temperature):
-    conditioning = toys.conditioning(batch, guided)
+def plain(batch, guided, temperature, **more):
     return autoregressive_decode(
-        toys.llamagen(), toys.target_params(), conditioning, toys.sequence_keys(0, batch),
-        **options(batch, guided, temperature),
+        toys.llamagen(), toys.target_params(), toys.conditioning(batch), toys.sequence_keys(0, batch),
+        guidance=jnp.full(batch, 2.5) if guided else None, sampling=SamplingParams.create(temperature), **more,
     )  # fmt: skip
+
+
+def codebook(k=4):
+    """Every code's neighbours are the next ones by number."""
+    codes = np.arange(toys.VOCAB)
+    return Codebook(
+        jnp.asarray((codes[:, None] + np.arange(1, k + 1)) % toys.VOCAB, jnp.int32),
+        jnp.asarray(codes[:, None] * np.ones(2), jnp.float32),
+    )
 
 
 def test_a_good_drafter_on_eight_devices_paces_each_sequence_alone():
+    """Each device stops with its own sequence: rounds are those of a batch on one device, and they differ."""
+    alone = decode(DraftTree.chain(3), 8, False, 1.0, 0.5)
+    sharded = decode(DraftTree.chain(3), 8, False, 1.0, 0.5, mesh=jax.make_mesh((8,), ("data",)))
+    jax.tree.map(np.testing.assert_array_equal, sharded, alone)
+    rounds = np.asarray(alone.rounds)
+    assert len(set(rounds.tolist())) > 1, "all sequences took the same number of rounds"
+    assert rounds.max() < toys.CONFIG.num_tokens - 1, "no draft was accepted: the drafter is not a good one"
+
+
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_relaxed_rules_on_several_devices(coupling):
+    options = {"rule": LanternPlusPlus(jnp.float32(3.0), 4), "codebook": codebook(), "coupling": coupling}
+    alone = decode(named_tree("mc_sim_7b_63"), 8, True, 1.0, 0.7, **options)
+    sharded = decode(
+        named_tree("mc_sim_7b_63"), 8, True, 1.0, 0.7, mesh=jax.make_mesh((8,), ("data",)), **options
+    )
+    assert int(alone.substituted.sum()) > 0 and float(alone.distance.sum()) > 0
+    for name in ("tokens", "rounds", "accepted", "substituted"):
+        np.testing.assert_array_equal(getattr(sharded, name), getattr(alone, name), err_msg=name)
+    np.testing.assert_allclose(sharded.distance, alone.distance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [("data",), ("pictures", "other")])
+def test_any_mesh_will_do(axes):
+    """One of jax.make_mesh, whose axes are explicit, and one whose axes are called otherwise."""
+    mesh = jax.make_mesh((8,) if len(axes) == 1 else (4, 2), axes)
+    tree = DraftTree.chain(2)
+    sharded = decode(tree, 8, False, 1.0, "random", mesh=mesh, mesh_axis=axes[0])
+    np.testing.assert_array_equal(sharded.tokens, plain(8, False, 1.0).tokens)
+
+
+def test_the_callers_own_shard_map():
+    """With JAX's checks of what varies over the mesh on."""
+    target, params = toys.markov_target(10, 17, forced_pattern(17, 5)), toys.markov_params(10)
+    drafting = eagle(toys.noisy_drafter(target), DraftTree.chain(2))
+    rows = jax.sharding.PartitionSpec("data")
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    alone = decode(DraftTree.chain(3), 8, False, 1.0, "random")
-    sharded = decode(DraftTree.chain(3), 8, False, 1.0, "random", mesh=mesh)
-    np.testing.assert_array_equal(sharded.rounds, alone.rounds)
-    assert len(set(np.asarray(alone.rounds).tolist())) > 1, "all sequences took the same number of rounds"
+    conditioning, keys = jnp.zeros((16, 1)), toys.sequence_keys(0, 16)
 
-
-def test_a_batch_that_does_not_divide_is_an_error():
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    with pytest.raises(ValueError, match="batch 5 does not divide over 8 devices"):
-        decode(DraftTree.chain(2), 5, False, 1.0, "random", mesh=mesh)
-
-
-def test_a_tree_without_a_drafter_is_an_error():
-    with pytest.raises(ValueError, match="needs a drafter"):
-        speculative_decode(
-            toys.llamagen(), toys.target_params(), toys.conditioning(1, False), toys.sequence_keys(0, 1),
-            tree=DraftTree.chain(2), **options(1, False, 1.0),
+    def decode_here(coupling, conditioning, keys):
+        drafting_params = toys.noisy_params(params, conditioning, 0.5)
+        return speculative_decode(
+            target, params, conditioning, keys, drafting=drafting, drafting_params=drafting_params,
+            coupling=coupling,
         )  # fmt: skip
+
+    for coupling in ("gumbel", "rejection"):
+        function = jax.tree_util.Partial(decode_here, coupling)
+        sharded = jax.shard_map(function, mesh=mesh, in_specs=(rows, rows), out_specs=rows)
+        here, there = (jax.jit(run)(conditioning, keys) for run in (function, sharded))
+        jax.tree.map(np.testing.assert_array_equal, there, here)
 
 
 def test_a_sequence_does_not_depend_on_its_batch():
     together = plain(5, True, 1.0)
     target, params = toys.llamagen(), toys.target_params()
     for i in (0, 3):
-        conditioning = toys.conditioning(5, True)[:, i : i + 1]
         alone = autoregressive_decode(
-            target, params, conditioning, toys.sequence_keys(0, 5)[i : i + 1], **options(1, True, 1.0)
-        )
+            target, params, toys.conditioning(5)[i : i + 1], toys.sequence_keys(0, 5)[i : i + 1],
+            guidance=jnp.full(1, 2.5),
+        )  # fmt: skip
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
 
 
 def test_a_sweep_compiles_once():
     before = loop._decode_jit._cache_size()
-    neighbours = jnp.broadcast_to(jnp.arange(1, 5, dtype=jnp.int32)[None], (toys.VOCAB, 4))
-    codebook = Codebook(neighbours, jnp.ones((toys.VOCAB, 2)))
-    drafter, drafter_params = toys.random_drafter()
-    for temperature, guidance, top_k, lam in [(1.0, 2.0, 0, 2.0), (0.0, 3.0, 5, 1.0), (0.7, 1.5, 9, 4.0)]:
+    for temperature, guidance, top_k, top_p, lam in [
+        (1.0, 2.0, 3, 0.9, 2.0), (0.3, 3.0, 5, 0.5, 1.0), (0.7, 1.5, 9, 0.1, 4.0),
+    ]:  # fmt: skip
+        drafter, drafter_params = toys.random_drafter()
         speculative_decode(
-            toys.llamagen(), toys.target_params(), toys.conditioning(2, True), toys.sequence_keys(0, 2),
-            drafter=drafter, drafter_params=drafter_params, guidance=jnp.full(2, guidance),
-            sampling=SamplingParams.create(temperature, top_k), tree=DraftTree.chain(2),
-            rule=LanternPlusPlus(jnp.float32(lam), 4), codebook=codebook,
+            toys.llamagen(), toys.target_params(), toys.conditioning(2), toys.sequence_keys(0, 2),
+            drafting=eagle(drafter, DraftTree.chain(2)), drafting_params=drafter_params,
+            guidance=jnp.full(2, guidance), sampling=SamplingParams.create(temperature, top_k, top_p),
+            rule=LanternPlusPlus(jnp.float32(lam), 4), codebook=codebook(),
         )  # fmt: skip
     assert loop._decode_jit._cache_size() == before + 1
+
+
+def test_a_generation_in_pieces_is_the_generation_at_once():
+    """Pieces of one to four rounds, until all is done, and beyond: a finished sequence changes nothing more."""
+    drafter, drafter_params = toys.random_drafter()
+    program = Program(toys.llamagen(), eagle(drafter, DraftTree.chain(3)), Gumbel())
+    inputs = Inputs(
+        toys.target_params(), drafter_params, toys.conditioning(3), toys.sequence_keys(0, 3),
+        jnp.full(3, 2.5), jnp.asarray([True, True, False]), SamplingParams.create(), loop.as_rule("strict"), None,
+    )  # fmt: skip
+    whole = jax.jit(loop.decode, static_argnums=0)(program, inputs)
+    step = jax.jit(loop.advance, static_argnums=0)
+    state = jax.jit(loop.start, static_argnums=0)(program, inputs)
+    lengths = [state.length]
+    for pieces in range(40):
+        state = step(program, inputs, state, jnp.int32(1 + pieces % 4))
+        lengths.append(state.length)
+    jax.tree.map(np.testing.assert_array_equal, loop.finish(inputs.active, state), whole)
+    grown = np.diff(np.asarray(lengths)[:, 0])
+    assert (grown[:3] > 0).all() and (grown[-3:] == 0).all()
 
 
 def forced_pattern(length, row):
@@ -95,23 +158,23 @@ def forced_pattern(length, row):
     return tuple(forced)
 
 
+def markov_decode(target, vocab, batch, drafting, quality=0.5, **more):
+    params, conditioning = toys.markov_params(vocab), jnp.zeros((batch, 1))
+    return speculative_decode(
+        target, params, conditioning, toys.sequence_keys(1, batch), drafting=drafting,
+        drafting_params=toys.noisy_params(params, conditioning, quality), **more,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("quality", [0.0, 0.5, 3.0])
-@pytest.mark.parametrize(
-    "tree",
-    [DraftTree.empty(), DraftTree.chain(4), named_tree("mc_sim_7b_63")],
-    ids=lambda tree: f"{tree.num_nodes}_nodes",
-)
+@pytest.mark.parametrize("tree", ["none", "chain", "mc_sim_7b_63"])
 def test_forced_tokens_cost_no_pass_and_change_nothing(tree, quality):
     vocab, length, batch = 10, 17, 6
     forced = forced_pattern(length, 5)
     target, params = toys.markov_target(vocab, length, forced), toys.markov_params(vocab)
-    keys, conditioning = toys.sequence_keys(1, batch), jnp.zeros((1, batch, 1))
-    drafter = toys.noisy_drafter(target)
-    decoded = speculative_decode(
-        target, params, conditioning, keys, drafter=drafter,
-        drafter_params=toys.noisy_params(params, conditioning, quality), tree=tree, **options(batch, False, 1.0),
-    )  # fmt: skip
-    noise = gumbel_noise(keys, jnp.tile(jnp.arange(length)[None], (batch, 1)), vocab, SamplingParams.create())
+    drafting = PLAIN if tree == "none" else eagle(toys.noisy_drafter(target), tree)
+    decoded = markov_decode(target, vocab, batch, drafting, quality)
+    noise = gumbel_noise(toys.sequence_keys(1, batch), jnp.tile(jnp.arange(length)[None], (batch, 1)), vocab)
     expected = np.zeros((batch, length), np.int32)
     log_probs = np.asarray(jax.nn.log_softmax(params, axis=-1))
     for b in range(batch):
@@ -121,14 +184,161 @@ def test_forced_tokens_cost_no_pass_and_change_nothing(tree, quality):
             expected[b, i] = last
     np.testing.assert_array_equal(decoded.tokens, expected)
     free = sum(token < 0 for token in forced)
-    sampled = np.asarray(decoded.accepted) @ (1 + np.arange(tree.max_depth + 1))
+    sampled = np.asarray(decoded.accepted) @ (1 + np.arange(drafting.max_depth + 1))
     np.testing.assert_array_equal(sampled, free - 1)
-    if tree.max_depth and quality == 0.0:
+    if drafting.max_depth and quality == 0.0:
         assert decoded.rounds.max() < free - 1
 
 
+def test_forced_tokens_on_a_traced_topology():
+    target, tree = toys.markov_target(10, 17, forced_pattern(17, 5)), named_tree("mc_sim_7b_63")
+    static = eagle(toys.noisy_drafter(target), tree)
+    for coupling in ("gumbel", "rejection"):
+        decoded, expected = (
+            markov_decode(target, 10, 6, drafting, coupling=coupling)
+            for drafting in (traced_drafting(static, tree), static)
+        )
+        jax.tree.map(np.testing.assert_array_equal, decoded, expected)
+
+
+def test_a_long_run_of_forced_tokens_is_one_loop():
+    """Sixty-four forced tokens in a row: the program is no longer than that of two."""
+    sizes = []
+    for run in (2, 64):
+        length = 2 * run + 6
+        forced = tuple(9 if 3 <= i < 3 + run else -1 for i in range(length))
+        target = toys.markov_target(10, length, forced)
+        program = Program(target, eagle(toys.noisy_drafter(target), DraftTree.chain(2)))
+        params = toys.markov_params(10)
+        inputs = Inputs(
+            params, toys.noisy_params(params, jnp.zeros((2, 1)), 0.5), jnp.zeros((2, 1)),
+            toys.sequence_keys(0, 2), None, jnp.ones(2, bool), SamplingParams.create(), loop.as_rule("strict"), None,
+        )  # fmt: skip
+        sizes.append(len(loop._decode_jit.lower(program, inputs).as_text()))
+        decoded = loop._decode_jit(program, inputs)
+        np.testing.assert_array_equal(
+            decoded.tokens, loop._decode_jit(program._replace(drafting=PLAIN), inputs).tokens
+        )
+    assert sizes[1] < 1.3 * sizes[0], sizes
+
+
 def test_round_of_token_and_rounds_agree():
-    decoded = decode(DraftTree.chain(4), 5, False, 1.0, "good")
+    decoded = decode(DraftTree.chain(4), 5, False, 1.0, 0.6)
     last = np.asarray(decoded.round_of_token)
     assert (np.diff(last, axis=1) >= 0).all() and (last[:, 0] == 0).all()
     np.testing.assert_array_equal(last[:, -1], decoded.rounds)
+
+
+@pytest.mark.parametrize("where", ["prefill", "later", "infinite"])
+def test_logits_that_are_not_numbers_end_a_sequence_and_are_told(where):
+    """Token 4 leads to logits that are no numbers; sequences that never meet it are not touched."""
+    vocab, length, batch = 6, 12, 16
+    target, sound = toys.markov_target(vocab, length), toys.markov_params(vocab)
+    row, value = (vocab, jnp.nan) if where == "prefill" else (4, jnp.nan if where == "later" else jnp.inf)
+    params, conditioning = sound.at[row, 2].set(value), jnp.zeros((batch, 1))
+    decoded, expected = (
+        speculative_decode(
+            target, given, conditioning, toys.sequence_keys(3, batch),
+            drafting=eagle(toys.noisy_drafter(target), DraftTree.chain(2)),
+            drafting_params=toys.noisy_params(sound, conditioning, 0.3),
+        )
+        for given in (params, sound)
+    )  # fmt: skip
+    assert expected.finite.all()
+    met = (
+        (np.asarray(expected.tokens)[:, :-1] == 4).any(axis=1) if where != "prefill" else np.ones(batch, bool)
+    )
+    np.testing.assert_array_equal(np.asarray(decoded.finite), ~met)
+    assert where == "prefill" or (met.any() and not met.all())
+    np.testing.assert_array_equal(decoded.tokens[~met], expected.tokens[~met])
+    assert int(decoded.rounds.max()) <= int(expected.rounds.max())
+
+
+def arguments():
+    drafter, drafter_params = toys.random_drafter()
+    return {
+        "target": toys.llamagen(), "target_params": toys.target_params(), "conditioning": toys.conditioning(4),
+        "keys": toys.sequence_keys(0, 4), "drafting": eagle(drafter, DraftTree.chain(2)),
+        "drafting_params": drafter_params,
+    }  # fmt: skip
+
+
+def changed_target(**changes):
+    return dataclasses.replace(toys.llamagen(), **changes)
+
+
+def small_codebook():
+    return Codebook(codebook().neighbours[:9], codebook().codes[:9])
+
+
+def wild_codebook():
+    return codebook().replace(neighbours=codebook().neighbours.at[3, 1].set(toys.VOCAB))
+
+
+RELAXED = LanternPlusPlus(jnp.float32(2.0), 4)
+MISTAKES = {
+    "too few keys": ({"keys": toys.sequence_keys(0, 3)}, "conditioning has shape (4, 1) for 3 keys: give conditional"),
+    "raw keys": ({"keys": jnp.zeros((4, 2), jnp.uint32)}, "keys are (4, 2): give one key a sequence"),
+    "rank of conditioning": (
+        {"conditioning": jnp.zeros((4, 1, 1), jnp.int32)}, "target.prefill "
+    ),
+    "both guidance rows": (
+        {"conditioning": jnp.zeros((2, 4, 1), jnp.int32)}, "has shape (2, 4, 1) for 4 keys",
+    ),
+    "guidance": ({"guidance": jnp.float32(2)}, "guidance has shape () for 4 keys: give [4]"),
+    "vocabulary": (
+        {"target": lambda: changed_target(vocab_size=31)}, "target.prefill returns logits (4, 32) of float32",
+    ),
+    "parameters": ({"target_params": {"params": {}}}, "target.prefill fails on what it was given"),
+    "depth": (
+        {"drafting": lambda: eagle_of_depth(3)}, "drafting.propose returns a topology of depth 2: its record says",
+    ),
+    "rule": ({"rule": "loose"}, "unknown rule 'loose': choose one of strict, lantern, lantern++"),
+    "coupling": ({"coupling": "glue"}, "unknown coupling 'glue': choose one of gumbel, rejection"),
+    "no codebook": ({"rule": RELAXED}, "a relaxed rule needs a codebook"),
+    "other codebook": (
+        {"rule": RELAXED, "codebook": small_codebook}, "has 9 rows of neighbours and 9 codes, the target 32",
+    ),
+    "other codebook, strict": ({"codebook": small_codebook}, "the codebook has 9 rows"),
+    "ids out of range": (
+        {"rule": RELAXED, "codebook": wild_codebook}, "holds ids from 0 to 32: give -1 (none) to 31",
+    ),
+    "batch": (
+        {"mesh": lambda: jax.make_mesh((8,), ("data",))}, "batch 4 does not divide over 8 devices: pad it",
+    ),
+    "axis": (
+        {"mesh": lambda: jax.make_mesh((8,), ("rows",))}, "the mesh has no axis 'data', only 'rows': name one",
+    ),
+    "growing cache": (
+        {"target": lambda: changed_target(commit=grow)}, "target.commit turn the state's .length from",
+    ),
+}  # fmt: skip
+
+
+def grow(cache, block, path, count):
+    cache = toys.llamagen().commit(cache, block, path, count)
+    return cache.replace(length=cache.length.astype(jnp.float32))
+
+
+def eagle_of_depth(depth):
+    return dataclasses.replace(arguments()["drafting"], max_depth=depth)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_in_one_line(mistake):
+    changes, message = MISTAKES[mistake]
+    changes = {
+        name: value() if callable(value) and name != "rule" else value for name, value in changes.items()
+    }
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        speculative_decode(**arguments() | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tree_by_name():
+    drafter, _ = toys.random_drafter()
+    assert eagle(drafter, "mc_sim_7b_63").max_depth == named_tree("mc_sim_7b_63").max_depth
+    with pytest.raises(ValueError, match="unknown tree 'oak': choose one of"):
+        eagle(drafter, "oak")
+    with pytest.raises(ValueError, match="no node below its root"):
+        eagle(drafter, "none")

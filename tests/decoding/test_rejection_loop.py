@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.decoding.tree import DraftTree
 
 from . import toy_models as toys
 
@@ -36,11 +38,11 @@ TREES = {
 @pytest.mark.parametrize("quality", [0.3, 5.0], ids=["good", "bad"])
 def test_strict_decoding_follows_the_exact_distribution(tree, quality, coupling):
     target, params = toys.markov_target(VOCAB, LENGTH), toys.markov_params(VOCAB)
-    conditioning = jnp.zeros((1, SAMPLES, 1))
+    conditioning = jnp.zeros((SAMPLES, 1))
     decoded = speculative_decode(
-        target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafter=toys.noisy_drafter(target),
-        drafter_params=toys.noisy_params(params, conditioning, quality), tree=TREES[tree], coupling=coupling,
-        guidance=jnp.ones(SAMPLES), sampling=SamplingParams.create(1.0),
+        target, params, conditioning, toys.sequence_keys(5, SAMPLES),
+        drafting=eagle(toys.noisy_drafter(target), TREES[tree]),
+        drafting_params=toys.noisy_params(params, conditioning, quality), coupling=coupling,
     )  # fmt: skip
     ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
     observed = np.bincount(ids, minlength=VOCAB**LENGTH)
@@ -55,17 +57,16 @@ def test_strict_decoding_follows_the_exact_distribution(tree, quality, coupling)
 def test_rejection_at_temperature_zero_is_greedy():
     batch = 4
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, True)
+    conditioning = toys.conditioning(batch)
     common = {"guidance": jnp.full(batch, 2.0), "sampling": SamplingParams.create(0.0)}
-    tree = named_tree("mc_sim_7b_63")
-    drafter, drafter_params = toys.noisy_drafter(target), toys.noisy_params(params, conditioning, 0.6)
+    drafting = eagle(toys.noisy_drafter(target), "mc_sim_7b_63")
 
-    def run(tree, coupling):
+    def run(drafting, coupling):
         return speculative_decode(
-            target, params, conditioning, toys.sequence_keys(0, batch), drafter=drafter,
-            drafter_params=drafter_params, tree=tree, coupling=coupling, **common,
+            target, params, conditioning, toys.sequence_keys(0, batch), drafting=drafting,
+            drafting_params=toys.noisy_params(params, conditioning, 0.6), coupling=coupling, **common,
         )  # fmt: skip
 
-    plain, rejection, gumbel = run(DraftTree.empty(), "gumbel"), run(tree, "rejection"), run(tree, "gumbel")
+    plain, rejection, gumbel = run(PLAIN, "gumbel"), run(drafting, "rejection"), run(drafting, "gumbel")
     np.testing.assert_array_equal(rejection.tokens, plain.tokens)
     np.testing.assert_array_equal(rejection.rounds, gumbel.rounds)

@@ -12,24 +12,25 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 from scipy import stats
 
-from lantern_jax.decoding.acceptance import Codebook, Strict, rule_from_name
+from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, rule_from_name
+from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.sampling import (
     SamplingParams,
     acceptance_uniforms,
-    draft_noise,
-    gumbel_noise,
     residual_noise,
     top_children,
 )
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
 from tests.decoding.slow_verification import borrowed, positive, verify_gumbel, verify_rejection
+from tests.decoding.topologies import traced
 
 VOCAB = 10
 RULES = [("strict", 0, 0.0), ("lantern", 4, 0.3), ("lantern++", 3, 3.5)]
-STATIC = ("tree", "coupling", "path", "residual")
-verify = jax.jit(verify_tree, static_argnames=STATIC)
+verify = jax.jit(verify_tree, static_argnames="coupling")
 
 
 def make_codebook(vocab=VOCAB):
@@ -88,6 +89,19 @@ def random_tree_batch(tree, rng, batch):
     return np.take_along_axis(likely, place, -1)[..., 0].astype(np.int32), log_softmax(logits)
 
 
+def both_topologies(tree, tokens, log_q=None):
+    """The same draft on the static tree, and on its fields with a batch axis."""
+    static = Draft(jnp.asarray(tokens), tree, log_q)
+    rows = None
+    if log_q is not None and tree.max_depth:
+        rows = jnp.where(
+            (tree.draft_rows >= 0)[None, :, None], log_q[:, np.maximum(tree.draft_rows, 0)], np.nan
+        )
+    elif log_q is not None:
+        rows = jnp.full((len(tokens), 1, VOCAB), np.nan)
+    return static, Draft(jnp.asarray(tokens), traced(tree, len(tokens)), rows)
+
+
 @given(
     trees(gaps=True),
     st.sampled_from(RULES),
@@ -103,64 +117,64 @@ def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
     if not greedy:
         noise = rng.gumbel(size=noise.shape).astype(np.float32)
     max_count = rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
-    verdict = jax.tree.map(
-        np.asarray,
-        verify(
-            tree,
-            tokens,
-            log_probs,
-            rule=make_rule(rule),
-            codebook=CODEBOOK,
-            path=path,
-            noise=None if greedy else noise,
-            temperature=np.float32(0 if greedy else 1),
-            max_count=max_count,
-        ),
+    static, dynamic = (
+        jax.tree.map(
+            np.asarray,
+            verify(
+                draft,
+                log_probs,
+                Greedy() if greedy else SharedNoise(noise),
+                coupling=Gumbel(path),
+                rule=make_rule(rule),
+                codebook=CODEBOOK,
+                max_count=max_count,
+            ),
+        )
+        for draft in both_topologies(tree, tokens)
     )
+    jax.tree.map(np.testing.assert_array_equal, dynamic, static)
+    np.testing.assert_array_equal(static.wanted, np.argmax(log_probs + noise[:, tree.depth], axis=-1))
     policy = "longest" if greedy else path
     table, codes = np.asarray(CODEBOOK.neighbours), np.asarray(CODEBOOK.codes)
     for row in range(batch):
         expected = verify_gumbel(
             tree, tokens[row], log_probs[row], noise[row], rule, table, codes, policy, max_count[row]
         )
-        check(verdict, row, tree, expected)
+        check(static, row, tree, expected)
 
 
-@given(
-    trees(gaps=False),
-    st.sampled_from(RULES),
-    st.sampled_from(["exact", "published"]),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
+@given(trees(gaps=False), st.sampled_from(RULES), st.booleans(), st.integers(0, 2**32 - 1))
 @settings(max_examples=8, deadline=None, derandomize=True)
-def test_rejection_on_any_tree(tree, rule, residual, deterministic, seed):
+def test_rejection_on_any_tree(tree, rule, deterministic, seed):
     rng, batch = np.random.default_rng(seed), 40
     tokens, log_probs = random_tree_batch(tree, rng, batch)
     internal = list(tree.internal)
     draft = log_softmax(log_probs[:, internal].clip(-8) + rng.standard_normal((batch, len(internal), VOCAB)))
-    keys = jax.random.split(jax.random.key(seed), batch)
-    positions, rounds = jnp.arange(batch, dtype=jnp.int32), jnp.full(batch, 3, jnp.int32)
-    max_count = rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
-    verdict = jax.tree.map(
-        np.asarray,
-        verify(
-            tree,
-            tokens,
-            log_probs,
-            rule=make_rule(rule),
-            codebook=CODEBOOK,
-            coupling="rejection",
-            residual=residual,
-            keys=keys,
-            positions=positions,
-            rounds=rounds,
-            draft_log_probs=None if deterministic else draft,
-            max_count=max_count,
-        ),
+    streams = Streams(
+        jax.random.split(jax.random.key(seed), batch),
+        jnp.arange(batch, dtype=jnp.int32),
+        jnp.full(batch, 3, jnp.int32),
     )
-    uniforms = np.asarray(acceptance_uniforms(keys, positions, rounds, tree.num_nodes))
-    noise = np.asarray(residual_noise(keys, positions, rounds, VOCAB))
+    max_count = rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
+    static, dynamic = (
+        jax.tree.map(
+            np.asarray,
+            verify(
+                drafted,
+                log_probs,
+                streams,
+                coupling=Rejection(),
+                rule=make_rule(rule),
+                codebook=CODEBOOK,
+                max_count=max_count,
+            ),
+        )
+        for drafted in both_topologies(tree, tokens, None if deterministic else draft)
+    )
+    jax.tree.map(np.testing.assert_array_equal, dynamic, static)
+    where = (streams.keys, streams.positions, streams.rounds)
+    uniforms = np.asarray(acceptance_uniforms(*where, tree.num_nodes))
+    noise = np.asarray(residual_noise(*where, VOCAB))
     table, codes = np.asarray(CODEBOOK.neighbours), np.asarray(CODEBOOK.codes)
     for row in range(batch):
         q_rows = {node: np.exp(draft[row, place]) for place, node in enumerate(internal)}
@@ -174,10 +188,9 @@ def test_rejection_on_any_tree(tree, rule, residual, deterministic, seed):
             rule,
             table,
             codes,
-            residual,
             max_count[row],
         )
-        check(verdict, row, tree, expected)
+        check(static, row, tree, expected)
 
 
 # A tiny model that can be enumerated: the target's distribution after a token depends on that token alone.
@@ -187,42 +200,30 @@ _RNG = np.random.default_rng(5)
 TARGET = log_softmax(1.2 * _RNG.standard_normal((VOCAB, VOCAB)))
 DRAFTER = log_softmax(TARGET + _RNG.standard_normal((VOCAB, VOCAB)))
 POSITIVE = SamplingParams.create()
+COUPLINGS = {"gumbel": Gumbel("exact_first"), "rejection": Rejection()}
 
 
-@partial(jax.jit, static_argnames=("tree", "coupling", "path"))
-def decode_round(tree, coupling, path, rule, seed):
+@partial(jax.jit, static_argnames=("tree", "coupling"))
+def decode_round(tree, coupling, rule, seed):
     """One drafted and verified round of SAMPLES sequences after token 0: tokens [B, N] and the verdict."""
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(SAMPLES, dtype=jnp.int32))
     start = jnp.zeros(SAMPLES, jnp.int32)
-    depths = jnp.arange(tree.max_depth + 1, dtype=jnp.int32)
-    noise = gumbel_noise(keys, jnp.broadcast_to(depths[None], (SAMPLES, len(depths))), VOCAB, POSITIVE)
+    draws = coupling.draws(keys, start, start, tree.max_depth + 1, VOCAB, POSITIVE)
     tokens = jnp.zeros((SAMPLES, tree.num_nodes), jnp.int32)
     log_q = []
     for node in tree.internal:
         log_q.append(jnp.asarray(DRAFTER)[tokens[:, node]])
-        if coupling == "gumbel":
-            scores = log_q[-1] + noise[:, tree.depth[node]]
-        else:
-            scores = log_q[-1] + draft_noise(keys, start, start, np.asarray([node]), VOCAB, POSITIVE)[:, 0]
+        ranked = draws.perturb(log_q[-1][:, None], int(tree.depth[node]), np.asarray([node]))
         below = tree.children[node][tree.children[node] >= 0]
-        _, drawn = top_children(scores[:, None], len(below))
+        _, drawn = top_children(ranked, len(below))
         tokens = tokens.at[:, below].set(drawn[:, 0])
-    rejection = {
-        "keys": keys,
-        "positions": start,
-        "rounds": start,
-        "draft_log_probs": jnp.stack(log_q, axis=1),
-    }
-    random_numbers = {"noise": noise} if coupling == "gumbel" else rejection
     verdict = verify_tree(
-        tree,
-        tokens,
+        Draft(tokens, tree, jnp.stack(log_q, axis=1)),
         jnp.asarray(TARGET)[tokens],
+        draws,
         rule=rule,
         codebook=CODEBOOK,
         coupling=coupling,
-        path=path,
-        **random_numbers,
     )
     return tokens, verdict
 
@@ -243,7 +244,7 @@ def assert_follows(tokens, probs):
 
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_strict_rounds_follow_the_target(coupling):
-    tokens, verdict = decode_round(BUSHY, coupling, "longest", Strict(), 1)
+    tokens, verdict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 1)
     first, second = emitted(tokens, verdict)
     probs = np.exp(TARGET.astype(np.float64))
     assert_follows(first, probs[0])
@@ -283,7 +284,7 @@ def test_one_draft_token_by_rejection_pays_in_distortion_what_it_gains(rule):
     np.testing.assert_allclose(np.abs(out - p).sum() / 2, distortion, atol=1e-6)
     assert (distortion == 0) == (rule[0] == "strict")
 
-    tokens, verdict = decode_round(DraftTree.chain(1), "rejection", "longest", make_rule(rule), 2)
+    tokens, verdict = decode_round(DraftTree.chain(1), Rejection(), make_rule(rule), 2)
     first, _ = emitted(tokens, verdict)
     assert_follows(first, out)
     assert stats.binomtest(int(np.sum(verdict.count)), SAMPLES, accepted).pvalue > 1e-3
@@ -298,60 +299,65 @@ def test_one_draft_token_by_rejection_pays_in_distortion_what_it_gains(rule):
 
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_rules_with_nothing_to_borrow_are_exactly_strict(coupling):
-    path = "exact_first"
-    strict_tokens, strict = decode_round(BUSHY, coupling, path, Strict(), 3)
+    strict_tokens, strict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 3)
     for rule in (
         rule_from_name("lantern++", 4, lam=1.0),
         rule_from_name("lantern", 4, delta=0.0),
         rule_from_name("lantern++", 0, lam=9.0),
         rule_from_name("lantern", 0, delta=0.9),
     ):
-        tokens, verdict = decode_round(BUSHY, coupling, path, rule, 3)
+        tokens, verdict = decode_round(BUSHY, COUPLINGS[coupling], rule, 3)
         np.testing.assert_array_equal(tokens, strict_tokens)
         jax.tree.map(np.testing.assert_array_equal, verdict, strict)
 
 
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_relaxing_accepts_more_and_reports_it(coupling):
-    _, strict = decode_round(BUSHY, coupling, "exact_first", Strict(), 4)
+    _, strict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 4)
     before = 0.0
     for lam in (2.0, 8.0):
-        _, verdict = decode_round(BUSHY, coupling, "exact_first", rule_from_name("lantern++", 4, lam=lam), 4)
+        _, verdict = decode_round(BUSHY, COUPLINGS[coupling], rule_from_name("lantern++", 4, lam=lam), 4)
         substituted = float(np.asarray(verdict.substituted).mean())
         assert np.mean(verdict.count) > np.mean(strict.count) and substituted > before
         before = substituted
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rejection_at_temperature_zero_is_the_greedy_rule(rule):
+def test_both_couplings_are_the_greedy_rule_at_temperature_zero(rule):
     rng = np.random.default_rng(0)
     tokens, log_probs = random_tree_batch(BUSHY, rng, 40)
-    start = jnp.zeros(40, jnp.int32)
-    shared = {"rule": make_rule(rule), "codebook": CODEBOOK, "temperature": np.float32(0)}
-    greedy = verify(BUSHY, tokens, log_probs, **shared)
-    streams = {"keys": jax.random.split(jax.random.key(0), 40), "positions": start, "rounds": start}
-    verdict = verify(BUSHY, tokens, log_probs, coupling="rejection", **streams, **shared)
-    jax.tree.map(np.testing.assert_array_equal, verdict, greedy)
+    sampling, start = SamplingParams.create(0.0), jnp.zeros(40, jnp.int32)
+    verdicts = []
+    for coupling in (Gumbel(), Gumbel("exact_first"), Rejection()):
+        draws = coupling.draws(jax.random.split(jax.random.key(0), 40), start, start, 3, VOCAB, sampling)
+        draft = Draft(jnp.asarray(tokens), BUSHY, None)
+        verdicts.append(
+            verify(draft, log_probs, draws, coupling=coupling, rule=make_rule(rule), codebook=CODEBOOK)
+        )
+    for verdict in verdicts[1:]:
+        jax.tree.map(np.testing.assert_array_equal, verdict, verdicts[0])
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def draws_of(coupling, batch, tree=BUSHY, vocab=VOCAB):
+    start = jnp.zeros(batch, jnp.int32)
+    keys = jax.random.split(jax.random.key(0), batch)
+    return coupling.draws(keys, start, start, tree.max_depth + 1, vocab, POSITIVE)
+
+
+@pytest.mark.parametrize("coupling", [Gumbel(), Rejection()])
 def test_a_sweep_compiles_once(coupling):
     rng = np.random.default_rng(0)
     tokens, log_probs = random_tree_batch(BUSHY, rng, 2)
-    start = jnp.zeros(2, jnp.int32)
-    streams = {"keys": jax.random.split(jax.random.key(0), 2), "positions": start, "rounds": start}
     chex.clear_trace_counter()
-    counted = jax.jit(chex.assert_max_traces(verify_tree, n=1), static_argnames=STATIC)
-    for lam, temperature in [(1.0, 1.0), (2.0, 0.5), (5.0, 0.0)]:
+    counted = jax.jit(chex.assert_max_traces(verify_tree, n=1), static_argnames="coupling")
+    for lam in (1.0, 2.0, 5.0):
         counted(
-            BUSHY,
-            tokens,
+            Draft(jnp.asarray(tokens), BUSHY),
             log_probs,
+            draws_of(coupling, 2),
             rule=rule_from_name("lantern++", 3, lam=lam),
             codebook=CODEBOOK,
             coupling=coupling,
-            temperature=jnp.asarray(temperature, jnp.float32),
-            **(streams if coupling == "rejection" else {}),
         )
 
 
@@ -363,12 +369,14 @@ def test_verification_runs_under_shard_map():
     start = jnp.zeros(batch, jnp.int32)
 
     def both(tokens, log_probs, keys, start):
-        rule = make_rule(RULES[2])
-        gumbel = verify_tree(BUSHY, tokens, log_probs, rule=rule, codebook=CODEBOOK, path="exact_first")
-        streams = {"keys": keys, "positions": start, "rounds": start}
-        return gumbel, verify_tree(
-            BUSHY, tokens, log_probs, rule=rule, codebook=CODEBOOK, coupling="rejection", **streams
-        )
+        options = {"rule": make_rule(RULES[2]), "codebook": CODEBOOK}
+        return [
+            verify_tree(
+                Draft(tokens, BUSHY), log_probs, coupling.draws(keys, start, start, 3, VOCAB, POSITIVE),
+                coupling=coupling, **options,
+            )
+            for coupling in COUPLINGS.values()
+        ]  # fmt: skip
 
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     rows = PartitionSpec("data")
@@ -377,44 +385,79 @@ def test_verification_runs_under_shard_map():
     jax.tree.map(np.testing.assert_array_equal, sharded(*arguments), jax.jit(both)(*arguments))
 
 
+class AnyCode(Rule):
+    """Accepts whatever is within so many steps of the wanted token."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def accepts(self, p, token, wanted, depth, codebook):
+        return jnp.abs(token - wanted) <= self.steps
+
+
+def test_a_rule_of_ones_own_by_the_wanted_token():
+    tokens, log_probs = random_tree_batch(BUSHY, np.random.default_rng(0), 40)
+    draft = Draft(jnp.asarray(tokens), BUSHY)
+    verdict = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel(), rule=AnyCode(VOCAB))
+    assert (np.asarray(verdict.count) == BUSHY.max_depth).all()
+    exact = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel(), rule=AnyCode(0))
+    strict = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel())
+    jax.tree.map(np.testing.assert_array_equal, exact, strict)
+    with pytest.raises(TypeError, match="AnyCode has no lend: the rejection coupling needs a rule that has"):
+        verify_tree(draft, log_probs, draws_of(Rejection(), 40), coupling=Rejection(), rule=AnyCode(0))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"coupling": "glue"}, "unknown coupling 'glue': choose one of gumbel, rejection"),
-        ({"path": "shortest"}, "unknown path policy 'shortest'"),
-        ({"residual": "none"}, "unknown residual 'none'"),
+        ({"rule": "loose"}, "unknown rule 'loose': choose one of strict"),
         ({"rule": rule_from_name("lantern", 2, delta=0.1)}, "needs a codebook"),
         ({"tokens": np.zeros((2, 3), np.int32)}, "batch x 7 tree nodes"),
         ({"log_probs": np.zeros((1, 7, 4), np.float32)}, "log_probs have shape"),
-        ({"noise": np.zeros((2, 2, 4), np.float32)}, r"noise has shape \(2, 2, 4\)"),
-        ({"coupling": "rejection"}, "needs keys, positions and rounds"),
+        ({"draws": SharedNoise(np.zeros((2, 2, 4), np.float32))}, r"noise has shape \(2, 2, 4\)"),
+        ({"codebook": CODEBOOK}, "the codebook has 10 rows of neighbours and 10 codes, the target 4"),
+        ({"draws": draws_of(Rejection(), 2)}, "the gumbel coupling was given Streams as draws"),
+        (
+            {"coupling": Rejection(), "draws": SharedNoise(np.zeros((2, 3, 4), np.float32))},
+            "the rejection coupling was given SharedNoise as draws",
+        ),
     ],
 )
 def test_bad_arguments(changes, message):
     arguments = {
-        "tokens": np.zeros((2, 7), np.int32),
         "log_probs": np.zeros((2, 7, 4), np.float32),
-        "rule": Strict(),
+        "draws": Greedy(),
+        "coupling": Gumbel(),
         **changes,
     }
+    draft = Draft(arguments.pop("tokens", np.zeros((2, 7), np.int32)), BUSHY)
     with pytest.raises(ValueError, match=message) as error:
-        verify_tree(BUSHY, **arguments)
+        verify_tree(draft, **arguments)
     assert "\n" not in str(error.value)
+
+
+def test_draws_are_asked_for():
+    """Without its random numbers a coupling does not quietly decode greedily."""
+    with pytest.raises(TypeError, match="draws"):
+        verify_tree(
+            Draft(np.zeros((2, 7), np.int32), BUSHY), np.zeros((2, 7, 4), np.float32), coupling=Gumbel()
+        )
+
+
+def test_options_are_those_of_a_coupling():
+    with pytest.raises(ValueError, match="unknown path policy 'shortest'"):
+        Gumbel(path="shortest")
+    with pytest.raises(ValueError, match="unknown residual 'none'"):
+        Rejection(residual="none")
+    with pytest.raises(TypeError):
+        Rejection(path="longest")
 
 
 def test_rejection_refuses_rank_gaps_and_misshapen_drafts():
     tree = DraftTree.from_paths([[0], [2]])
-    start = jnp.zeros(1, jnp.int32)
-    arguments = {
-        "tokens": np.zeros((1, 3), np.int32),
-        "log_probs": np.zeros((1, 3, 4), np.float32),
-        "rule": Strict(),
-        "coupling": "rejection",
-        "keys": jax.random.split(jax.random.key(0), 1),
-        "positions": start,
-        "rounds": start,
-    }
+    tokens, log_probs = np.zeros((1, 3), np.int32), np.zeros((1, 3, 4), np.float32)
+    arguments = (log_probs, draws_of(Rejection(), 1, tree, 4))
     with pytest.raises(ValueError, match="gaps in child ranks"):
-        verify_tree(tree, **arguments, draft_log_probs=np.zeros((1, 1, 4), np.float32))
+        verify_tree(Draft(tokens, tree, np.zeros((1, 1, 4), np.float32)), *arguments, coupling=Rejection())
     with pytest.raises(ValueError, match="a row for every node with children"):
-        verify_tree(tree, **arguments, draft_log_probs=np.zeros((1, 3, 4), np.float32))
+        verify_tree(Draft(tokens, tree, np.zeros((1, 3, 4), np.float32)), *arguments, coupling=Rejection())

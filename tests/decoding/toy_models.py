@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from lantern_jax.decoding.cache import KVCache
-from lantern_jax.decoding.protocols import Drafter, Prefix, Target
+from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB = 32
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
@@ -25,9 +26,8 @@ def target_params(scale: float = 8.0):
     return jax.tree.map(lambda x: x * jnp.float32(scale) if x.ndim > 1 else x, params)
 
 
-def conditioning(batch: int, guided: bool):
-    labels = (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
-    return label_conditioning(labels, np.array([5]), guided)
+def conditioning(batch: int):
+    return (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
 
 
 def sequence_keys(seed: int, batch: int):
@@ -49,9 +49,12 @@ def random_drafter():
 
 @flax.struct.dataclass
 class NoisyState:
+    """A cache of the target's, and the nodes expanded in this round, X places of which some are taken."""
+
     cache: object
     tokens: jax.Array
     ancestors: jax.Array
+    expanded: jax.Array
 
 
 @cache
@@ -63,11 +66,12 @@ def noisy_drafter(target: Target) -> Drafter:
     """
     table = jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
 
-    def init(params, prefix: Prefix, slots, span):
-        batch = prefix.guidance.shape[0]
+    def init(params, prefix: Prefix, slots, span, nodes):
+        batch = prefix.tokens.shape[1]
         conditioning = jax.tree.map(lambda leaf: own_rows(leaf, batch), params["conditioning"])
         cache, _, _ = target.prefill(params["target"], conditioning, prefix.guidance, slots)
-        return NoisyState(cache, jnp.zeros((batch, 0), jnp.int32), jnp.zeros((batch, 1, 0), bool))
+        places = jnp.zeros((batch, nodes), jnp.int32), jnp.zeros((batch, 1 + nodes, nodes), bool)
+        return NoisyState(cache, *places, jnp.int32(0))
 
     def absorb(params, state, features, tokens, count):
         length = tokens.shape[1]
@@ -78,32 +82,34 @@ def noisy_drafter(target: Target) -> Drafter:
         logits = logits + params["noise"] * table[tokens]
         logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
         cache = target.commit(state.cache, block, path, count)
-        batch = tokens.shape[0]
-        empty = jnp.zeros((batch, 0), jnp.int32)
-        return NoisyState(cache, empty, jnp.zeros((batch, 1, 0), bool)), logits
+        return state.replace(cache=cache, expanded=jnp.zeros_like(state.expanded)), logits
 
     def expand(params, state, tokens, parents):
-        # No keys are kept: the expanded nodes are scored again with the new ones.
+        # No keys are kept: all places are scored again. Those not taken yet see nothing but themselves.
         batch, new = tokens.shape
         seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(new, dtype=bool)[None], (batch, new, new))
-        older = jnp.pad(state.ancestors, ((0, 0), (0, 0), (0, new)))
-        ancestors = jnp.concatenate([older, jnp.concatenate([seen, itself], axis=-1)], axis=1)
-        tokens = jnp.concatenate([state.tokens, tokens], axis=1)
-        mask = ancestors[:, 1:]
+
+        def write(places, values, axis, offset=0):
+            return jax.lax.dynamic_update_slice_in_dim(places, values, state.expanded + offset, axis)
+
+        ancestors = write(state.ancestors, write(seen, itself, 2), 1, 1)
+        drafted = write(state.tokens, tokens, 1)
+        mask = ancestors[:, 1:] | np.eye(drafted.shape[1], dtype=bool)[None]
         depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
-        logits, _, _ = target.score(params["target"], state.cache, tokens, depth, mask)
-        logits = (logits + params["noise"] * table[tokens])[:, -new:]
-        return NoisyState(state.cache, tokens, ancestors), logits
+        logits, _, _ = target.score(params["target"], state.cache, drafted, depth, mask)
+        logits = logits + params["noise"] * table[drafted]
+        logits = jax.lax.dynamic_slice_in_dim(logits, state.expanded, new, axis=1)
+        return NoisyState(state.cache, drafted, ancestors, state.expanded + new), logits
 
     return Drafter(init, absorb, expand)
 
 
 def own_rows(leaf, batch: int):
-    """The rows [G, batch, ...] of conditioning [G, B, ...] that this device decodes; all of them outside shard_map."""
-    if leaf.shape[1] == batch:
+    """The rows [batch, ...] of conditioning [B, ...] that this device decodes; all of them outside shard_map."""
+    if leaf.shape[0] == batch:
         return leaf
-    return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=1)
+    return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=0)
 
 
 def noisy_params(params, conditioning, noise: float):
@@ -121,11 +127,11 @@ def markov_target(
 ) -> Target:
     """A first-order Markov chain over ``vocab`` tokens: its exact distribution can be enumerated.
 
-    Params: logits [vocab + 1, vocab], the last row for the first token. Works with G = 1 or 2 (both rows alike).
+    Params: logits [vocab + 1, vocab], the last row for the first token. Both guidance rows are alike.
     """
 
     def prefill(params, conditioning, guidance, slots):
-        rows, batch = conditioning.shape[:2]
+        rows, batch = 1 if guidance is None else 2, conditioning.shape[0]
         logits = jnp.broadcast_to(params[vocab], (rows, batch, vocab))
         one = jnp.zeros((rows, batch, 1, slots, 1))
         mask = jnp.zeros((rows, batch, 0), bool)

@@ -1,0 +1,18 @@
+"""The couplings by name."""
+
+from collections.abc import Mapping
+
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.verification import Coupling
+
+COUPLINGS: Mapping[str, type] = {"gumbel": Gumbel, "rejection": Rejection}
+
+
+def as_coupling(coupling: Coupling | str) -> Coupling:
+    """A coupling from its name, with its default options, or the coupling itself; ValueError for another name."""
+    if not isinstance(coupling, str):
+        return coupling
+    if coupling not in COUPLINGS:
+        raise ValueError(f"unknown coupling {coupling!r}: choose one of {', '.join(COUPLINGS)}")
+    return COUPLINGS[coupling]()

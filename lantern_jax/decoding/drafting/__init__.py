@@ -1,0 +1,1 @@
+"""Ways of guessing ahead: each fills the record ``Drafting``, in a file of its own."""

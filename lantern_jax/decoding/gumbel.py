@@ -1,0 +1,161 @@
+"""The coupling of one shared noise: draft and target race with the same numbers (DESIGN of the library; ours).
+
+At a node with the target's distribution p let y = argmax(log p + g), g the Gumbel noise of that position, which plain
+decoding reads too. A child x is accepted when x = y or, under a relaxed rule, when x is the argmax once the codes of
+A(x) are out and their mass is x's own. Strictly decoded tokens are therefore plain decoding's, whatever was drafted.
+
+Axes: B batch, N nodes (root included), M drafts = N - 1 or nodes of a level, L path length, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding.acceptance import Probabilities
+from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
+from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
+from lantern_jax.decoding.verification import (
+    Verification,
+    cut,
+    deepest,
+    first_of_siblings,
+    parents_of,
+    siblings,
+    verification,
+)
+
+PATHS = ("longest", "exact_first")
+
+
+@flax.struct.dataclass
+class Greedy:
+    """The draws of temperature 0, of either coupling: none. Tokens are argmaxes, and the longest path is taken."""
+
+    def perturb(self, log_q: Float[Array, "B M V"], depth: int, nodes) -> Float[Array, "B M V"]:
+        """What ranks the children of nodes at a depth: log q."""
+        return log_q
+
+
+@flax.struct.dataclass
+class SharedNoise:
+    """The draws of ``Gumbel``.
+
+    Attributes:
+        noise: float32 [B, L, V]; row d is that of the token after a node of depth d.
+    """
+
+    noise: Float[Array, "B L V"]
+
+    def perturb(self, log_q: Float[Array, "B M V"], depth: int, nodes) -> Float[Array, "B M V"]:
+        """What ranks the children of nodes at a depth: log q + g."""
+        return log_q + self.noise[:, depth][:, None]
+
+
+@dataclass(frozen=True)
+class Gumbel:
+    """The coupling.
+
+    Attributes:
+        path: with several accepted children, the ``longest`` accepted path, ties to the earliest in depth-first
+            order, or ``exact_first``: from the root, the child y if there is one, else the first accepted, never
+            back. At temperature 0 it is always the longest.
+
+    Raises:
+        ValueError: another path policy.
+    """
+
+    path: str = "longest"
+
+    def __post_init__(self):
+        if self.path not in PATHS:
+            raise ValueError(f"unknown path policy {self.path!r}: choose one of {', '.join(PATHS)}")
+
+    def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> SharedNoise | Greedy:
+        """As ``Coupling.draws``: the noise of L positions, plain decoding's own."""
+        if sampling.greedy:
+            return Greedy()
+        positions = positions[:, None] + jnp.arange(levels, dtype=jnp.int32)[None]
+        return SharedNoise(gumbel_noise(keys, positions, vocab_size))
+
+    def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
+        """As ``Coupling.verify``."""
+        noise = _noise(draws, log_probs, draft.topology)
+        topology, depth = draft.topology, draft.topology.depth
+        with jax.named_scope("target_tokens"):
+            wanted = gumbel_argmax(log_probs, None if noise is None else take_nodes(noise, depth))
+        wanted_here = take_nodes(wanted, parents_of(draft))
+        exact = accepted = draft.tokens[:, 1:] == wanted_here
+        if not rule.is_strict:
+            with jax.named_scope("relaxed_accepts"):
+                accepted = exact | _relaxed(draft, log_probs, noise, wanted_here, rule, codebook)
+        if self.path == "exact_first" and noise is not None:
+            there = jnp.any(siblings(topology) & exact[:, None, :], axis=-1)
+            accepted = first_of_siblings(topology, jnp.where(there, exact, accepted))
+        last = cut(topology, deepest(topology, accepted), max_count)
+        bonus = jnp.take_along_axis(wanted, last[:, None], axis=1)[:, 0]
+        return verification(draft, last, bonus, wanted, ~exact, wanted_here, codebook)
+
+
+def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:
+    if isinstance(draws, Greedy):
+        return None
+    if not isinstance(draws, SharedNoise):
+        given = type(draws).__name__
+        raise ValueError(
+            f"the gumbel coupling was given {given} as draws: give SharedNoise(noise) or Greedy()"
+        )
+    rows = (log_probs.shape[0], topology.max_depth + 1, log_probs.shape[2])
+    if draws.noise.shape != rows:
+        raise ValueError(
+            f"noise has shape {draws.noise.shape}: give {rows}, a row for every depth of the tree"
+        )
+    return draws.noise
+
+
+def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook) -> Bool[Array, "B M"]:
+    """Which children the rule accepts: by its own word, or because they win the race with their loan.
+
+    The latter is so iff every code that beats the child's new value lies in A(x); both sides are counted, which
+    costs one fused pass over the vocabulary and a gather of K numbers a child.
+    """
+    parents, child = parents_of(draft), draft.tokens[:, 1:]
+    depth = with_batch(drafted(draft.topology.depth), 2)
+
+    def look_up(values, nodes, ids):
+        """values [B, X, V] at nodes [M] or [B, M] and ids [B, M] or [B, M, K]."""
+        extra = (1,) * (ids.ndim - 2)
+        nodes = with_batch(nodes, 2)
+        nodes = nodes.reshape(*nodes.shape, *extra)
+        batch = jnp.arange(ids.shape[0], dtype=jnp.int32).reshape(-1, 1, *extra)
+        return values[batch, nodes, ids]
+
+    p = Probabilities(
+        at=lambda ids: jnp.exp(look_up(log_probs, parents, ids)),
+        rows=lambda: jnp.exp(take_nodes(log_probs, parents)),
+    )
+    accepts = rule.accepts(p, child, wanted, depth, codebook)
+    if accepts is not None:
+        return accepts
+
+    lent, lenders = rule.lend(p, child, depth, codebook)
+    present = jnp.maximum(lenders, 0)
+    log_p = look_up(log_probs, parents, child)
+    values, near = take_nodes(log_probs, parents), look_up(log_probs, parents, present)
+    boosted = jnp.where(lent == 0, log_p, jnp.log(jnp.exp(log_p) + lent))
+    if noise is not None:
+        level = drafted(draft.topology.depth) - 1
+        values = values + take_nodes(noise, level)
+        near = near + look_up(noise, level, present)
+        boosted = boosted + look_up(noise, level, child)
+
+    def beats(value, code):
+        higher = (value > boosted[..., None]) & (code != child[..., None])
+        return higher | ((value == boosted[..., None]) & (code < child[..., None]))
+
+    codes = jnp.arange(log_probs.shape[-1], dtype=jnp.int32)[None, None, :]
+    rivals = jnp.sum(beats(values, codes), axis=-1, dtype=jnp.int32)
+    beaten = jnp.sum(beats(near, present) & (lenders >= 0), axis=-1, dtype=jnp.int32)
+    return rivals == beaten

@@ -1,0 +1,159 @@
+"""A sequence's token stream: where tokens are forced, what is pending, and writing what a round made known.
+
+Axes: B batch, T stream tokens, R pending tokens at most, N nodes (root included), L = max depth + 1,
+S = R - 1 + L positions.
+"""
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding.protocols import Draft, Pending, Target
+from lantern_jax.decoding.topology import with_batch
+from lantern_jax.decoding.verification import Verification
+
+
+@flax.struct.dataclass
+class Decoded:
+    """What a generation returns.
+
+    Attributes:
+        tokens: int32 [B, T], the stream; all -1 for a sequence that was not active.
+        rounds: int32 [B], target passes after prefill.
+        accepted: int32 [B, L], how many rounds accepted 0, 1, ... draft tokens.
+        round_of_token: int32 [B, T], the round that produced a token (0 = prefill); forced tokens carry the round
+            of the token before them.
+        substituted: int32 [B], accepted draft tokens that the strict rule, on the same random numbers, refuses.
+        distance: float32 [B], sum over those of the codebook distance to the strict rule's token.
+        finite: bool [B], False where the target's logits were not numbers: such a sequence ends there, and its
+            tokens mean nothing.
+    """
+
+    tokens: Int[Array, "B T"]
+    rounds: Int[Array, " B"]
+    accepted: Int[Array, "B L"]
+    round_of_token: Int[Array, "B T"]
+    substituted: Int[Array, " B"]
+    distance: Float[Array, " B"]
+    finite: Bool[Array, " B"]
+
+
+class Stream:
+    """Where a target's tokens are forced, as constant tables over stream positions.
+
+    Attributes:
+        length: T.
+        forced: int32 [T], the forced id, -1 where free.
+        run: int32 [T + 1], length of the run of forced tokens that starts at a position.
+        stop: int32 [T + 1], the first position after this one that is forced, or T.
+        longest: R, the most tokens that are ever pending.
+    """
+
+    def __init__(self, target: Target):
+        self.forced, self.length = target.forced, target.num_tokens
+        self.run = np.zeros(self.length + 1, np.int32)
+        self.stop = np.full(self.length + 1, self.length, np.int32)
+        for i in range(self.length - 1, -1, -1):
+            self.run[i] = self.run[i + 1] + 1 if self.forced[i] >= 0 else 0
+            if i + 1 < self.length:
+                self.stop[i] = i + 1 if self.forced[i + 1] >= 0 else self.stop[i + 1]
+        # A run that ends the stream is never pending: the sequence is finished.
+        inner = [run for i, run in enumerate(self.run[: self.length]) if i + run < self.length]
+        self.longest = 1 + max(inner, default=0)
+
+    def begin(self, first: Int[Array, " B"], finite: Bool[Array, " B"], levels: int) -> Decoded:
+        """The record of sequences whose first tokens are known."""
+        batch = first.shape[0]
+        tokens = jnp.broadcast_to(jnp.asarray(self.forced)[None], (batch, self.length))
+        return Decoded(
+            tokens=jnp.concatenate([first[:, None], tokens[:, 1:]], axis=1),
+            rounds=jnp.zeros(batch, jnp.int32),
+            accepted=jnp.zeros((batch, levels), jnp.int32),
+            round_of_token=jnp.zeros((batch, self.length), jnp.int32),
+            substituted=jnp.zeros(batch, jnp.int32),
+            distance=jnp.zeros(batch, jnp.float32),
+            finite=finite,
+        )
+
+    def pending(self, decoded: Decoded, length: Int[Array, " B"], count: Int[Array, " B"]) -> Pending:
+        """The pending tokens of sequences that know ``length`` tokens."""
+        behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
+        return Pending(_take(decoded.tokens, length[:, None] + behind), count, length)
+
+    def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
+        """Most draft tokens that may be accepted: the bonus token after them must not fall on a forced position."""
+        stop = jnp.asarray(self.stop)[jnp.minimum(length, self.length) - 1]
+        return jnp.maximum(stop - length - 1, 0)
+
+    def block(self, pending: Pending, draft: Draft):
+        """What the target scores: the pending tokens but the root, right-aligned in R - 1 places, then the draft.
+
+        Returns tokens [B, R - 1 + N], depth and ancestors as ``Target.score`` takes them. Places that hold nothing
+        see themselves and are seen by none.
+        """
+        topology, extra = draft.topology, self.longest - 1
+        if not extra:
+            return draft.tokens, topology.depth, topology.ancestors
+        behind = np.arange(-extra, 0, dtype=np.int32)[None]
+        root_depth = (pending.count - 1)[:, None]
+        depth = with_batch(topology.depth, 2)
+        depth = jnp.maximum(jnp.concatenate([root_depth + behind, root_depth + depth], axis=1), 0)
+        ancestors = with_batch(topology.ancestors, 3)
+        batch, nodes = ancestors.shape[:2]
+        slots = np.arange(extra + nodes)
+        before = jnp.broadcast_to(
+            jnp.asarray(slots[:, None] >= slots[None, :extra])[None], (batch, len(slots), extra)
+        )
+        after = jnp.pad(ancestors, ((0, 0), (extra, 0), (0, 0)))
+        sees = jnp.concatenate([before, after], axis=2)
+        there = jnp.asarray(slots, jnp.int32)[None] >= extra - root_depth
+        ancestors = (sees & there[:, None, :]) | np.eye(slots.size, dtype=bool)[None]
+        return jnp.concatenate([pending.tokens[:, :-1], draft.tokens], axis=1), depth, ancestors
+
+    def block_path(self, pending: Pending, path: Int[Array, "B L"]) -> Int[Array, "B S"]:
+        """A path of nodes as places of the block: the pending chain, which ends in the root, then the nodes."""
+        levels = path.shape[1]
+        step = jnp.arange(self.longest - 1 + levels, dtype=jnp.int32)[None]
+        chain = (pending.count - 1)[:, None]
+        on_path = jnp.clip(step - chain, 0, levels - 1)
+        nodes = self.longest - 1 + jnp.take_along_axis(path, on_path, axis=1)
+        return jnp.where(step < chain, (self.longest - pending.count)[:, None] + step, nodes)
+
+    def record(
+        self,
+        decoded: Decoded,
+        length: Int[Array, " B"],
+        running: Bool[Array, " B"],
+        drafted: Int[Array, "B N"],
+        verdict: Verification,
+    ) -> tuple[Decoded, Int[Array, " B"]]:
+        """Writes a round's tokens and statistics; returns how many stream tokens it made known, too."""
+        count, total = verdict.count, self.length
+        path_tokens = jnp.take_along_axis(drafted, verdict.path, axis=1)
+        made = jnp.concatenate([path_tokens[:, 1:], path_tokens[:, :1]], axis=1)
+        step = jnp.arange(made.shape[1], dtype=jnp.int32)[None]
+        made = jnp.where(step == count[:, None], verdict.bonus[:, None], made)
+        added = count + 1 + jnp.asarray(self.run)[jnp.minimum(length + count + 1, total)]
+        added = jnp.where(running, added, 0)
+
+        offset = jnp.arange(total, dtype=jnp.int32)[None] - length[:, None]
+        fresh = (offset >= 0) & (offset < added[:, None])
+        sampled = fresh & (offset <= count[:, None])
+        values = jnp.take_along_axis(made, jnp.clip(offset, 0, made.shape[1] - 1), axis=1)
+        counts = (step == count[:, None]) & running[:, None]
+        rounds = decoded.rounds + running.astype(jnp.int32)
+        kept = (step[:, : made.shape[1] - 1] < count[:, None]) & running[:, None]
+        swapped = kept & verdict.substituted
+        return decoded.replace(
+            tokens=jnp.where(sampled, values, decoded.tokens),
+            rounds=rounds,
+            accepted=decoded.accepted + counts.astype(jnp.int32),
+            round_of_token=jnp.where(fresh, rounds[:, None], decoded.round_of_token),
+            substituted=decoded.substituted + jnp.sum(swapped, axis=1, dtype=jnp.int32),
+            distance=decoded.distance + jnp.sum(jnp.where(swapped, verdict.distance, jnp.float32(0)), axis=1),
+        ), added
+
+
+def _take(tokens: Int[Array, "B T"], where: Int[Array, "B M"]) -> Int[Array, "B M"]:
+    return jnp.take_along_axis(tokens, jnp.clip(where, 0, tokens.shape[1] - 1), axis=1)

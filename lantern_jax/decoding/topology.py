@@ -1,0 +1,73 @@
+"""The shape of what a round drafts: the same fields static, in NumPy, or traced with a batch axis.
+
+Axes: B batch, N nodes (root included), L = max depth + 1, C children of the widest node.
+
+A ``DraftTree`` is known when the program is compiled and the same for every sequence. A ``Topology`` is made anew
+each round (EAGLE-2's dynamic trees), a different one for each sequence. Node 0 is the root, parents come before
+their children, a deeper node has a higher id, and siblings stand in draft order; ``take_nodes`` reads either.
+"""
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from lantern_jax.decoding.tree import DraftTree
+
+
+@flax.struct.dataclass
+class Topology:
+    """A traced topology; fields as in ``DraftTree``, with a batch axis in front.
+
+    Attributes:
+        depth: int32 [B, N], 0 for the root.
+        parents: int32 [B, N], -1 for the root.
+        ancestors: bool [B, N, N], [n, m] True when m is n or an ancestor of n.
+        node_paths: int32 [B, N, L], ids from the root to a node, padded by repeating the node.
+        children: int32 [B, N, C], ids of a node's children in draft order, padded with -1.
+        draft_rows: int32 [B, N], which row of a draft's log q belongs to a node; -1 where none does.
+    """
+
+    depth: Int[Array, "B N"]
+    parents: Int[Array, "B N"]
+    ancestors: Bool[Array, "B N N"]
+    node_paths: Int[Array, "B N L"]
+    children: Int[Array, "B N C"]
+    draft_rows: Int[Array, "B N"]
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return self.depth.shape[-1]
+
+    @property
+    def max_depth(self) -> int:
+        """Depth that no node exceeds."""
+        return self.node_paths.shape[-1] - 1
+
+
+AnyTopology = DraftTree | Topology
+
+
+def take_nodes(values, nodes):
+    """``values`` at ``nodes``, for values [N, ...] (NumPy) or [B, N, ...] and nodes [M] (NumPy) or [B, ...].
+
+    NumPy stands for what is static and shared by the batch; the result has a batch axis unless both are NumPy.
+    """
+    if isinstance(nodes, np.ndarray):
+        return values[nodes] if isinstance(values, np.ndarray) else values[:, nodes]
+    if isinstance(values, np.ndarray):
+        return jnp.asarray(values)[nodes]
+    batch = jnp.arange(nodes.shape[0], dtype=jnp.int32).reshape(-1, *(1,) * (nodes.ndim - 1))
+    return values[batch, nodes]
+
+
+def drafted(field):
+    """A field [..., N] of a topology without the root's entry."""
+    return field[..., 1:]
+
+
+def with_batch(field, ndim: int):
+    """A field of a topology as an array of ``ndim`` axes, batch first; that of a static one has batch 1."""
+    field = jnp.asarray(field)
+    return field if field.ndim == ndim else field[None]

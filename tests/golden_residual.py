@@ -1,0 +1,80 @@
+"""The golden case of LANTERN's acceptance and residuals when sampling, as its released code computes them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.tree import DraftTree
+
+TOLERANCE = 1e-6
+PADDED = 64
+# Anole and Lumina-mGPT were recorded with ids that are no codes: no draft holds them, p may fall on them.
+OTHER_IDS = {"llamagen": 0, "anole": 7, "lumina": 7}
+VARIANTS = {
+    "llamagen_static": "published",
+    "llamagen_dynamic": "published",
+    "anole_static": "published",
+    "anole_dynamic": "published",
+    "lumina_static": "published_lumina",
+}
+
+
+def run_published_residual(case) -> None:
+    """Every variant of a case: the node reached, the tests passed, and what the bonus token is drawn from."""
+    tree = DraftTree.from_paths([path for path in case.config["paths"] if path])
+    np.testing.assert_array_equal(tree.parents, case.config["parents"])
+    assert list(tree.internal) == case.config["internal"]
+    for variant, residual in VARIANTS.items():
+        for bounded in (False, True):
+            for k in np.unique(case.arrays["k"]):
+                rows = (case.arrays["k"] == k) & ((case.arrays["delta"] > 1) == bounded)
+                check_variant(case, tree, variant, Rejection(residual), int(k), rows)
+
+
+def check_variant(case, tree, variant, coupling, k, rows) -> None:
+    arrays = {name: array[rows] for name, array in case.arrays.items()}
+    point_masses, others = variant.endswith("dynamic"), OTHER_IDS[variant.partition("_")[0]]
+    for name in ("p", "q"):
+        arrays[name] = np.pad(arrays[name], ((0, 0), (0, 0), (0, others)))
+    arrays["table"] = np.pad(arrays["table"], ((0, 0), (0, others), (0, 0)), constant_values=-1)
+    arrays["codes"] = np.pad(arrays["codes"], ((0, 0), (0, others), (0, 0)))
+
+    # Every case has a codebook and a strength of its own: one sequence each.
+    def one(p, q, tokens, uniforms, delta, table, codes):
+        rule = LanternPlusPlus(delta, k) if arrays["delta"][0] > 1 else Lantern(delta, k)
+        draft = Draft(
+            tokens[None], tree, None if point_masses else jnp.log(q[jnp.asarray(tree.internal)])[None]
+        )
+        last, residual, tried = coupling.walk(
+            draft, jnp.log(p)[None], uniforms[None], jnp.zeros((1, p.shape[-1])), rule, Codebook(table, codes),
+            jnp.full(1, tree.max_depth, jnp.int32),
+        )  # fmt: skip
+        return last[0], residual[0], tried.accepted[0]
+
+    names = ("p", "q", "tokens", "uniforms", "delta", "table", "codes")
+    # Step by step: fifty variants, each run once, are not worth compiling. As many rows each, for the same small steps.
+    padded = np.resize(np.arange(rows.sum()), PADDED)
+    results = jax.vmap(one)(*(jnp.asarray(arrays[name][padded]) for name in names))
+    last, residual, accepted = (np.asarray(result)[: rows.sum()] for result in results)
+    np.testing.assert_array_equal(last, arrays[f"{variant}_node"])
+    codes = arrays[f"{variant}_residual"].shape[1]
+    np.testing.assert_allclose(residual[:, :codes], arrays[f"{variant}_residual"], atol=TOLERANCE)
+    np.testing.assert_allclose(residual.sum(axis=1), arrays[f"{variant}_residual_total"], atol=TOLERANCE)
+    for number, tested in enumerate(arrays[f"{variant}_tested"]):
+        np.testing.assert_array_equal(tested, tests_on_the_way(tree, np.asarray(accepted[number])))
+
+
+def tests_on_the_way(tree, accepted):
+    """Which nodes a walk tests, by the tests' results: from the root, the children in order up to the accepted one."""
+    tested, node = np.zeros(tree.num_nodes, bool), 0
+    while node >= 0:
+        below, node = [int(child) for child in tree.children[node] if child >= 0], -1
+        for child in below:
+            tested[child] = True
+            if accepted[child - 1]:
+                node = child
+                break
+    return tested
