@@ -2,12 +2,15 @@
 
 Axes: G guidance rows, B batch, L positions, M tree nodes, V vocabulary.
 
-Every method of the library samples by Gumbel-max: the token at position i of a sequence is the argmax of
-``log_probs + gumbel_noise`` with the noise of exactly that sequence and position. Plain decoding, drafting
-and verification read the same numbers, which is why strict speculative decoding repeats plain decoding.
+Every method of the library samples by Gumbel-max: the token at position i of a sequence is the argmax of the
+*perturbed log-probabilities* ``log_probs + gumbel_noise``, with the noise of exactly that sequence and position.
+Plain decoding, drafting and verification read the same numbers, which is why strict speculative decoding repeats
+plain decoding. Nothing here branches or loops on data: on a GPU the host would have to read every predicate.
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import flax.struct
 import jax
@@ -23,16 +26,24 @@ _RESIDUAL_STREAM = 0x80000003
 
 _ARGMAX_BLOCK = 128
 
+FILTERS = ("top_k", "top_p")
+
 
 @flax.struct.dataclass
 class SamplingParams:
-    """Traced knobs of the sampling distribution, shared by the batch: sweeping them never recompiles.
+    """Knobs of the sampling distribution, shared by the batch.
+
+    What runs is static, the values are traced: a sweep over them compiles once for each set of filters. Programs
+    that must take any values switch both filters on.
 
     Attributes:
-        temperature: float32 [], >= 0; 0 is greedy decoding.
-        top_k: int32 [], keep the codes no fewer than k others beat (ties at the threshold stay); 0 is off.
+        temperature: float32 [], > 0; not read when ``greedy``.
+        top_k: int32 [], keep the codes that fewer than k others beat (ties at the threshold stay); 0, and V or
+            more, keep all.
         top_p: float32 [], in (0, 1], keep the codes with less than this mass strictly above them, on the
-            renormalised top-k; 1 is off.
+            renormalized top-k; 1 keeps all.
+        greedy: static; the token is the argmax, no filter is applied and no noise is wanted.
+        filters: static; which of "top_k" and "top_p" are applied. The value of one left out is not read.
     """
 
     temperature: Float[Array, ""]
@@ -45,7 +56,17 @@ class SamplingParams:
     def create(
         cls, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, vocab_size: int | None = None
     ) -> "SamplingParams":
-        """Checks Python numbers and makes the record; raises ValueError outside the ranges above."""
+        """Checks Python numbers and makes the record, with the filters that these numbers need.
+
+        Args:
+            temperature: >= 0; 0 is greedy.
+            top_k: 0 is off, and so is ``vocab_size``.
+            top_p: 1 is off.
+            vocab_size: None when it is not known; any ``top_k`` above 0 is then a filter.
+
+        Raises:
+            ValueError: a number outside its range; a ``top_k`` above ``vocab_size``.
+        """
         if not (math.isfinite(temperature) and temperature >= 0):
             raise ValueError(
                 f"temperature {temperature} is not valid: give a finite number >= 0 (0 is greedy)"
@@ -56,12 +77,14 @@ class SamplingParams:
             raise ValueError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
         if not 0 < top_p <= 1:
             raise ValueError(f"top_p {top_p} is not valid: give a number in (0, 1] (1 turns it off)")
+        greedy = temperature == 0
+        wanted = {"top_k": top_k not in (0, vocab_size), "top_p": top_p < 1}
         return cls(
             temperature=jnp.asarray(temperature, jnp.float32),
             top_k=jnp.asarray(int(top_k), jnp.int32),
             top_p=jnp.asarray(top_p, jnp.float32),
-            greedy=temperature == 0,
-            filters=tuple(n for n, on in (("top_k", top_k > 0), ("top_p", top_p < 1)) if on),
+            greedy=greedy,
+            filters=tuple(name for name in FILTERS if wanted[name] and not greedy),
         )
 
 
@@ -88,50 +111,84 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
 def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> Float[Array, "*rows V"]:
     """Log-probabilities of the sampling distribution: temperature, then top-k, then top-p on what is left.
 
-    At temperature 0 the result is the log-softmax at temperature 1 without top-k and top-p: its argmax is the
-    greedy token and relaxed acceptance reads its probabilities. Thresholds are found by bisection, never by
-    sorting the vocabulary; switched-off filters are skipped at run time.
+    A greedy result is the log-softmax at temperature 1 without top-k and top-p: its argmax is the greedy token and
+    relaxed acceptance reads its probabilities. Thresholds are found in a fixed number of passes, never by sorting
+    the vocabulary.
 
     Args:
         logits: guided logits, ids that are not allowed at -inf; at least one finite entry a row.
 
     Returns:
-        float32 log-probabilities, -inf where a code was filtered out.
+        float32 log-probabilities, -inf where a code was filtered out; a row with a NaN is NaN throughout.
+
+    Raises:
+        ValueError: ``params.filters`` names something else than "top_k" and "top_p".
     """
+    if not set(params.filters) <= set(FILTERS):
+        raise ValueError(f"filters {params.filters} are not valid: give some of {FILTERS}")
+    values = logits.astype(jnp.float32)
     if params.greedy:
-        return jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-    scaled = logits.astype(jnp.float32) / params.temperature
+        return jax.nn.log_softmax(values, axis=-1)
+    values = values / params.temperature
+    vocab = logits.shape[-1]
     if "top_k" in params.filters:
-        scaled = _keep(scaled, _threshold(scaled, jnp.float32(1), params.top_k.astype(jnp.float32)))
+        with jax.named_scope("top_k"):
+            all_kept = (params.top_k <= 0) | (params.top_k > vocab)
+            limit = jnp.where(all_kept, jnp.int32(vocab), params.top_k).astype(jnp.float32)
+            values = _keep(values, _threshold(values, jnp.float32(1), limit))
     if "top_p" in params.filters:
-        scaled = _keep(scaled, _threshold(scaled, jax.nn.softmax(scaled, axis=-1), params.top_p))
-    return jax.nn.log_softmax(scaled, axis=-1)
+        with jax.named_scope("top_p"):
+            limit = jnp.where(params.top_p < 1, params.top_p, jnp.float32(np.inf))
+            values = _keep(values, _threshold(values, jax.nn.softmax(values, axis=-1), limit))
+    return jax.nn.log_softmax(values, axis=-1)
 
 
 def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> Float[Array, "*rows V"]:
-    return jnp.where(values >= threshold[..., None], values, -jnp.inf)
+    return jnp.where(values < threshold[..., None], -jnp.inf, values)
 
 
 def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
-    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0).
+    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
 
-    Exact: bisects on the int32 image of the floats that preserves their order, so at most 32 passes. Weights are
-    float32 even for counting (exact up to 2**24 codes): XLA vectorises that sum better than an integer one.
+    -inf where even all of them weigh less. A CPU is bound by the comparisons, and 32 passes of a single one are the
+    fewest; an accelerator by the number of passes, so it makes 8 of 15 comparisons, written out one after the other
+    to leave no loop. The choice is made in lowering: XLA's HLO for one platform holds that platform's passes alone.
     """
+    return lax.platform_dependent(
+        values,
+        weights,
+        limit,
+        cpu=partial(_search, bits=1, unroll=False),
+        default=partial(_search, bits=4, unroll=True),
+    )
+
+
+@partial(jax.jit, static_argnames=("bits", "unroll"), inline=True)
+def _search(
+    values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
+) -> Float[Array, "*rows"]:
+    """The threshold, ``bits`` binary digits a pass from the first to the last.
+
+    The digits count floats upwards from -inf, on the int32 image of the floats that preserves their order. A
+    candidate is not above the threshold when the floats above its predecessor weigh ``limit`` or more. Candidates
+    past infinity are NaNs, above which there is nothing. Weights are float32 even for counting (exact up to 2**24
+    codes): XLA vectorizes that sum better than an integer one.
+    """
+    digits = np.arange(1, 2**bits, dtype=np.int32).reshape((1,) * (values.ndim - 1) + (-1,))
+
+    def refine(number, lower):
+        unit = lax.shift_left(jnp.int32(1), jnp.int32(32 - bits) - jnp.int32(bits) * number)
+        predecessor = _from_ordered_int(lower[..., None] + unit * digits - 1)
+        weight = jnp.broadcast_to(weights, values.shape)[..., None, :]
+        above = jnp.where(values[..., None, :] > predecessor[..., None], weight, jnp.float32(0))
+        digit = jnp.sum(jnp.sum(above, axis=-1) >= limit, axis=-1, dtype=jnp.int32)
+        return lower + unit * digit
+
     lowest = jnp.full(values.shape[:-1], _ordered_int(np.float32(-np.inf)), jnp.int32)
-
-    def unfinished(bracket):
-        return jnp.any(bracket[0] < bracket[1])
-
-    def halve(bracket):
-        low, high = bracket
-        middle = (low & high) + ((low ^ high) >> 1)
-        above = values > _from_ordered_int(middle)[..., None]
-        enough = jnp.sum(jnp.where(above, weights, jnp.float32(0)), axis=-1) < limit
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
-
-    bracket = (varying_like(lowest, values), _ordered_int(jnp.max(values, axis=-1)))
-    return _from_ordered_int(lax.while_loop(unfinished, halve, bracket)[1])
+    passes = 32 // bits
+    return _from_ordered_int(
+        lax.fori_loop(0, passes, refine, varying_like(lowest, values), unroll=passes if unroll else 1)
+    )
 
 
 def _ordered_int(values: Float[Array, "*rows"]) -> Int[Array, "*rows"]:
@@ -146,74 +203,104 @@ def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
 def gumbel_noise(
     keys: Key[Array, " B"], positions: Int[Array, "B L"], vocab_size: int
 ) -> Float[Array, "B L V"]:
-    """Shared noise of the given positions."""
+    """Shared noise of the given positions: row [b, l] depends on ``keys[b]`` and ``positions[b, l]`` alone.
 
-    def row(key, position):
-        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,), jnp.float32)
+    ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
+    """
+    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, positions)
 
-    return jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, positions)
+
+def _gumbel_row(vocab_size: int, key, number) -> Float[Array, " V"]:
+    return _gumbel(jax.random.fold_in(key, number), vocab_size)
+
+
+def _gumbel(key, vocab_size: int) -> Float[Array, " V"]:
+    """Gumbel noise, fine in the upper tail, which decides: every token is an argmax over it.
+
+    JAX's default mode draws one of 2**23 values and none above 15.95, though at 16384 codes one row in 512 should
+    reach it. This mode draws twice the random bits; on the demo on a CPU that is under 1 % of a step.
+    """
+    return jax.random.gumbel(key, (vocab_size,), jnp.float32, mode="high")
 
 
 def sample(
     logits: Float[Array, "B V"], keys: Key[Array, " B"], positions: Int[Array, " B"], params: SamplingParams
 ) -> Int[Array, " B"]:
     """The tokens of plain decoding at the given positions of the streams; int32."""
-    log_probs = process_logits(logits, params)
     noise = None if params.greedy else gumbel_noise(keys, positions[:, None], logits.shape[-1])[:, 0]
-    return gumbel_argmax(log_probs, noise)
+    return gumbel_argmax(process_logits(logits, params), noise)
 
 
 def gumbel_argmax(
     log_probs: Float[Array, "*rows V"], noise: Float[Array, "*rows V"] | None = None
 ) -> Int[Array, "*rows"]:
-    """The token: argmax of ``log_probs + noise``, ties to the lowest id; int32. No noise is greedy."""
+    """The token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy."""
     return first_argmax(log_probs if noise is None else log_probs + noise)
 
 
-def first_argmax(scores: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
+def first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
     """Argmax over the vocabulary, ties to the lowest id; int32.
 
     A vocabulary of whole blocks is reduced to the blocks' maxima first: XLA vectorises a maximum, not an
     argmax (30 times faster on a CPU at 16384 codes).
     """
-    vocab = scores.shape[-1]
+    vocab = values.shape[-1]
     if vocab % _ARGMAX_BLOCK or vocab == _ARGMAX_BLOCK:
-        return jnp.argmax(scores, axis=-1).astype(jnp.int32)
-    blocks = scores.reshape(*scores.shape[:-1], vocab // _ARGMAX_BLOCK, _ARGMAX_BLOCK)
+        return jnp.argmax(values, axis=-1).astype(jnp.int32)
+    blocks = values.reshape(*values.shape[:-1], vocab // _ARGMAX_BLOCK, _ARGMAX_BLOCK)
     best = jnp.argmax(jnp.max(blocks, axis=-1), axis=-1).astype(jnp.int32)
     block = jnp.take_along_axis(blocks, best[..., None, None], axis=-2)[..., 0, :]
     return best * _ARGMAX_BLOCK + jnp.argmax(block, axis=-1).astype(jnp.int32)
 
 
-def top_children(scores: Float[Array, "B M V"], k: int) -> tuple[Float[Array, "B M k"], Int[Array, "B M k"]]:
+def top_children(
+    perturbed: Float[Array, "B M V"], k: int
+) -> tuple[Float[Array, "B M k"], Int[Array, "B M k"]]:
     """The ``k`` best codes of every row, best first, ties to the lowest id: (values, int32 ids).
+
+    Args:
+        perturbed: the perturbed log-probabilities; without noise, the log-probabilities.
 
     Raises:
         ValueError: k is not in 1..V.
     """
-    if not 1 <= k <= scores.shape[-1]:
-        raise ValueError(
-            f"cannot take {k} children from {scores.shape[-1]} codes: give 1 to {scores.shape[-1]}"
-        )
-    values, ids = lax.top_k(scores, k)
+    vocab = perturbed.shape[-1]
+    if not 1 <= k <= vocab:
+        raise ValueError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
+    values, ids = lax.top_k(perturbed, k)
     return values, ids.astype(jnp.int32)
 
 
-def draft_noise(keys, positions, rounds, nodes, vocab_size: int) -> Float[Array, "B M V"]:
-    """Noise that drafts the children of ``nodes`` under the rejection coupling."""
+def draft_noise(
+    keys: Key[Array, " B"],
+    positions: Int[Array, " B"],
+    rounds: Int[Array, " B"],
+    nodes: Int[Array, " M"] | Int[Array, "B M"],
+    vocab_size: int,
+) -> Float[Array, "B M V"]:
+    """Noise that drafts the children of ``nodes`` under the rejection coupling.
 
-    def row(key, node):
-        return jax.random.gumbel(jax.random.fold_in(key, node), (vocab_size,), jnp.float32)
+    Independent of the target's noise, of other nodes and of other rounds: the top-K of ``log q + noise`` are
+    K draws without replacement from q, in order.
 
-    return jax.vmap(jax.vmap(row, in_axes=(None, 0)), in_axes=(0, None))(
-        _stream(keys, _DRAFT_STREAM, positions, rounds), jnp.asarray(nodes, jnp.int32)
-    )
+    Args:
+        positions: position of the token that the root predicts.
+        rounds: number of the decoding round of each sequence.
+        nodes: ids of the nodes whose children are drafted; the same for all sequences, or each its own.
+    """
+    nodes = jnp.asarray(nodes, jnp.int32)
+    nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
+    streams = _stream(keys, _DRAFT_STREAM, positions, rounds)
+    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(streams, nodes)
 
 
 def acceptance_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], num_nodes: int
 ) -> Float[Array, "B N"]:
-    """Uniform numbers in [0, 1) of the rejection coupling's accept tests, one a tree node."""
+    """Uniform numbers in [0, 1) of the rejection coupling's accept tests, one a tree node.
+
+    Multiples of 2**-23: ``u < ratio`` holds with the ratio's probability to within that, the rounding of the ratio.
+    """
     return jax.vmap(lambda key: jax.random.uniform(key, (num_nodes,), jnp.float32))(
         _stream(keys, _ACCEPT_STREAM, positions, rounds)
     )
@@ -223,9 +310,8 @@ def residual_noise(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], vocab_size: int
 ) -> Float[Array, "B V"]:
     """Gumbel noise of the rejection coupling's draw from the last residual."""
-    return jax.vmap(lambda key: jax.random.gumbel(key, (vocab_size,), jnp.float32))(
-        _stream(keys, _RESIDUAL_STREAM, positions, rounds)
-    )
+    streams = _stream(keys, _RESIDUAL_STREAM, positions, rounds)
+    return jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams)
 
 
 def _stream(keys, stream: int, positions, rounds):
@@ -235,9 +321,17 @@ def _stream(keys, stream: int, positions, rounds):
     return jax.vmap(fold)(keys, positions, rounds)
 
 
-def varying_like(tree, source: Array):
-    """``tree`` with leaves that vary along the ``shard_map`` axes of ``source``, as loop carries must."""
+def varying_like(tree: Any, source: Array) -> Any:
+    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
+
+    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
+    ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
+
+    Args:
+        tree: pytree of arrays, random keys included.
+        source: an array, or random keys, with at least one entry.
+    """
     if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
         source = jax.random.key_data(source)
-    same = source[(0,) * source.ndim].astype(bool)
-    return jax.tree.map(lambda leaf: jnp.where(same, leaf, leaf), tree)
+    entry = source[(0,) * source.ndim].astype(bool)
+    return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)

@@ -1,13 +1,20 @@
 """The sampling distribution against a sorting reference, and the random streams."""
 
+from functools import cache, partial
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import PartitionSpec
 from scipy import stats
 
 from lantern_jax.decoding.sampling import (
+    FILTERS,
     SamplingParams,
     acceptance_uniforms,
     apply_guidance,
@@ -18,9 +25,28 @@ from lantern_jax.decoding.sampling import (
     process_logits,
     residual_noise,
     top_children,
+    varying_like,
 )
 
+PLATFORMS = ("cpu", "cuda", "tpu")
 process = jax.jit(process_logits)
+
+
+def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False):
+    """Any values, for a program with exactly these filters."""
+    values = jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p)
+    return SamplingParams(*values, greedy=greedy, filters=filters)
+
+
+def lower_for(platform, function, *args):
+    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,))
+
+
+@cache
+def process_as_on(platform, shape, filters=FILTERS):
+    """The program that another platform would be given, made to run here."""
+    params = traced_params(1, 0, 1, filters)
+    return lower_for(platform, process_logits, jnp.zeros(shape, jnp.float32), params).compile()
 
 
 def reference(logits, temperature, top_k, top_p):
@@ -47,19 +73,96 @@ def make_logits(kind):
         return np.where(rng.random(logits.shape) < 0.7, -np.inf, logits).astype(np.float32)
     if kind == "signs":
         return logits - np.float32(20) * np.arange(3, dtype=np.float32)[:, None]
+    if kind == "equal":
+        return np.broadcast_to(np.asarray([-1e30, 0, 2.5], np.float32)[:, None], logits.shape)
+    if kind == "one":
+        return np.where(np.arange(40) == 7, logits, np.float32(-np.inf))
+    if kind == "tiny":
+        return (logits * np.float32(1e-37)).astype(np.float32)
+    if kind == "huge":
+        return (logits * np.float32(1e36)).astype(np.float32)
     return logits
 
 
-@pytest.mark.parametrize("kind", ["plain", "ties", "masked", "signs"])
-@pytest.mark.parametrize("temperature", [1.0, 0.3, 0.0])
-def test_filters_agree_with_sorting(kind, temperature, assert_close):
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["plain", "ties", "masked", "signs", "equal", "one", "tiny", "huge"])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
     logits = make_logits(kind)
-    for top_k in (0, 1, 5, 39, 40):
+    program = process_as_on(platform, logits.shape)
+    with np.errstate(over="ignore"):
+        scaled = logits / np.float32(temperature)
+    for top_k in (0, 1, 5, 39, 40, 41):
         for top_p in (1.0, 0.9, 0.33, 1e-6):
-            actual = process(logits, SamplingParams.create(temperature, top_k, top_p))
-            expected = reference(logits, temperature, top_k, top_p)
+            actual = program(logits, traced_params(temperature, top_k, top_p))
+            expected = reference(scaled, 1.0, top_k, top_p)
             np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(expected))
             assert_close(np.exp(actual), np.exp(expected), 1e-5)
+
+
+@st.composite
+def rows(draw):
+    """A row with many ties and signs, and how many of its codes to keep."""
+    finite = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)
+    some = draw(st.lists(finite | st.just(float("-inf")), min_size=1, max_size=12))
+    row = np.asarray(draw(st.lists(st.sampled_from(some), min_size=12, max_size=12)), np.float32)
+    if np.isneginf(row).all():
+        row[draw(st.integers(0, 11))] = draw(finite)
+    return row, draw(st.integers(1, 12))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@settings(deadline=None, max_examples=100)
+@given(rows())
+def test_any_row_keeps_what_is_not_below_its_kth_value(platform, case):
+    row, top_k = case
+    program = process_as_on(platform, (1, 12), ("top_k",))
+    kept = np.isfinite(program(row[None], traced_params(1, top_k, 1, ("top_k",)))[0])
+    np.testing.assert_array_equal(kept, (row >= np.sort(row)[-top_k]) & np.isfinite(row))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_both_widths_of_pass_find_the_same_thresholds(platform):
+    logits = jnp.asarray(3 * np.random.default_rng(5).standard_normal((2, 1000)), jnp.float32)
+    for knobs in [(1.0, 100, 1.0), (0.7, 0, 0.8), (1.5, 300, 0.95)]:
+        params = traced_params(*knobs)
+        actual = process_as_on(platform, logits.shape)(logits, params)
+        np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(process(logits, params)))
+
+
+@pytest.mark.parametrize("filters", [(), ("top_k",), ("top_p",), FILTERS])
+def test_a_filter_whose_value_says_off_keeps_everything(filters, assert_close):
+    logits = make_logits("masked")
+    unfiltered = process(logits, SamplingParams.create(0.7))
+    for top_k in (0, 40, 41, 2**31 - 1):
+        actual = process(logits, traced_params(0.7, top_k, 1.0, filters))
+        np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(unfiltered))
+        assert_close(np.exp(actual), np.exp(unfiltered), 1e-6)
+
+
+def test_a_filter_that_is_left_out_is_not_applied():
+    logits = make_logits("plain")
+    np.testing.assert_array_equal(
+        process(logits, traced_params(1, 3, 0.5, ("top_k",))), process(logits, SamplingParams.create(1, 3))
+    )
+    np.testing.assert_array_equal(
+        process(logits, traced_params(1, 3, 0.5, ("top_p",))),
+        process(logits, SamplingParams.create(1, 0, 0.5)),
+    )
+    with pytest.raises(ValueError, match="topk"):
+        process_logits(logits, traced_params(1, 3, 0.5, ("topk",)))
+
+
+def test_greedy_is_the_plain_softmax():
+    logits = make_logits("masked")
+    for params in (SamplingParams.create(0, 3, 0.5), traced_params(0.3, 3, 0.5, greedy=True)):
+        np.testing.assert_array_equal(process(logits, params), jax.nn.log_softmax(logits))
+
+
+def test_nan_in_a_row_is_passed_on():
+    logits = jnp.asarray([[0.0, jnp.nan, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0]])
+    actual = process(logits, traced_params(1, 2, 0.9))
+    assert jnp.isnan(actual[0]).all() and not jnp.isnan(actual[1]).any()
 
 
 def test_ties_at_the_threshold_stay():
@@ -77,13 +180,51 @@ def test_masked_codes_are_never_kept():
     np.testing.assert_allclose(probs.sum(), 1, rtol=1e-6)
 
 
-def test_no_sort_and_one_compilation():
+def test_what_runs_is_static_and_values_are_traced():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((1, 3, 1024)), jnp.float32)
-    assert "sort(" not in process.lower(logits, SamplingParams.create()).compile().as_text()
+    sweeps = [
+        ((), [(1.0, 0, 1.0), (0.7, 1024, 1.0), (2.0, 0, 1.0)]),
+        (("top_k",), [(1.0, 7, 1.0), (0.7, 1023, 1.0)]),
+        (("top_p",), [(1.0, 0, 0.9), (0.7, 1024, 0.1)]),
+        (("top_k", "top_p"), [(1.0, 7, 0.9), (0.7, 100, 0.1)]),
+    ]
+    for filters, knobs in sweeps:
+        chex.clear_trace_counter()
+        counted = jax.jit(chex.assert_max_traces(process_logits, n=1))
+        for values in knobs:
+            params = SamplingParams.create(*values, vocab_size=1024)
+            assert params.filters == filters and not params.greedy
+            counted(logits, params)
     chex.clear_trace_counter()
     counted = jax.jit(chex.assert_max_traces(process_logits, n=1))
-    for knobs in [(1.0, 0, 1.0), (0.0, 0, 1.0), (0.7, 50, 0.9), (2.0, 1, 0.1)]:
-        counted(logits, SamplingParams.create(*knobs))
+    for values in [(0.0, 0, 1.0), (0.0, 7, 0.9)]:
+        params = SamplingParams.create(*values)
+        assert params.filters == () and params.greedy
+        counted(logits, params)
+    assert SamplingParams.create(top_k=1024).filters == ("top_k",)
+
+
+def sample(keys, logits, params):
+    """Everything a round does with logits, once each."""
+    zero = jnp.zeros(keys.shape, jnp.int32)
+    log_probs = process_logits(logits, params)
+    noise = gumbel_noise(keys, jnp.tile(jnp.arange(3)[None], (keys.shape[0], 1)), logits.shape[-1])
+    drafted = draft_noise(keys, zero, zero, np.arange(3), logits.shape[-1])
+    token = gumbel_argmax(log_probs, noise)
+    return token, top_children(log_probs + drafted, 4), acceptance_uniforms(keys, zero, zero, 5)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_no_sort_and_no_control_flow_that_depends_on_data(platform):
+    args = jax.random.split(jax.random.key(0), 2), jnp.zeros((2, 3, 1024)), traced_params(1, 5, 0.9)
+    lowered = lower_for(platform, sample, *args)
+    assert " conditional(" not in lowered.as_text(dialect="hlo")
+    compiled = lowered.compile().as_text().splitlines()
+    loops = [line for line in compiled if " while(" in line]
+    assert not [line for line in loops if "known_trip_count" not in line]
+    assert len([line for line in loops if "top_k" in line or "top_p" in line]) == 2 * (platform == "cpu")
+    assert not [line for line in compiled if " conditional(" in line or " sort(" in line]
+    assert [line for line in compiled if " reduce(" in line], "the test does not see the passes"
 
 
 @pytest.mark.parametrize(
@@ -117,21 +258,37 @@ def test_guidance():
 
 def test_noise_depends_on_key_and_position_alone():
     keys = jax.random.split(jax.random.key(0), 3)
-    sampled = SamplingParams.create()
     positions = jnp.asarray([[0, 1], [5, 6], [0, 9]], jnp.int32)
-    noise = gumbel_noise(keys, positions, 11, sampled)
-    alone = gumbel_noise(keys[1:2], jnp.asarray([[6]], jnp.int32), 11, sampled)
+    noise = gumbel_noise(keys, positions, 11)
+    alone = gumbel_noise(keys[1:2], jnp.asarray([[6]], jnp.int32), 11)
     np.testing.assert_array_equal(alone[0, 0], noise[1, 1])
     assert not np.any(np.asarray(noise[0, 0]) == np.asarray(noise[2, 0]))
-    greedy = gumbel_noise(keys, positions, 11, SamplingParams.create(0.0))
-    np.testing.assert_array_equal(greedy, np.zeros((3, 2, 11), np.float32))
+
+
+def noise_of(stream, count):
+    keys, zero = jax.random.key(7)[None], jnp.zeros(1, jnp.int32)
+    if stream == "shared":
+        return gumbel_noise(keys, zero[None], count).ravel()
+    if stream == "draft":
+        return draft_noise(keys, zero, zero, np.zeros(1, int), count).ravel()
+    return residual_noise(keys, zero, zero, count).ravel()
+
+
+@pytest.mark.parametrize("stream", ["shared", "draft", "residual"])
+def test_noise_is_gumbel_and_fine_in_its_upper_tail(stream):
+    noise = np.asarray(noise_of(stream, 2**20), np.float64)
+    assert stats.kstest(noise[: 2**16], stats.gumbel_r.cdf).pvalue > 1e-3
+    # exp(-g) is exponential. Made from 23 random bits its small values are whole multiples of 2**-23.
+    small = np.sort(np.exp(-noise))[:500] * 2**23
+    assert small.max() < 2**14
+    assert stats.kstest(small % 1, "uniform").pvalue > 1e-3
 
 
 def test_gumbel_argmax_samples_the_distribution():
     probs = np.asarray([0.5, 0.3, 0.0, 0.15, 0.05])
     count = 20000
     positions = jnp.arange(count, dtype=jnp.int32)[None]
-    noise = gumbel_noise(jax.random.key(4)[None], positions, 5, SamplingParams.create())
+    noise = gumbel_noise(jax.random.key(4)[None], positions, 5)
     with np.errstate(divide="ignore"):
         log_probs = jnp.broadcast_to(jnp.asarray(np.log(probs), jnp.float32), noise.shape)
     tokens = np.bincount(np.asarray(gumbel_argmax(log_probs, noise)).ravel(), minlength=5)
@@ -164,7 +321,7 @@ def test_draft_noise_draws_without_replacement():
     count = 20000
     keys = jax.random.split(jax.random.key(1), count)
     zero = jnp.zeros(count, jnp.int32)
-    noise = draft_noise(keys, zero, zero, np.asarray([3]), 4, SamplingParams.create())
+    noise = draft_noise(keys, zero, zero, np.asarray([3]), 4)
     _, drawn = top_children(jnp.asarray(np.log(q), jnp.float32)[None, None] + noise, 2)
     pairs = np.bincount(np.asarray(drawn[:, 0] @ jnp.asarray([4, 1], jnp.int32)), minlength=16).reshape(4, 4)
     expected = q[:, None] * q[None, :] / (1 - q[:, None])
@@ -175,19 +332,61 @@ def test_draft_noise_draws_without_replacement():
 
 
 def test_streams_differ_by_purpose_position_round_and_node():
-    keys, sampled = jax.random.key(0)[None], SamplingParams.create()
+    keys = jax.random.key(0)[None]
 
     def at(number):
         return jnp.asarray([number], jnp.int32)
 
-    rows = [np.asarray(gumbel_noise(keys, at(i)[None], 8, sampled))[0, 0] for i in range(3)]
-    rows += list(np.asarray(draft_noise(keys, at(0), at(0), np.arange(3), 8, sampled))[0])
-    rows += [np.asarray(draft_noise(keys, at(1), at(0), np.arange(1), 8, sampled))[0, 0]]
-    rows += [np.asarray(draft_noise(keys, at(0), at(1), np.arange(1), 8, sampled))[0, 0]]
+    rows = [np.asarray(gumbel_noise(keys, at(i)[None], 8))[0, 0] for i in range(3)]
+    rows += list(np.asarray(draft_noise(keys, at(0), at(0), np.arange(3), 8))[0])
+    rows += [np.asarray(draft_noise(keys, at(1), at(0), np.arange(1), 8))[0, 0]]
+    rows += [np.asarray(draft_noise(keys, at(0), at(1), np.arange(1), 8))[0, 0]]
     rows += [np.asarray(residual_noise(keys, at(i), at(j), 8))[0] for i in range(2) for j in range(2)]
     rows += [
         -np.log(-np.log(acceptance_uniforms(keys, at(i), at(j), 8)[0])) for i in range(2) for j in range(2)
     ]
     values = np.concatenate(rows)
     assert len(np.unique(values)) == values.size
-    assert not draft_noise(keys, at(0), at(0), np.arange(3), 8, SamplingParams.create(0.0)).any()
+
+
+def test_draft_noise_of_traced_nodes_is_that_of_static_ones():
+    keys, rounds = jax.random.split(jax.random.key(0), 2), jnp.asarray([0, 3], jnp.int32)
+    static = draft_noise(keys, rounds, rounds, np.asarray([4, 1, 7]), 8)
+    nodes = jnp.asarray([[4, 1, 7], [7, 4, 1]], jnp.int32)
+    traced = jax.jit(partial(draft_noise, vocab_size=8))(keys, rounds, rounds, nodes)
+    np.testing.assert_array_equal(traced[0], static[0])
+    np.testing.assert_array_equal(traced[1], static[1][jnp.asarray([2, 0, 1])])
+
+
+def carried(keys, logits, params):
+    """A loop whose carry begins as constants, and everything a round does."""
+    start = {"sum": np.zeros((), np.float32), "key": jax.random.key(1), "on": jnp.ones((3,), bool)}
+
+    def body(state):
+        total = state["sum"] + logits[0, 0, 0]
+        return {"sum": total, "key": keys[0], "on": state["on"] & (total < logits[0, 0, 1])}
+
+    def running(state):
+        return jnp.any(state["sum"] < 3)
+
+    first = varying_like(start, keys)
+    chex.assert_trees_all_equal_shapes_and_dtypes(first, varying_like(start, logits))
+    last = lax.while_loop(running, body, first)
+    return last["sum"][None], *sample(keys, logits, params)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_all_of_it_runs_under_shard_map(check_vma):
+    devices = 4
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    keys = jax.random.split(jax.random.key(0), devices)
+    logits = jnp.asarray(np.random.default_rng(0).uniform(0.5, 2, (devices, 3, 256)), jnp.float32)
+    params, data = traced_params(0.9, 50, 0.9), PartitionSpec("data")
+    sharded = jax.jit(
+        jax.shard_map(
+            carried, mesh=mesh, in_specs=(data, data, PartitionSpec()), out_specs=data, check_vma=check_vma
+        )
+    )(keys, logits, params)
+    alone = [jax.jit(carried)(keys[i : i + 1], logits[i : i + 1], params) for i in range(devices)]
+    for actual, *expected in zip(jax.tree.leaves(sharded), *map(jax.tree.leaves, alone), strict=True):
+        np.testing.assert_array_equal(actual, np.concatenate(expected))
