@@ -136,7 +136,7 @@ def test_without_a_tokenizer_there_are_tokens_only(compared):
 
 
 def test_acceptance_drawings(compared):
-    drawings = compared.acceptance()
+    drawings = compared.draw_acceptance()
     assert len(drawings) == 2
     assert drawings[0].dtype == np.uint8
 

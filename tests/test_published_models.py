@@ -15,7 +15,7 @@ from PIL import Image
 
 import lantern_jax
 from eval import published_layouts as layouts
-from lantern_jax.cli import main
+from lantern_jax.commands.main import main
 from tests.command import assert_refused, files
 
 pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import pytest
 
 import lantern_jax
 import lantern_jax.pipeline
-from lantern_jax.cli import _parser
+from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ def test_commands_are_one_line_with_their_own_environment(name):
 
 def test_the_generate_command_parses():
     words = re.search(r'lantern generate "(.+?)" (.+)', block("command: generate"))
-    arguments = _parser().parse_args(["generate", words[1], *words[2].split()])
+    arguments = make_parser().parse_args(["generate", words[1], *words[2].split()])
     assert arguments.compare
     tiny_pipeline().check(arguments.prompts)
 

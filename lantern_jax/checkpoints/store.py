@@ -11,7 +11,6 @@ Axes: V codes, K neighbours, C channels of a code.
 import dataclasses
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -27,10 +26,10 @@ from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describ
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families import FAMILIES, TargetConfig, family_name
+from lantern_jax.files import check_writable, new_folder
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.outputs import check_writable
 
 __all__ = [
     "Checkpoint",
@@ -108,11 +107,7 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    parent = directory.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
-    try:
-        temporary.chmod(0o755)
+    with new_folder(directory) as temporary:
         arrays = _stored_arrays(checkpoint, dtype)
         text_encoder = arrays.pop("text_encoder", None)
         write_arrays(temporary / "arrays", arrays, report)
@@ -124,16 +119,6 @@ def save(
         folders = {entry: temporary / folder for folder, entry in _FOLDERS.items()}
         sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
         (temporary / "config.json").write_text(json.dumps(_config_json(checkpoint) | sizes, indent=1) + "\n")
-        if directory.exists():
-            old = temporary.with_name(temporary.name + ".old")
-            directory.rename(old)
-            temporary.rename(directory)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return directory
 
 
