@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lantern_jax.decoding.acceptance import Rule
     from lantern_jax.decoding.sampling import SamplingParams
 
-PLATFORMS = ("cpu", "gpu", "tpu")
 NO_TREE = "none"
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
 # cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.

@@ -29,7 +29,7 @@ def test_load_leaves_jax_as_it_is(no_cache, tmp_path):
     folder = save(tmp_path / "tiny", tiny_checkpoint())
     before = configuration()
     pipeline = lantern_jax.load(folder)
-    pipeline.check("a lake")
+    pipeline.check(["a lake"])
     assert configuration() == before
     assert not no_cache.exists()
     assert lantern_jax.keep_compiled_programs() == no_cache / "lantern_jax" / "xla"

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from lantern_jax import errors
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describe, describe_shapes
 from lantern_jax.data.prompts import Vocabulary
@@ -147,7 +148,7 @@ def load(
             check_files(directory / folder, config.get(entry))
     configs = {part: _part_config(directory, config, part) for part in PARTS}
     if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
-        raise ValueError(f"{directory / 'config.json'} is damaged: fetch or convert the checkpoint again")
+        raise errors.damaged(directory / "config.json")
     expected = _shapes(configs, ("target", "tokenizer", "drafter"))
     expected |= _codebook_shapes(directory, config, configs["target"])
     arrays = _check_shapes(directory, "arrays", expected)
@@ -268,21 +269,17 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): fetch or convert the checkpoint again") from error
+        raise errors.damaged(path, str(error)) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
     if not isinstance(config.get("defaults", {}), dict):
-        raise ValueError(
-            f"{path} is damaged, its defaults are no object: fetch or convert the checkpoint again"
-        )
+        raise errors.damaged(path, "its defaults are no object")
     if config.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {config.get('version')}, expected {VERSION}: convert it again"
         )
     if not isinstance(config.get("model"), str) or not config.get("target"):
-        raise ValueError(
-            f"{path} is damaged, it names no model and target: fetch or convert the checkpoint again"
-        )
+        raise errors.damaged(path, "it names no model and target")
     return config
 
 
