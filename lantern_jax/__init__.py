@@ -10,7 +10,9 @@ _MODULES = {
     # From prompts to pictures.
     "pipeline": ("Pipeline", "load"),
     "generation": ("Generation", "Statistics"),
-    "settings": ("Settings",),
+    "settings": ("Knobs", "Settings"),
+    "decoding.methods": ("Method", "methods"),
+    "compilation": ("keep_compiled_programs",),
     "pictures": ("draw_acceptance", "grid", "side_by_side"),
     # Decoding, for any model that fills the two records.
     "decoding.protocols": ("Drafter", "Prefix", "Target"),

@@ -2,7 +2,7 @@
 
 import sys
 
-from lantern_jax.cli import main
+from lantern_jax.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

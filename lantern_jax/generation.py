@@ -111,7 +111,7 @@ class Generation:
         """The pictures as PIL images."""
         return [] if self.pictures is None else picture_files.to_images(self.pictures)
 
-    def acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
+    def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """The pictures with the number of draft tokens that each round accepted drawn over them.
 
         ``columns`` is the number of tokens a row; None for a square of tokens.

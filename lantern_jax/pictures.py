@@ -1,15 +1,11 @@
-"""Pictures as arrays and files: grids, side by side, the acceptance overlay, PNG files written whole or not.
+"""Pictures as arrays: grids, side by side, the acceptance overlay, PNG bytes.
 
 Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
-import contextlib
 import io
 import math
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -139,35 +135,6 @@ def encode_png(picture: UInt8[np.ndarray, "H W 3"]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, format="PNG")
     return buffer.getvalue()
-
-
-def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Writes files all or none: each under a temporary name beside it, renamed once every one is on the disk.
-
-    Raises:
-        OSError: a file cannot be written; nothing is left behind.
-    """
-    waiting: dict[Path, str] = {}
-    try:
-        for path, data in contents.items():
-            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-            waiting[path] = name
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.chmod(name, 0o666 & ~_umask())
-        for path in list(waiting):
-            os.replace(waiting[path], path)
-            del waiting[path]
-    finally:
-        for name in waiting.values():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _canvas(height: int, width: int) -> np.ndarray:

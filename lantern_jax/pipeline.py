@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
-from lantern_jax.compilation import compile_ahead, keep_compiled_programs, run_timed
+from lantern_jax.compilation import compile_ahead, run_timed
 from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
 from lantern_jax.decoding.loop import Decoded, speculative_decode
 from lantern_jax.decoding.tree import DraftTree
@@ -27,7 +27,7 @@ from lantern_jax.generation import Generation, Statistics, Timing, summarise
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.vq import VQModel
 from lantern_jax.prompting import Conditioning, PromptEncoder
-from lantern_jax.settings import Settings, check_count, check_seed, resolve_settings
+from lantern_jax.settings import Knobs, Settings, check_count, check_seed, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -45,7 +45,6 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
     """
     dtype = parameter_dtype(dtype)
-    keep_compiled_programs()
     return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype)
 
 
@@ -84,19 +83,7 @@ class Pipeline:
         num: int = 1,
         seed: int = 0,
         compare: bool = False,
-        guidance: float | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        tree: Any = None,
-        rule: str | None = None,
-        k: int | None = None,
-        delta: float | None = None,
-        lam: float | None = None,
-        coupling: str | None = None,
-        path: str | None = None,
-        residual: str | None = None,
-        batch: int | None = None,
+        **knobs: Unpack[Knobs],
     ) -> Generation:
         """Makes ``num`` pictures of every prompt. Knobs left out are the checkpoint's defaults, then ``Settings``'.
 
@@ -108,17 +95,11 @@ class Pipeline:
             num: pictures a prompt.
             seed: 0 to 2**32 - 1.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            guidance, temperature, top_k, top_p, tree, rule, k, delta, lam, coupling, path, residual, batch:
-                see ``Settings``.
+            knobs: see ``Settings``; by keyword, None for the default.
 
         Raises:
             ValueError: anything in the above that is not valid, before any computation.
         """
-        knobs = {
-            "guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p, "tree": tree,
-            "rule": rule, "k": k, "delta": delta, "lam": lam, "coupling": coupling, "path": path,
-            "residual": residual, "batch": batch,
-        }  # fmt: skip
         self._settings(knobs)
         check_count("num", num), check_seed(seed)
         return self.generate_from(self.encode(prompts), num=num, seed=seed, compare=compare, **knobs)
@@ -143,7 +124,7 @@ class Pipeline:
         num: int = 1,
         seed: int = 0,
         compare: bool = False,
-        **knobs: Any,
+        **knobs: Unpack[Knobs],
     ) -> Generation:
         """As ``generate``, from encoded prompts or conditioning arrays instead of prompts.
 
@@ -163,7 +144,12 @@ class Pipeline:
         return self._generate(rows, names, num, seed, compare, knobs)
 
     def check(
-        self, prompts: Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0, **knobs: Any
+        self,
+        prompts: Sequence[str | int] | EncodedPrompts,
+        *,
+        num: int = 1,
+        seed: int = 0,
+        **knobs: Unpack[Knobs],
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
         if isinstance(prompts, EncodedPrompts):
@@ -183,7 +169,7 @@ class Pipeline:
             vocab_size=checkpoint.target_config.num_codes,
             has_drafter=self._drafter is not None,
         )
-        check_codebook(settings.acceptance(), checkpoint.codebook)
+        check_codebook(settings.rule_value(), checkpoint.codebook)
         return settings
 
     def _generate(self, conditioning: Conditioning, prompts, num, seed, compare, knobs) -> Generation:
@@ -230,7 +216,7 @@ class Pipeline:
     def _decode_chunk(
         self, conditioning, rows, active, seed, settings, tree, devices
     ) -> tuple[Decoded, Timing]:
-        rule = settings.acceptance()
+        rule = settings.rule_value()
         method = (tree, settings.coupling, settings.path, settings.residual)
         if not tree.max_depth:
             # Nothing is drafted, nothing to accept: one program, whatever the knobs of acceptance.

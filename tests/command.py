@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lantern_jax.cli import main
+from lantern_jax.commands.main import main
 
 
 def files(folder: Path) -> set[str]:

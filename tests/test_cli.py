@@ -10,9 +10,13 @@ import pytest
 from PIL import Image
 
 import lantern_jax.pipeline
-from lantern_jax import cli, outputs
+from lantern_jax import compilation
 from lantern_jax.checkpoints.store import save
-from lantern_jax.cli import main
+from lantern_jax.commands import outputs
+from lantern_jax.commands.main import main, make_parser
+from lantern_jax.commands.options import given_knobs
+from lantern_jax.decoding.methods import methods
+from lantern_jax.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import CODES, NEIGHBOURS, SIDE, TOKENS, tiny_checkpoint, tiny_pipeline
 
@@ -164,6 +168,8 @@ GENERATE = {
     "rule unknown": [PROMPT, "--rule", "loose"],
     "coupling unknown": [PROMPT, "--coupling", "loose"],
     "path unknown": [PROMPT, "--path", "loose"],
+    "residual unknown": [PROMPT, "--residual", "loose"],
+    "method unknown": [PROMPT, "--method", "loose"],
     "num zero": [PROMPT, "--num", "0"],
     "num negative": [PROMPT, "--num", "-1"],
     "batch zero": [PROMPT, "--batch", "0"],
@@ -239,7 +245,7 @@ def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lantern_jax.pictures.os.replace", full)
+    monkeypatch.setattr("lantern_jax.files.os.replace", full)
     assert "No space left" in assert_refused(["generate", PROMPT, "--out", "many/"], capsys)
 
 
@@ -265,11 +271,68 @@ def test_help_is_not_an_error(capsys):
     assert main(["generate", "--help"]) == 0
     text = capsys.readouterr().out
     for option in (
-        "--model", "--num", "--seed", "--guidance", "--temperature", "--top-k", "--top-p", "--tree", "--rule", "--k",
-        "--delta", "--lam", "--coupling", "--path", "--batch", "--out", "--compare", "--show-acceptance", "--stats",
+        "--model",
+        "--num",
+        "--seed",
+        "--out",
+        "--compare",
+        "--show-acceptance",
+        "--stats",
         "--overwrite",
-    ):  # fmt: skip
-        assert option in text
+    ):
+        assert f"{option} " in text or f"{option}\n" in text
+    shown = " ".join(text.split())
+    for name, knob in KNOBS.items():
+        flag = f"--{name.replace('_', '-')}"
+        value = "{" + ",".join(knob.choices) + "}" if knob.choices else knob.metavar
+        assert f"{flag} {value} {knob.help}" in shown
+
+
+def test_flags_set_the_knobs_of_their_names():
+    """Each flag alone reaches its knob, as a value of its type, and no other."""
+    given = {
+        "tree": "oak",
+        "rule": "lantern++",
+        "coupling": "rejection",
+        "path": "exact_first",
+        "residual": "published",
+    }
+    given |= {"method": "lantern-g"}
+    for name, knob in KNOBS.items():
+        value = given.get(name, 3 if knob.type is int else 0.5)
+        arguments = make_parser().parse_args(["generate", PROMPT, f"--{name.replace('_', '-')}", str(value)])
+        found = {name: knob for name, knob in given_knobs(arguments).items() if knob is not None}
+        assert found == {name: value} and type(found[name]) is type(value)
+
+
+def test_a_method_is_its_knobs(folder, capsys):
+    """The tokens of ``--method`` are those of its knobs given one by one, which override it."""
+    knobs = ["--rule", "lantern++", "--coupling", "rejection"]
+    for out, arguments in {
+        "a.png": ["--method", "lantern++"],
+        "b.png": knobs,
+        "c.png": ["--method", "eagle", "--rule", "lantern++"],
+        "d.png": ["--method", "ar"],
+    }.items():
+        assert main(["generate", PROMPT, *arguments, "--lam", "9", "--out", out]) == 0
+    made = {name: Path(f"{name}.png").read_bytes() for name in "abcd"}
+    assert made["a"] == made["b"] == made["c"] != made["d"]
+    assert main(["generate", PROMPT, "--tree", "none", "--out", "e.png"]) == 0
+    assert Path("e.png").read_bytes() == made["d"]
+
+
+def test_methods_are_listed(capsys):
+    assert main(["methods"]) == 0
+    printed = capsys.readouterr().out
+    for name, method in methods().items():
+        assert f"{name} " in printed and method.help in printed
+
+
+def test_the_command_keeps_compiled_programs(folder, monkeypatch):
+    called = []
+    monkeypatch.setattr(compilation, "keep_compiled_programs", lambda: called.append(True))
+    assert main(["generate", PROMPT]) == 0
+    assert called == [True]
 
 
 def test_file_names_come_from_prompts():
@@ -278,7 +341,3 @@ def test_file_names_come_from_prompts():
     assert plan.grid == Path("many/grid.png")
     assert outputs.plan_pictures("one.png", ["a"]).pictures == (Path("one.png"),)
     assert outputs.plan_pictures("one.png", ["a", "b"]).grid == Path("one.png")
-
-
-def test_every_knob_of_the_command_is_one_of_the_library():
-    assert set(cli._KNOBS) <= set(lantern_jax.settings.KNOBS)

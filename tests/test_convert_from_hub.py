@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval import published_layouts as layouts
 from lantern_jax.checkpoints.store import load
-from lantern_jax.cli import main
+from lantern_jax.commands.main import main
 from tests.command import assert_refused, files
+from tests.fixtures import published_layouts as layouts
 from tests.local_hub import REPO, local_hub
 
 pytest.importorskip("torch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.cli import _parser
+from lantern_jax.commands.main import make_parser
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "models"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -24,7 +24,7 @@ def test_commands_parse(page):
     commands = [words[1:] for words in lines if words[0] == "lantern"]
     assert {words[0] for words in commands} == {"convert", "encode", "generate"}
     for words in commands:
-        arguments = _parser().parse_args(words)
+        arguments = make_parser().parse_args(words)
         if words[0] == "convert":
             given = {file.argument for file in arguments.format.files if getattr(arguments, file.argument)}
             fetched = {

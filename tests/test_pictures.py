@@ -1,4 +1,4 @@
-"""Grids, side by side, the acceptance overlay, files."""
+"""Grids, side by side, the acceptance overlay, PNG."""
 
 import io
 
@@ -78,15 +78,3 @@ def test_png_round_trip():
     picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     with Image.open(io.BytesIO(pictures.encode_png(picture))) as image:
         np.testing.assert_array_equal(np.asarray(image), picture)
-
-
-def test_files_are_written_all_or_none(tmp_path, monkeypatch):
-    old = tmp_path / "a.png"
-    old.write_bytes(b"old")
-    with pytest.raises(FileNotFoundError):
-        pictures.write_files({old: b"new", tmp_path / "nowhere" / "b.png": b"new"})
-    assert old.read_bytes() == b"old"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-    pictures.write_files({old: b"new", tmp_path / "b.png": b"other"})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
-    assert old.read_bytes() == b"new"

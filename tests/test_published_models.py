@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import lantern_jax
-from eval import published_layouts as layouts
-from lantern_jax.cli import main
+from lantern_jax.commands.main import main
 from tests.command import assert_refused, files
+from tests.fixtures import published_layouts as layouts
 
 pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")

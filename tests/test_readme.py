@@ -2,13 +2,14 @@
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import lantern_jax
 import lantern_jax.pipeline
-from lantern_jax.cli import _parser
+from lantern_jax.commands.main import main, make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +29,7 @@ def test_commands_are_one_line_with_their_own_environment(name):
 
 def test_the_generate_command_parses():
     words = re.search(r'lantern generate "(.+?)" (.+)', block("command: generate"))
-    arguments = _parser().parse_args(["generate", words[1], *words[2].split()])
+    arguments = make_parser().parse_args(["generate", words[1], *words[2].split()])
     assert arguments.compare
     tiny_pipeline().check(arguments.prompts)
 
@@ -51,3 +52,9 @@ def test_files_it_shows_are_there():
 def test_version_is_the_distributions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == lantern_jax.__version__
+
+
+def test_the_script_is_the_commands_main():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["scripts"]["lantern"].partition(":")
+    assert getattr(import_module(module), name) is main

@@ -10,7 +10,6 @@ Writes WORKDIR/train.npz and WORKDIR/validation.npz, each with
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed.
 """
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import numpy as np
 from absl import app, flags, logging
 from jaxtyping import Array, Int, PyTree, UInt8
 
+from lantern_jax.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train.loop import Reporter, read_config
 from train.rendered import rendered_chunks
@@ -56,11 +56,7 @@ def encode_landscapes(
 
 def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None:
     """Write both arrays into one .npz that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        np.savez(file, tokens=tokens, attributes=attributes)
-    os.replace(temporary, path)
+    write_file(path, lambda file: np.savez(file, tokens=tokens, attributes=attributes), parents=True)
 
 
 def main(_: list[str]) -> None:

@@ -24,6 +24,7 @@ from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.files import write_file
 from train import drafter, target, tokenizer
 from train.loop import read_config
 
@@ -109,7 +110,7 @@ def main(_: list[str]) -> None:
     )
     save(options.out, checkpoint, dtype=np.float16, overwrite=True)
     if options.card:
-        (Path(options.out) / "README.md").write_text(Path(options.card).read_text())
+        write_file(Path(options.out) / "README.md", Path(options.card).read_bytes())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the same bits.
 
 import dataclasses
 import json
-import os
 import queue
 import threading
 import time
@@ -26,6 +25,8 @@ from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lantern_jax.files import write_file
 
 Metrics = dict[str, Array]
 
@@ -76,10 +77,7 @@ def loop_config(config: ConfigDict) -> LoopConfig:
 def write_config(config: ConfigDict, workdir: str | Path) -> None:
     """Keep an experiment's config beside its checkpoints, so that these can be read without it."""
     path = Path(workdir) / "config.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(config.to_json_best_effort(indent=1) + "\n")
-    os.replace(temporary, path)
+    write_file(path, config.to_json_best_effort(indent=1) + "\n", parents=True)
 
 
 def read_config(workdir: str | Path) -> ConfigDict:
@@ -162,9 +160,7 @@ class MetricsFile:
         if path.exists():
             lines = path.read_text().splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(kept))
-        os.replace(temporary, path)
+        write_file(path, "".join(kept))
         self._file = path.open("a", buffering=1)
 
     def write(self, values: dict[str, float]) -> None:

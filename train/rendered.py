@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lantern_jax.data.landscapes import render_batch
+from lantern_jax.files import new_file
 
 CHUNK = 128
 
@@ -44,11 +45,10 @@ def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndar
     target = path.with_name(f"{path.name}_{seed}_{count}_{size}.npy")
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_suffix(".part")
         shape = (count, size, size, 3)
-        store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-        for first, pictures, _ in rendered_chunks(seed, count, size):
-            store[first : first + len(pictures)] = pictures
-        store.flush()
-        os.replace(temporary, target)
+        with new_file(target) as temporary:
+            store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+            for first, pictures, _ in rendered_chunks(seed, count, size):
+                store[first : first + len(pictures)] = pictures
+            store.flush()
     return np.load(target, mmap_mode="r")

@@ -11,7 +11,6 @@ Axes: n pictures, G guidance rows, P prefix, C codes of a picture.
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -26,6 +25,7 @@ from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.data.feature_store import write_array
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.files import write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.prompting import Conditioning, PromptEncoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -229,10 +229,7 @@ def claim(folder: Path, digests: Mapping[str, str]) -> None:
     """Notes what a folder is filled with; raises ValueError where that is something else than before."""
     path = folder / CLAIM
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(digests) + "\n")
-        os.replace(temporary, path)
+        write_file(path, json.dumps(digests) + "\n", parents=True)
     found = claimed(folder)
     other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
     if other:

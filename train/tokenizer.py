@@ -21,9 +21,10 @@ from absl import app, flags, logging
 from jaxtyping import Array, Float, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import MuonDimensionNumbers, muon
-from PIL import Image
 
+from lantern_jax.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalise, nearest_code
+from lantern_jax.pictures import encode_png
 from train import codebook as cb
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import (
@@ -280,9 +281,7 @@ def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np
     rows = []
     for first in range(0, min(len(pictures), 32) // 8 * 8, 8):
         rows += [np.concatenate(list(block[first : first + 8]), axis=1) for block in (pictures, rounded)]
-    temporary = path.with_suffix(".part")
-    Image.fromarray(np.concatenate(rows)).save(temporary, format="PNG")
-    temporary.replace(path)
+    write_file(path, encode_png(np.concatenate(rows)))
     return psnr
 
 

@@ -14,7 +14,6 @@ Axes: G guidance rows, B batch, P prefix, T tokens of a picture, N = P + T - 2 d
 """
 
 import json
-import os
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance, gumbel_noise, process_logits
 from lantern_jax.families import family_of
+from lantern_jax.files import write_files
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.prompting import PromptEncoder
 from lantern_jax.settings import Settings
@@ -168,14 +168,6 @@ def rank_statistics(
     return {"roots": len(ranks), "rank_probability": depths, "expected_tokens_per_pass": expected}
 
 
-def write_json(path: Path, value: dict) -> None:
-    """Write a JSON file that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value) + "\n")
-    os.replace(temporary, path)
-
-
 def grow(
     target_folder: str | Path, drafter_folder: str | Path, workdir: str | Path,
     *, name: str, sizes: list[int], pictures: int, seed: int,
@@ -186,8 +178,10 @@ def grow(
     ranks = collect_ranks(checkpoint, drafter_sizes, drafter_params, pictures=pictures, seed=seed)
     counts = path_counts(ranks)
     trees = {f"{name}_{size}": grow_tree(counts, size) for size in sizes}
-    write_json(Path(workdir) / "ranks.json", rank_statistics(ranks, counts, trees))
-    write_json(Path(workdir) / "trees.json", trees)
+    workdir = Path(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    values = {"ranks": rank_statistics(ranks, counts, trees), "trees": trees}
+    write_files({workdir / f"{part}.json": json.dumps(value) + "\n" for part, value in values.items()})
     return trees
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from lantern_jax import errors
+
 # Orbax's marks of a finished write, with paths and times of the machine that wrote: the caller's rename takes
 # their place.
 _MARKS = ("commit_success.txt", "_CHECKPOINT_METADATA")
@@ -103,9 +105,7 @@ def check_files(directory: Path, sizes: Any) -> None:
         if name in found and found[name] != size
     ]
     if wrong:
-        raise ValueError(
-            f"{directory} is damaged ({'; '.join(wrong)}): fetch or convert the checkpoint again"
-        )
+        raise errors.damaged(directory, "; ".join(wrong))
 
 
 def stored_shapes(directory: Path) -> PyTree:
@@ -167,8 +167,6 @@ def _guarded(directory: Path, action) -> Any:
     # Orbax and tensorstore raise many kinds of errors on damaged files, none of them their own.
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
-            f"{directory} is damaged ({lines[0][:160]}): fetch or convert the checkpoint again"
-        ) from error
+        raise errors.damaged(directory, lines[0][:160]) from error
     finally:
         handler.close()

@@ -2,7 +2,7 @@
 
 Tensor names are those of taming-transformers: `encoder.down.{l}.block.{b}`, `.downsample.conv`,
 `encoder.mid.{block_1,attn_1,block_2}`, `decoder.up.{l}.block.{b}`, `.upsample.conv`, where the decoder's levels are
-numbered like the encoder's, finest first. Codes are not normalised; attention is in the middle only.
+numbered like the encoder's, finest first. Codes are not normalized; attention is in the middle only.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ import numpy as np
 from lantern_jax.checkpoints.chameleon import convert_chameleon
 from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
 from lantern_jax.checkpoints.drafter import convert_drafter
-from lantern_jax.checkpoints.layers import normalise_settings
+from lantern_jax.checkpoints.layers import normalize_settings
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
@@ -54,7 +54,7 @@ class Conversion:
     Attributes:
         dtype: float16, bfloat16 or float32, of the stored target, drafter and text encoder.
         neighbours: columns of the neighbour table, at most the number of codes less one.
-        neighbour_space: "decoder", codes as the decoder sees them (l2-normalised for LlamaGen), or "raw", the
+        neighbour_space: "decoder", codes as the decoder sees them (l2-normalized for LlamaGen), or "raw", the
             stored weights (the published table).
         overwrite: replace a checkpoint that exists.
         progress: called with what is going on, bytes done and bytes in all.
@@ -349,7 +349,7 @@ def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | N
     path = Path(path)
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
     found = _read_json(beside) if beside.is_file() else {}
-    return (normalise_settings(found, kind) if kind and found else found) | dict(settings or {})
+    return (normalize_settings(found, kind) if kind and found else found) | dict(settings or {})
 
 
 def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str, Mapping[str, Any]]:

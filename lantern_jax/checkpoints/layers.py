@@ -159,7 +159,7 @@ def count_layers(names: Iterable[str], norm_name: str) -> int:
 
 def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
     """Sizes from shapes together with settings, which must not contradict them."""
-    settings = normalise_settings(settings or {}, kind)
+    settings = normalize_settings(settings or {}, kind)
     clashes = [
         f"{name} is {value} in the config and {found[name]} in the tensors"
         for name, value in settings.items()
@@ -176,7 +176,7 @@ def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None,
     return kind(**values)
 
 
-def normalise_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Settings under the names of ``kind``'s fields.
 
     A Hugging Face ``config.json`` (it says ``model_type`` or ``architectures``) may hold other entries too;

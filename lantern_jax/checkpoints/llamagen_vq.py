@@ -80,7 +80,7 @@ def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
     """The sizes of a published tokenizer, from the names and shapes of its tensors (anything with `.shape`).
 
-    What shapes do not tell is as published: 32 groups, l2-normalised codes or not. Raises ValueError where a tensor
+    What shapes do not tell is as published: 32 groups, l2-normalized codes or not. Raises ValueError where a tensor
     that decides a size is missing or has too few dimensions.
     """
 

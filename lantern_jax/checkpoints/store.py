@@ -11,7 +11,6 @@ Axes: V codes, K neighbours, C channels of a code.
 import dataclasses
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -22,15 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from lantern_jax import errors
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describe, describe_shapes
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families import FAMILIES, TargetConfig, family_name
+from lantern_jax.files import check_writable, new_folder
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.outputs import check_writable
 
 __all__ = [
     "Checkpoint",
@@ -108,11 +108,7 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    parent = directory.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
-    try:
-        temporary.chmod(0o755)
+    with new_folder(directory) as temporary:
         arrays = _stored_arrays(checkpoint, dtype)
         text_encoder = arrays.pop("text_encoder", None)
         write_arrays(temporary / "arrays", arrays, report)
@@ -124,16 +120,6 @@ def save(
         folders = {entry: temporary / folder for folder, entry in _FOLDERS.items()}
         sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
         (temporary / "config.json").write_text(json.dumps(_config_json(checkpoint) | sizes, indent=1) + "\n")
-        if directory.exists():
-            old = temporary.with_name(temporary.name + ".old")
-            directory.rename(old)
-            temporary.rename(directory)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return directory
 
 
@@ -162,7 +148,7 @@ def load(
             check_files(directory / folder, config.get(entry))
     configs = {part: _part_config(directory, config, part) for part in PARTS}
     if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
-        raise ValueError(f"{directory / 'config.json'} is damaged: fetch or convert the checkpoint again")
+        raise errors.damaged(directory / "config.json")
     expected = _shapes(configs, ("target", "tokenizer", "drafter"))
     expected |= _codebook_shapes(directory, config, configs["target"])
     arrays = _check_shapes(directory, "arrays", expected)
@@ -283,21 +269,17 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): fetch or convert the checkpoint again") from error
+        raise errors.damaged(path, str(error)) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
     if not isinstance(config.get("defaults", {}), dict):
-        raise ValueError(
-            f"{path} is damaged, its defaults are no object: fetch or convert the checkpoint again"
-        )
+        raise errors.damaged(path, "its defaults are no object")
     if config.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {config.get('version')}, expected {VERSION}: convert it again"
         )
     if not isinstance(config.get("model"), str) or not config.get("target"):
-        raise ValueError(
-            f"{path} is damaged, it names no model and target: fetch or convert the checkpoint again"
-        )
+        raise errors.damaged(path, "it names no model and target")
     return config
 
 

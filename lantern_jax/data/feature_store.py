@@ -13,12 +13,13 @@ Axes: n pictures, G guidance rows, P prefix, T tokens of a picture's stream, S =
 (nothing follows its last token), D width.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from lantern_jax.files import write_file
 
 # The tokens come last: a shard exists once they do.
 PARTS = ("features", "prefix", "tokens")
@@ -26,11 +27,7 @@ PARTS = ("features", "prefix", "tokens")
 
 def write_array(path: Path, values: np.ndarray) -> None:
     """Write a ``.npy`` file that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        np.save(file, values)
-    os.replace(temporary, path)
+    write_file(path, lambda file: np.save(file, values), parents=True)
 
 
 def write_shard(

@@ -19,9 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.models.sizes import check_sizes
 
-# Keys and values of one layer, each [..., H, N or S, E].
-KeysValues = tuple[Float[Array, "*rows H N E"], Float[Array, "*rows H N E"]]
-# The same with the mask of who sees them.
+# Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")

@@ -66,11 +66,6 @@ class VQConfig:
         return self.patch * 2 ** (len(self.ch_mult) - 1)
 
 
-VQ_16 = VQConfig()
-VQ_8 = VQConfig(ch_mult=(1, 2, 2, 4))
-CHAMELEON_VQ = VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
-
-
 def conv3(features: int, name: str) -> nn.Conv:
     return nn.Conv(features, (3, 3), padding=((1, 1), (1, 1)), name=name)
 

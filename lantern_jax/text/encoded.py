@@ -4,7 +4,6 @@ A ``.npz`` of the arrays under their own names, beside a record (format, kind of
 """
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
+from lantern_jax.files import write_file
 
 FORMAT = "lantern_jax encoded prompts 1"
 RECORD = "record"
@@ -62,15 +63,11 @@ def save_encoded(
     record = {"format": FORMAT, "kind": kind, "prompts": list(prompts), "bfloat16": wide}
     # NumPy's format does not know bfloat16: such arrays are kept as their bits.
     stored = {name: array.view(np.uint16) if name in wide else array for name, array in arrays.items()}
-    temporary = path.with_suffix(".part")
+    stored |= {RECORD: np.array(json.dumps(record))}
     try:
-        with temporary.open("wb") as file:
-            np.savez(file, **{RECORD: np.array(json.dumps(record))}, **stored)
-        os.replace(temporary, path)
+        write_file(path, lambda file: np.savez(file, **stored))
     except OSError as error:
-        raise ValueError(f"cannot write {path} ({error.strerror}): name another file") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise ValueError(str(error)) from None
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:

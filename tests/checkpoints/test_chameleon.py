@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from eval.published_layouts import TINY_CHAMELEON, TINY_VQGAN, drafter_of
-from eval.published_shapes import chameleon_shapes as published_shapes
-from eval.published_shapes import drafter_shapes as published_drafter_shapes
 from lantern_jax.checkpoints.chameleon import chameleon_shapes, convert_chameleon
 from lantern_jax.checkpoints.drafter import convert_drafter
+from tests.fixtures.published_layouts import TINY_CHAMELEON, TINY_VQGAN, drafter_of
+from tests.fixtures.published_shapes import chameleon_shapes as published_shapes
+from tests.fixtures.published_shapes import drafter_shapes as published_drafter_shapes
 from tests.golden_cases import golden_weight
 
 CONFIG = TINY_CHAMELEON

@@ -10,9 +10,6 @@ import pytest
 from lantern_jax.checkpoints.chameleon_vq import CHAMELEON, convert_vqgan
 from lantern_jax.checkpoints.llamagen_vq import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
-    CHAMELEON_VQ,
-    VQ_8,
-    VQ_16,
     VQConfig,
     VQModel,
     depth_to_space,
@@ -20,6 +17,7 @@ from lantern_jax.models.vq import (
     nearest_code,
     space_to_depth,
 )
+from tests.fixtures.published_shapes import CHAMELEON_VQ, VQ_8, VQ_16
 from tests.golden_cases import DEFAULT_DIRECTORY, read_case
 
 TINY = VQConfig(ch=8, ch_mult=(1, 2), z_channels=8, codebook_size=16, codebook_dim=4, groups=4, patch=2)

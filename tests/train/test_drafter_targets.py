@@ -11,7 +11,6 @@ from PIL import Image
 
 import lantern_jax
 from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
-from eval import published_layouts as layouts
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.data.folder import PictureFolder
@@ -20,6 +19,7 @@ from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
 from tests.command import files
+from tests.fixtures import published_layouts as layouts
 from train import drafter, export, features, sources, target
 from train.encode import encode_pictures
 

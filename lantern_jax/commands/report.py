@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lantern_jax.commands.outputs import PicturePlan
 from lantern_jax.generation import Generation
-from lantern_jax.outputs import PicturePlan
 from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, side_by_side
 
 
@@ -32,7 +32,7 @@ def picture_files(
     With a comparison every picture stands to the right of plain decoding's; a grid of several prompts has a
     row for each.
     """
-    shown = generation.acceptance() if show_acceptance else list(generation.pictures)
+    shown = generation.draw_acceptance() if show_acceptance else list(generation.pictures)
     if generation.plain is not None:
         shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
     files = dict(zip(plan.pictures, map(encode_png, shown), strict=False))

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.outputs import check_writable
-
-DTYPES = ("float32", "bfloat16", "float16")
+from lantern_jax.commands.options import DTYPES
+from lantern_jax.files import check_new_folder
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ FORMATS = {
 }
 
 
-def add_convert(commands) -> None:
+def add(commands) -> None:
     """Adds ``convert`` and its formats to a parser's commands."""
     convert = commands.add_parser("convert", help="convert published checkpoints", allow_abbrev=False)
     formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
@@ -126,10 +125,10 @@ def add_convert(commands) -> None:
         )
         parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of the repository")
         parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that exists")
-        parser.set_defaults(run=_convert, format=kind)
+        parser.set_defaults(run=_run, format=kind)
 
 
-def _convert(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     kind: Format = arguments.format
     given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
     remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
@@ -145,9 +144,7 @@ def _convert(arguments: argparse.Namespace) -> None:
         if path is not None and not Path(path).exists():
             raise ValueError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
-    if out.exists() and not arguments.overwrite:
-        raise ValueError(f"{out} exists: name a new folder, or give --overwrite")
-    check_writable(out.absolute().parent)
+    check_new_folder(out, arguments.overwrite)
     if remote:
         given |= _fetched(remote, arguments.from_hub, arguments.revision)
 

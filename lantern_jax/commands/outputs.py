@@ -1,9 +1,10 @@
 """Where a command's files go: decided and checked before any work is done."""
 
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from lantern_jax.files import check_new_file, check_writable, write_files
 
 DEFAULT_OUT = "lantern.png"
 GRID = "grid.png"
@@ -64,25 +65,21 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
         check_new_file(path, overwrite, new_folder)
 
 
-def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
-    """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it")
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists: give --overwrite to replace it, or another name")
-    if not new_folder:
-        check_writable(path.absolute().parent)
+def write_outputs(plan: PicturePlan, contents: Mapping[Path, bytes]) -> None:
+    """Writes the files of a plan and others with them, all or none; makes the plan's folder.
 
-
-def check_writable(folder: Path) -> None:
-    """Raises ValueError unless files can be made in ``folder``."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: make it first, or name another")
+    Raises:
+        OSError: one line: a file cannot be written; nothing is left behind.
+    """
+    made = plan.folder is not None and not plan.folder.exists()
+    if made:
+        plan.folder.mkdir()
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write into {folder} ({error.strerror}): name another folder") from None
+        write_files(contents)
+    except BaseException:
+        if made:
+            plan.folder.rmdir()
+        raise
 
 
 def _slug(text: str, limit: int = 40) -> str:

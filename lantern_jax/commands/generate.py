@@ -1,0 +1,81 @@
+"""``lantern generate``: pictures from prompts."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.commands.outputs import DEFAULT_OUT, check_outputs, plan_pictures, write_outputs
+from lantern_jax.settings import check_count, check_seed, resolve_settings
+
+
+def add(commands) -> None:
+    """Adds ``generate`` to a parser's commands."""
+    generate = commands.add_parser("generate", help="make pictures from prompts", allow_abbrev=False)
+    generate.set_defaults(run=_run)
+    add = generate.add_argument
+    add(
+        "prompts",
+        nargs="*",
+        metavar="PROMPT",
+        help="what to draw; a class number or ImageNet name for class-conditional models",
+    )
+    add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
+    add_model(generate)
+    add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
+    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add_knobs(generate)
+    add(
+        "--out",
+        default=DEFAULT_OUT,
+        metavar="FILE.png|DIR/",
+        help=f"where pictures go (default: {DEFAULT_OUT})",
+    )
+    add(
+        "--compare",
+        action="store_true",
+        help="also decode plainly; both pictures side by side, and the speed-up",
+    )
+    add("--show-acceptance", action="store_true", help="draw over the picture what each round accepted")
+    add("--stats", metavar="FILE", help="write the statistics as JSON")
+    add("--overwrite", action="store_true", help="replace files that exist")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    knobs = given_knobs(arguments)
+    stats = None if arguments.stats is None else Path(arguments.stats)
+    check_count("--num", arguments.num)
+    if bool(arguments.prompts) == (arguments.encoded is not None):
+        raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
+    encoded = None
+    if arguments.encoded is not None:
+        from lantern_jax.text.encoded import load_encoded
+
+        encoded = load_encoded(arguments.encoded)
+    prompts = arguments.prompts if encoded is None else encoded.prompts
+    plan = plan_pictures(arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)])
+    check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
+    # What does not depend on the checkpoint is wrong before a large one is read.
+    check_seed(arguments.seed)
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, has_drafter=True)
+
+    from lantern_jax.compilation import keep_compiled_programs
+    from lantern_jax.pipeline import load
+
+    keep_compiled_programs()
+    pipeline = load(arguments.model, arguments.dtype)
+    pipeline.check(prompts if encoded is None else encoded, num=arguments.num, seed=arguments.seed, **knobs)
+    if not pipeline.draws:
+        raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
+
+    from lantern_jax.commands.report import picture_files, show_statistics, working
+
+    call = {"num": arguments.num, "seed": arguments.seed, "compare": arguments.compare, **knobs}
+    with working(f"decoding {len(prompts) * arguments.num} picture(s); a first run also compiles"):
+        generation = pipeline.generate_from(pipeline.encode(prompts) if encoded is None else encoded, **call)
+    files = picture_files(plan, generation, arguments.num, arguments.show_acceptance)
+    if stats is not None:
+        files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
+    write_outputs(plan, files)
+    show_statistics(generation, plan.folder if plan.folder is not None else plan.files[0])

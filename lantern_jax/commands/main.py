@@ -1,0 +1,46 @@
+"""The ``lantern`` command's parser and errors: one line on stderr and exit status 2."""
+
+import argparse
+import sys
+from typing import NoReturn
+
+from lantern_jax.commands import convert, encode, generate, info, methods
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(message)
+        raise SystemExit(2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        arguments.run(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except (ValueError, OSError, ImportError) as error:
+        return _fail(str(error))
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail("the device has too little memory for this: give a smaller --batch or --tree")
+    except KeyboardInterrupt:
+        print("lantern: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command; ``run`` of what it parses is the function to call."""
+    parser = _Parser(prog="lantern", description="Pictures by speculative decoding.", allow_abbrev=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (generate, encode, info, methods, convert):
+        command.add(commands)
+    return parser
+
+
+def _fail(message: str) -> int:
+    print(f"lantern: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,24 @@
+"""``lantern methods``: the methods there are, and every knob of a generation."""
+
+import argparse
+
+from lantern_jax.decoding.methods import methods
+from lantern_jax.settings import markdown_tables
+
+
+def add(commands) -> None:
+    """Adds ``methods`` to a parser's commands."""
+    parser = commands.add_parser("methods", help="list the methods of decoding", allow_abbrev=False)
+    parser.add_argument(
+        "--markdown", action="store_true", help="with all knobs, as in the documentation's tables"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.markdown:
+        print(markdown_tables(), end="")
+        return
+    for name, method in methods().items():
+        knobs = " ".join(f"--{knob.replace('_', '-')} {value}" for knob, value in method.knobs.items())
+        print(f"{name:<10} {method.help}\n{'':<10} {knobs}")

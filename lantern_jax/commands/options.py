@@ -1,0 +1,32 @@
+"""Options that several subcommands take."""
+
+import argparse
+from typing import Any
+
+from lantern_jax.settings import KNOBS
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--model`` and ``--dtype``."""
+    add = parser.add_argument
+    add("--model", default="demo", metavar="demo|DIR", help="checkpoint (default: demo)")
+    add(
+        "--dtype", choices=DTYPES, help="of parameters and products (default: float32 on CPUs, else bfloat16)"
+    )
+
+
+def add_knobs(parser: argparse.ArgumentParser) -> None:
+    """Adds a flag for every knob of a generation."""
+    for name, knob in KNOBS.items():
+        options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
+        if knob.type in (int, float):
+            options["type"] = knob.type
+        note = f"; {knob.note}" if knob.note else ""
+        parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
+
+
+def given_knobs(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The values of those flags by the knobs' names, None where one was left out."""
+    return {name: getattr(arguments, name) for name in KNOBS}

@@ -1,0 +1,30 @@
+"""The shapes of error lines that several places need: what was given, what was expected, what to do."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def invalid(name: str, value: Any, wanted: str) -> ValueError:
+    """A value out of its range; ``wanted`` says what to give."""
+    return ValueError(f"{name} {value!r} is not valid: give {wanted}")
+
+
+def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
+    """A name that is none of ``known``; ``more`` is what else could be given."""
+    return ValueError(f"unknown {kind} {value!r}: choose one of {', '.join(known)}{more}")
+
+
+def exists(path: str | Path) -> ValueError:
+    """Something is where new files should go."""
+    return ValueError(f"{path} exists: give --overwrite to replace it, or another name")
+
+
+def damaged(path: str | Path, why: str = "") -> ValueError:
+    """A checkpoint, or a file of it, that cannot be read."""
+    return ValueError(f"{path} is damaged{f' ({why})' if why else ''}: fetch or convert the checkpoint again")
+
+
+def unwritable(place: str, error: OSError, kind: str) -> str:
+    """The line for a file or folder that the system does not let us write."""
+    return f"cannot write {place} ({error.strerror or error}): name another {kind}"

@@ -1,0 +1,152 @@
+"""Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
+
+New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
+written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
+names behind, nothing else.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from lantern_jax import errors
+
+# Bytes, text (written as UTF-8), or a function that writes into the open file.
+Contents = bytes | str | Callable[[BinaryIO], object]
+
+
+def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
+    """Writes one file whole or not at all; ``parents`` makes the folders above it.
+
+    Raises:
+        OSError: one line: it cannot be written; what was there before is still there.
+    """
+    path = Path(path)
+    with _explained(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as temporary:
+            _fill(temporary, contents)
+
+
+def write_files(contents: Mapping[Path, Contents]) -> None:
+    """Writes several files all or none: they are renamed once every one is written.
+
+    Raises:
+        OSError: one line: a file cannot be written; nothing is left behind, and what was there before is.
+    """
+    with contextlib.ExitStack() as unwanted:
+        waiting: dict[Path, Path] = {}
+        for path, data in contents.items():
+            waiting[path] = temporary = _beside(path)
+            unwanted.callback(temporary.unlink, missing_ok=True)
+            with _explained(path):
+                _fill(temporary, data)
+        with contextlib.ExitStack() as undo:
+            for path, temporary in waiting.items():
+                with _explained(path):
+                    undo.callback(_keep(path, unwanted))
+                    os.replace(temporary, path)
+            undo.pop_all()
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
+    temporary = _beside(Path(path))
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """An empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
+
+    Folders above it are made. After an error the new one is removed and the old one is where it was.
+    """
+    path = Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = _beside(path), _beside(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
+    """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    if path.exists() and not overwrite:
+        raise errors.exists(path)
+    if not new_folder:
+        check_writable(path.absolute().parent)
+
+
+def check_new_folder(path: Path, overwrite: bool) -> None:
+    """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+    if path.exists() and not overwrite:
+        raise errors.exists(path)
+    check_writable(path.absolute().parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ValueError unless files can be made in ``folder``."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: make it first, or name another")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _fill(temporary: Path, contents: Contents) -> None:
+    """A new file, never one that is there; like that of ``open``, its mode is the umask's matter."""
+    with temporary.open("xb") as file:
+        if callable(contents):
+            contents(file)
+        else:
+            file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
+    """What brings back what is at ``path`` now; ``unwanted`` takes the copy that this needs."""
+    if not path.exists():
+        return lambda: path.unlink(missing_ok=True)
+    old = _beside(path)
+    unwanted.callback(old.unlink, missing_ok=True)
+    try:
+        os.link(path, old)
+    except OSError:
+        # Some file systems know no links.
+        shutil.copy2(path, old)
+    return lambda: os.replace(old, path)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(errors.unwritable(str(path), error, "file")) from error

@@ -1,0 +1,160 @@
+"""Files and folders appear whole or not at all, and a failure leaves what was there before."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from lantern_jax import files
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files under a folder by name, hidden ones included."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Killed(BaseException):
+    pass
+
+
+def half(file):
+    file.write(b"ha")
+    file.flush()
+    raise Killed
+
+
+@pytest.fixture
+def umask():
+    """Sets the process's umask for a test."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def test_contents_are_bytes_text_or_what_a_function_writes(tmp_path):
+    files.write_file(tmp_path / "a", b"\xff\n")
+    files.write_file(tmp_path / "b", "Möwe\n")
+    files.write_file(tmp_path / "c", lambda file: file.write(b"made"))
+    assert contents(tmp_path) == {"a": b"\xff\n", "b": "Möwe\n".encode(), "c": b"made"}
+    files.write_file(tmp_path / "deep" / "er" / "d", "d", parents=True)
+    assert (tmp_path / "deep" / "er" / "d").read_text() == "d"
+
+
+def test_a_crash_midway_leaves_the_old_contents(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(Killed):
+        files.write_file(tmp_path / "a", half)
+    with pytest.raises(Killed), files.new_file(tmp_path / "a") as temporary:
+        temporary.write_bytes(b"ha")
+        raise Killed
+    with pytest.raises(Killed):
+        files.write_files({tmp_path / "b": b"new", tmp_path / "a": half})
+    assert contents(tmp_path) == {"a": b"old"}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_several_files_are_written_all_or_none(tmp_path, monkeypatch, links):
+    """The third rename fails: the first file is taken away again, the second one has its old contents back."""
+    (tmp_path / "b").write_bytes(b"old")
+    names = [tmp_path / name for name in "abc"]
+    replace = os.replace
+
+    def full(source, target):
+        if Path(target).name == "c":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    def no_links(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    if not links:
+        monkeypatch.setattr(files.os, "link", no_links)
+    with pytest.raises(OSError, match=r"cannot write .*c \(No space left on device\): name another file"):
+        files.write_files(dict.fromkeys(names, b"new"))
+    assert contents(tmp_path) == {"b": b"old"}
+    monkeypatch.setattr(files.os, "replace", replace)
+    files.write_files(dict.fromkeys(names, b"new"))
+    assert contents(tmp_path) == dict.fromkeys("abc", b"new")
+
+
+def test_places_that_cannot_be_written_are_one_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+    for call in (
+        lambda: files.write_file(tmp_path / "nowhere" / "b", b""),
+        lambda: files.write_files({tmp_path / "a": b"new", tmp_path / "nowhere" / "b": b""}),
+        lambda: files.write_file(tmp_path / "a" / "b", b"", parents=True),
+    ):
+        with pytest.raises(OSError, match=r"^cannot write ") as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert contents(tmp_path) == {"a": b"old"}
+    with pytest.raises(ValueError, match="not a folder: make it first"):
+        files.check_writable(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="cannot write into /proc"):
+        files.check_writable(Path("/proc"))
+
+
+@pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
+def test_permissions_are_the_umasks(tmp_path, umask, mask, file_mode, folder_mode):
+    umask(mask)
+    files.write_file(tmp_path / "a", b"")
+    files.write_files({tmp_path / "b": b"", tmp_path / "c": b""})
+    with files.new_folder(tmp_path / "folder"):
+        pass
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "abc"} == {file_mode}
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == folder_mode
+
+
+def test_the_process_keeps_its_umask_all_the_time(tmp_path, monkeypatch):
+    def changed(_):
+        raise AssertionError("the umask is the whole process's")
+
+    monkeypatch.setattr(os, "umask", changed)
+    files.write_files({tmp_path / "a": b"", tmp_path / "b": b""})
+
+
+def test_writers_of_one_file_do_not_mix(tmp_path):
+    def write(letter):
+        for _ in range(20):
+            files.write_file(tmp_path / "a", letter * 10_000)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in "xyz"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written = (tmp_path / "a").read_text()
+    assert len(written) == 10_000 and len(set(written)) == 1
+    assert list(contents(tmp_path)) == ["a"]
+
+
+def test_a_folder_is_swapped_in(tmp_path):
+    for text in ("old", "new"):
+        with files.new_folder(tmp_path / "above" / "folder") as temporary:
+            (temporary / text).write_text(text)
+        assert contents(tmp_path) == {f"above/folder/{text}": text.encode()}
+    assert [path.name for path in (tmp_path / "above").iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("when", ["filling", "renaming"])
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch, when):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("old")
+    rename = Path.rename
+
+    def fail(source, target):
+        if source.name.endswith(".part") and (source / "b").exists():
+            raise OSError(28, "No space left on device")
+        return rename(source, target)
+
+    if when == "renaming":
+        monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((Killed, OSError)), files.new_folder(tmp_path / "folder") as temporary:
+        (temporary / "b").write_text("new")
+        if when == "filling":
+            raise Killed
+    assert contents(tmp_path) == {"folder/a": b"old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -1,0 +1,155 @@
+"""How the code is built: sizes, imports without cycles, nothing in the library that only tests use."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import lantern_jax
+
+ROOT = Path(__file__).resolve().parents[1]
+# What runs outside the tests.
+FOLDERS = ("lantern_jax", "train", "eval", "configs")
+MODULE_LINES, FUNCTION_LINES = 400, 80
+# Modules that grow most easily, once decoding's engine is a module of its own.
+SMALL = {name: 300 for name in ("lantern_jax.pipeline", "lantern_jax.engine", "lantern_jax.decoding.loop")}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The syntax trees of all modules by their dotted name; a package's own is the package's name."""
+    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files
+    ]
+    return {
+        name: ast.parse(file.read_text(encoding="utf-8")) for name, file in zip(names, files, strict=True)
+    }
+
+
+def path_of(name: str) -> Path:
+    path = ROOT.joinpath(*name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def imported(tree: ast.Module, known: set[str]) -> set[str]:
+    """The known modules that a module imports anywhere, in functions too."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            # Names that are modules, or things of the module they come from.
+            found |= parts & known or {node.module}
+    return found & known
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a ring; none if there is no such ring."""
+    done: set[str] = set()
+
+    def visit(name: str, above: list[str]) -> list[str]:
+        if name in above:
+            return [*above[above.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            ring = visit(other, [*above, name])
+            if ring:
+                return ring
+        done.add(name)
+        return []
+
+    return next(filter(None, (visit(name, []) for name in graph)), [])
+
+
+def test_imports_have_no_cycles():
+    known = set(modules())
+    graph = {name: imported(tree, known) for name, tree in modules().items()}
+    assert not cycle(graph)
+    assert "lantern_jax.files" in graph["lantern_jax.checkpoints.store"], "the graph has no edges"
+    ring = {"a": {"b"}, "b": {"c"}, "c": {"b"}}
+    assert cycle(ring) == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules_and_functions_are_small(name):
+    tree, limit = modules()[name], MODULE_LINES
+    if "lantern_jax.engine" in modules():
+        limit = SMALL.get(name, MODULE_LINES)
+    assert len(path_of(name).read_text(encoding="utf-8").splitlines()) <= limit
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < FUNCTION_LINES, node.name
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name, name with its class) of a module's functions, classes, constants and methods."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node.name
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            for leaf in ast.walk(target):
+                if isinstance(leaf, ast.Name):
+                    yield leaf.id, leaf.id
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and not part.name.startswith("__"):
+                    yield part.name, f"{node.name}.{part.name}"
+
+
+@cache
+def used() -> set[str]:
+    """Every name that code outside the tests reads or imports, and words of its strings: Flax takes methods by name."""
+    names = set()
+    for tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                names.add(node.value)
+    return names
+
+
+def test_nothing_is_there_for_tests_only():
+    """But for the public API, its classes' methods included."""
+    public = set(lantern_jax.__all__)
+    # Methods that the standard library calls.
+    called = set(dir(HTMLParser))
+    unused = []
+    for module, tree in modules().items():
+        if not module.startswith("lantern_jax"):
+            continue
+        for name, whole in definitions(tree):
+            if name.startswith("__") or whole.split(".")[0] in public or name in used() | called:
+                continue
+            unused.append(f"{module}.{whole}")
+    assert not unused
+    assert "write_files" in used() and "nothing_of_this_name" not in used()
+
+
+def test_modules_are_imported_by_more_than_tests():
+    known = set(modules())
+    reached = {f"lantern_jax.{home}" for home in lantern_jax._MODULES} | {"lantern_jax.__main__"}
+    for name, tree in modules().items():
+        reached |= imported(tree, known) - {name}
+    # A package counts through its modules.
+    packages = {name for name in known if path_of(name).name == "__init__.py"}
+    assert {name for name in known - packages if name.startswith("lantern_jax")} <= reached
+
+
+def test_fixtures_of_tests_are_not_in_the_library():
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                words = [getattr(node, "module", None), *(alias.name for alias in node.names)]
+                assert not any(word and word.split(".")[0] in ("tests", "pytest") for word in words), name
