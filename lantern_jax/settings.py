@@ -10,21 +10,19 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from lantern_jax import errors
 from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.tree import DraftTree, load_tree, named_tree, tree_names
+from lantern_jax.decoding.tree import NO_TREE, DraftTree, resolve_tree
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
     from lantern_jax.decoding.acceptance import Rule
     from lantern_jax.decoding.sampling import SamplingParams
 
-NO_TREE = "none"
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
 # cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
 _TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
@@ -249,28 +247,6 @@ def for_platform(value: Any, platform: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(platform, value.get("gpu" if platform == "tpu" else "cpu"))
     return value
-
-
-def resolve_tree(tree: Any) -> DraftTree:
-    """A DraftTree from a name, "none", a JSON file, paths or a DraftTree.
-
-    Raises:
-        ValueError: an unknown name, an unreadable file, or paths that are not a tree.
-    """
-    if isinstance(tree, DraftTree):
-        return tree
-    if isinstance(tree, Path):
-        return load_tree(tree)
-    if not isinstance(tree, str):
-        return DraftTree.from_paths(tree)
-    if tree == NO_TREE:
-        return DraftTree.empty()
-    if tree in tree_names():
-        return named_tree(tree)
-    if tree.endswith(".json") or Path(tree).is_file():
-        return load_tree(tree)
-    known = (*tree_names(), NO_TREE)
-    raise errors.unknown("tree", tree, known, ", or give a JSON file of child-rank paths")
 
 
 def check_count(name: str, value: Any) -> int:

@@ -8,11 +8,15 @@ their children, a deeper node has a higher id, and siblings stand in draft order
 """
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.tree import DraftTree
+
+# A draft holds either kind: a tree is then part of its structure.
+jax.tree_util.register_static(DraftTree)
 
 
 @flax.struct.dataclass

@@ -15,13 +15,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+
+from lantern_jax import errors
 
 NO_TREE = "none"
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
 class DraftTree:
     """A static draft tree; hash and equality are those of its sorted ``paths``.
@@ -200,8 +200,8 @@ def resolve_tree(tree: Any) -> DraftTree:
         return named_tree(tree)
     if tree.endswith(".json") or Path(tree).is_file():
         return load_tree(tree)
-    names = ", ".join((*tree_names(), NO_TREE))
-    raise ValueError(f"unknown tree {tree!r}: choose one of {names}, or give a JSON file of child-rank paths")
+    known = (*tree_names(), NO_TREE)
+    raise errors.unknown("tree", tree, known, ", or give a JSON file of child-rank paths")
 
 
 def _shipped() -> dict[str, list[list[int]]]:
