@@ -79,7 +79,9 @@ def _write_pack(folder: Path, pack: PyTree) -> None:
 def _copy_store(source: Path, destination: Path) -> None:
     """Copies a key-value store into a new one in one transaction: all data in one file."""
     read, write = (
-        tensorstore.KvStore.open(spec | {"base": {"driver": "file", "path": f"{folder.absolute()}/"}}).result()
+        tensorstore.KvStore.open(
+            spec | {"base": {"driver": "file", "path": f"{folder.absolute()}/"}}
+        ).result()
         for spec, folder in (({"driver": "ocdbt"}, source), (_STORE, destination))
     )
     with tensorstore.Transaction(atomic=True) as transaction:

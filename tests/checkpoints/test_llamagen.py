@@ -79,9 +79,7 @@ def test_rotary_pairs_are_reordered():
     query = [*head, *(16 + e for e in head)]
     expected = [*query, *(32 + e for e in query), *range(64, 96)]
     assert kernel.shape == (32, 3, 2, 16)
-    np.testing.assert_array_equal(
-        kernel.reshape(32, 96), np.tile(np.array(expected, np.float32), (32, 1))
-    )
+    np.testing.assert_array_equal(kernel.reshape(32, 96), np.tile(np.array(expected, np.float32), (32, 1)))
 
 
 @pytest.mark.parametrize("names", [ORIGINAL_NAMES, HUGGING_FACE_NAMES], ids=["original", "hugging_face"])
