@@ -77,10 +77,10 @@ def bare_products(config, steps: int):
     half = config.num_tokens // 2
 
     def layer(x, weights, keys, values):
-        queries = (x @ weights["qkv"])[:, :dim].reshape(2, heads, 1, width)
+        queries = (x @ weights["qkv"].reshape(dim, -1))[:, :dim].reshape(2, heads, 1, width)
         scores = jnp.einsum("ghne,ghse->ghns", queries, keys)
         attended = jnp.einsum("ghns,ghse->ghne", scores, values).reshape(2, dim)
-        hidden = attended @ weights["out"] @ weights["gate_up"]
+        hidden = attended @ weights["out"].reshape(dim, dim) @ weights["gate_up"].reshape(dim, -1)
         return hidden[:, : shape.hidden_dim] @ weights["down"]
 
     def run(x, params, keys, values):

@@ -27,6 +27,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.models.transformer import INPUT_AXES
 from train.loop import (
     Metrics,
     Task,
@@ -68,12 +69,15 @@ def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
 
 
 def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
-    """Muon's dimension numbers for parameters: the matrices in modules whose names begin with one of
-    `prefixes`; None, which is Adam, for everything else."""
+    """Muon's dimension numbers for parameters: the matrices, inputs by outputs, in modules whose names begin
+    with one of `prefixes`; None, which is Adam, for everything else."""
 
     def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
-        inside = any(str(getattr(part, "key", "")).startswith(prefixes) for part in path)
-        return MuonDimensionNumbers((0,), (1,)) if inside and leaf.ndim == 2 else None
+        names = [str(getattr(part, "key", "")) for part in path]
+        if leaf.ndim < 2 or not any(name.startswith(prefixes) for name in names):
+            return None
+        axes, inputs = tuple(range(leaf.ndim)), next((INPUT_AXES[n] for n in names if n in INPUT_AXES), 1)
+        return MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
     return lambda params: jax.tree_util.tree_map_with_path(of_leaf, params)
 

@@ -1,9 +1,15 @@
 """A tree of arrays in a folder, through orbax: written compactly, inspected and read with one-line errors.
 
 Orbax holds two copies of what it is writing, so a large tree is written in *packs*: numbered folders, each an orbax
-checkpoint of some of the leaves.
+checkpoint of some of the leaves in three files.
+
+Orbax itself writes as many files as its threads happen to finish arrays apart from each other, under a folder of the
+process's, and refers to them from a second store. So what it wrote is copied into a store of its own in one
+transaction, which makes one file of data; orbax reads either.
 """
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,14 +17,24 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from jaxtyping import PyTree
 
 from lantern_jax import errors
 
-# Orbax's marks of a finished write, with paths and times of the machine that wrote: the caller's rename takes
-# their place.
-_MARKS = ("commit_success.txt", "_CHECKPOINT_METADATA")
-
+# The file in which orbax describes the tree. Its others are marks of a finished write, with paths and times of the
+# machine that wrote: the caller's rename takes their place.
+_DESCRIPTION = "_METADATA"
+# How orbax has tensorstore lay out its key-value stores: the arrays' small descriptions lie beside the keys, all keys
+# in one node, and a file of data may have any size.
+_STORE = {
+    "driver": "ocdbt",
+    "config": {
+        "max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000, "manifest_kind": "single",
+    },
+    "assume_config": True,
+    "target_data_file_size": 0,
+}  # fmt: skip
 
 # Bytes of leaves written or read at once.
 PACK_BYTES = 1 << 29
@@ -44,15 +60,36 @@ def write_arrays(
     packs = list(_packs(arrays, pack_bytes))
     for number, pack in enumerate(packs):
         folder = directory if len(packs) == 1 else directory / str(number)
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer:
-            writer.save(folder.absolute(), args=ocp.args.PyTreeSave(pack))
-        for name in _MARKS:
-            (folder / name).unlink(missing_ok=True)
-        back = _read_pack(folder, pack, {}, None)
+        _write_pack(folder, pack)
+        back = _read_pack(folder, pack, {}, None, {})
         same = jax.tree.map(lambda ours, theirs: np.asarray(ours).tobytes() == theirs.tobytes(), pack, back)
         if not all(jax.tree.leaves(same)):
             raise OSError(f"{folder} does not hold what was written to it: the disk may be full or failing")
         report(sum(leaf.nbytes for leaf in jax.tree.leaves(pack)))
+
+
+def _write_pack(folder: Path, pack: PyTree) -> None:
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        written = Path(temporary) / "written"
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer:
+            writer.save(written.absolute(), args=ocp.args.PyTreeSave(pack))
+        _copy_store(written, folder)
+        shutil.copyfile(written / _DESCRIPTION, folder / _DESCRIPTION)
+
+
+def _copy_store(source: Path, destination: Path) -> None:
+    """Copies a key-value store into a new one in one transaction: all data in one file."""
+    read, write = (
+        tensorstore.KvStore.open(
+            spec | {"base": {"driver": "file", "path": f"{folder.absolute()}/"}}
+        ).result()
+        for spec, folder in (({"driver": "ocdbt"}, source), (_STORE, destination))
+    )
+    with tensorstore.Transaction(atomic=True) as transaction:
+        copy = write.with_transaction(transaction)
+        for key in read.list().result():
+            copy[key] = read[key]
 
 
 def _packs(arrays: PyTree, pack_bytes: int) -> Iterator[PyTree]:
@@ -118,19 +155,27 @@ def stored_shapes(directory: Path) -> PyTree:
 
 
 def read_arrays(
-    directory: Path, dtypes: Mapping[str, Any], sharding: jax.sharding.Sharding | None = None
+    directory: Path,
+    dtypes: Mapping[str, Any],
+    sharding: jax.sharding.Sharding | None = None,
+    shapes: PyTree | None = None,
 ) -> PyTree:
     """All arrays of a folder.
 
     Args:
         dtypes: dtype of the arrays under a top-level key; those of other keys are as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays.
+        shapes: the tree with something that has a ``shape`` in place of every array. One stored in another shape, of
+            as many elements, is reshaped on its way, on the host. None is the stored shapes.
 
     Raises:
         ValueError: the folder is damaged.
     """
+    wanted = {} if shapes is None else dict(jax.tree_util.tree_flatten_with_path(shapes)[0])
+    shape_of = {path: tuple(leaf.shape) for path, leaf in wanted.items()}
     packs = [
-        _read_pack(folder, _pack_shapes(folder), dtypes, sharding) for folder in _pack_folders(directory)
+        _read_pack(folder, _pack_shapes(folder), dtypes, sharding, shape_of)
+        for folder in _pack_folders(directory)
     ]
     return _merged(packs)
 
@@ -140,16 +185,22 @@ def _pack_shapes(folder: Path) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype), tree)
 
 
-def _read_pack(folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding) -> PyTree:
-    def arguments(dtype):
-        if sharding is None:
+def _read_pack(
+    folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding, shape_of: Mapping[Any, tuple[int, ...]]
+) -> PyTree:
+    def arguments(path, leaf):
+        dtype = dtypes.get(path[0].key)
+        if sharding is None or leaf.shape != shape_of.get(path, leaf.shape):
             return ocp.RestoreArgs(np.ndarray, dtype)
         return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding)
 
-    wanted = {
-        part: jax.tree.map(lambda _, part=part: arguments(dtypes.get(part)), leaves)
-        for part, leaves in tree.items()
-    }
+    def shaped(path, leaf):
+        if leaf.shape == shape_of.get(path, leaf.shape):
+            return leaf
+        leaf = leaf.reshape(shape_of[path])
+        return leaf if sharding is None else jax.device_put(leaf, sharding)
+
+    wanted = jax.tree_util.tree_map_with_path(arguments, tree)
 
     def read(handler):
         template = jax.tree.map(lambda _: 0, wanted)
@@ -157,7 +208,7 @@ def _read_pack(folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding) 
             folder.absolute(), args=ocp.args.PyTreeRestore(item=template, restore_args=wanted)
         )
 
-    return _guarded(folder, read)
+    return jax.tree_util.tree_map_with_path(shaped, _guarded(folder, read))
 
 
 def _guarded(directory: Path, action) -> Any:

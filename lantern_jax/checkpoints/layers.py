@@ -2,6 +2,8 @@
 
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
 Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
+
+Axes: D model width, H heads, E head width, F feed-forward width.
 """
 
 import dataclasses
@@ -66,20 +68,18 @@ def layer_table(
         norm_rows: rows of the published norms of queries and keys, each for as many heads as fall to it: Lumina-mGPT
             stores one row for all heads. None is a row a head.
     """
-    dim, hidden = transformer.dim, transformer.hidden_dim
+    dim, hidden, heads = transformer.dim, transformer.hidden_dim, transformer.num_heads
     at = ("transformer", f"layer_{i}")
-    pairs = partial(_halves, heads=transformer.num_heads) if interleaved else transpose
+    plain, turned = (partial(_head_kernel, heads=heads, interleaved=flag) for flag in (False, interleaved))
     if "qkv" in names:
-        attention = {
-            "qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused_halves, pairs=pairs))
-        }
+        attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused, turned, plain))}
     else:
-        turns = {"q": pairs, "k": pairs, "v": transpose}
+        turns = {"q": turned, "k": turned, "v": plain}
         attention = {
             part: Entry((*at, "qkv", "kernel", part), (dim, dim), turn) for part, turn in turns.items()
         }
     entries = attention | {
-        "out": Entry((*at, "out", "kernel"), (dim, dim), transpose),
+        "out": Entry((*at, "out", "kernel"), (dim, dim), partial(_out_kernel, heads=heads)),
         "gate": Entry((*at, "gate_up", "kernel", "gate"), (hidden, dim), transpose),
         "up": Entry((*at, "gate_up", "kernel", "up"), (hidden, dim), transpose),
         "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
@@ -99,15 +99,23 @@ def layer_table(
     return table
 
 
-def _halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """A query or key weight [H * E, D], pairs interleaved, to a kernel [D, H * E], pairs (e, e + E/2)."""
-    rows = weight.reshape(heads, -1, 2, weight.shape[1])
-    return transpose(rows.swapaxes(1, 2).reshape(weight.shape))
+def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
+    """A weight [H * E, D] of queries, keys or values to a kernel [D, H, E]; interleaved pairs to (e, e + E/2)."""
+    if interleaved:
+        rows = weight.reshape(heads, -1, 2, weight.shape[1])
+        weight = rows.swapaxes(1, 2).reshape(weight.shape)
+    return transpose(weight).reshape(weight.shape[1], heads, -1)
 
 
-def _fused_halves(weight: np.ndarray, pairs) -> np.ndarray:
+def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:
+    """A weight [3 * H * E, D] to a kernel [D, 3, H, E]."""
     queries, keys, values = np.split(weight, 3)
-    return np.concatenate([pairs(queries), pairs(keys), transpose(values)], axis=1)
+    return np.stack([turned(queries), turned(keys), plain(values)], axis=1)
+
+
+def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:
+    """A weight [D, H * E] to a kernel [H, E, D]."""
+    return transpose(weight).reshape(heads, -1, weight.shape[0])
 
 
 def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +123,7 @@ def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
     for layer in params["transformer"].values():
         for name in ("qkv", "gate_up"):
             if name in layer and isinstance(layer[name]["kernel"], dict):
-                layer[name]["kernel"] = np.concatenate(list(layer[name]["kernel"].values()), axis=1)
+                layer[name]["kernel"] = np.stack(list(layer[name]["kernel"].values()), axis=1)
     return params
 
 

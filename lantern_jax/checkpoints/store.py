@@ -24,6 +24,7 @@ from jaxtyping import PyTree
 from lantern_jax import errors
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describe, describe_shapes
+from lantern_jax.checkpoints.old_layout import current_shapes
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families import FAMILIES, TargetConfig, family_name
@@ -137,6 +138,9 @@ def load(
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         abstract: read no values: shapes and stored dtypes stand in for arrays.
 
+    Directories that hold kernels in the old layout (``old_layout.py``) are read too; those kernels pass through the
+    host's memory.
+
     Raises:
         ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
@@ -156,7 +160,7 @@ def load(
         dtypes = {"target": dtype, "drafter": dtype, "tokenizer": jnp.float32, "codes": jnp.float32}
         if "neighbours" in expected:
             dtypes["neighbours"] = jnp.int32
-        arrays = read_arrays(directory / "arrays", dtypes, sharding)
+        arrays = read_arrays(directory / "arrays", dtypes, sharding, arrays)
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
@@ -186,7 +190,9 @@ def load_text_encoder(
     """The parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
 
     Args:
-        dtype, sharding: as in ``load``.
+        dtype: of what is read from the folder; None keeps what is stored. Parameters in memory are returned as they
+            are.
+        sharding: as in ``load``, of what is read from the folder.
 
     Raises:
         ValueError: the checkpoint has no text encoder, or its folder is damaged.
@@ -196,9 +202,9 @@ def load_text_encoder(
     if checkpoint.text_encoder_config is None or checkpoint.directory is None:
         raise ValueError("this checkpoint has no text encoder: convert it with --t5, or give encoded prompts")
     expected = _shapes({"text_encoder": checkpoint.text_encoder_config}, ("text_encoder",))
-    _check_shapes(checkpoint.directory, "text_encoder", expected)
+    shapes = _check_shapes(checkpoint.directory, "text_encoder", expected)
     dtypes = {"text_encoder": dtype}
-    return read_arrays(checkpoint.directory / "text_encoder", dtypes, sharding)["text_encoder"]
+    return read_arrays(checkpoint.directory / "text_encoder", dtypes, sharding, shapes)["text_encoder"]
 
 
 def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyTree]:
@@ -206,8 +212,8 @@ def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyT
 
 
 def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
-    """The shapes and dtypes stored in a folder; ValueError where they are not the expected ones."""
-    stored = stored_shapes(directory / folder)
+    """The stored dtypes with the expected shapes, which may be stored in the old layout; else ValueError."""
+    stored = current_shapes(stored_shapes(directory / folder), expected)
     mismatch = describe_shapes(stored, expected)
     if mismatch:
         raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")

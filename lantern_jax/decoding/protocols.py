@@ -1,7 +1,7 @@
 """What decoding asks of a model and of a way of guessing: two small records of pure functions.
 
-Any JAX model can be plugged in as a ``Target`` and any source of guesses as a ``Drafting``: ``lantern_jax.models`` fills
-the first for LlamaGen and Chameleon, ``decoding.drafting`` the second.
+Any JAX model can be plugged in as a ``Target`` and any source of guesses as a ``Drafting``. ``lantern_jax.models``
+fills the first for LlamaGen and Chameleon, ``decoding.drafting`` the second.
 
 The *stream* of a sequence is its tokens after the prefix, forced ones (a row end, say) included. The *root* of a round
 is the last known token: it is in no cache yet, and every block that is scored begins with it. Where tokens are forced

@@ -23,6 +23,8 @@ from lantern_jax.models.sizes import check_sizes
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")
+# How many leading axes of a layer's kernels are summed over; the rest are those of the outputs.
+INPUT_AXES = {"qkv": 1, "out": 2, "gate_up": 1, "down": 1}
 
 
 @dataclass(frozen=True)
@@ -172,31 +174,40 @@ class HeadNorm(nn.Module):
 class Dense(nn.Module):
     """A matrix product summed in float32; ``out_dtype`` None means ``dtype``.
 
+    The kernel's axes are the last ``inputs`` of x, which are summed over, and ``features``. It is never reshaped, so a
+    kernel that is split over devices along one of its axes stays split.
+
     For a product of bfloat16 to bfloat16, XLA's CPU compiler converts the matrices of a whole model to float32, ahead
     of the decoding loop: a second copy of the parameters, twice as large. One to float32 it takes as it is.
     """
 
-    features: int
+    features: int | tuple[int, ...]
     dtype: jnp.dtype
     param_dtype: jnp.dtype
     out_dtype: jnp.dtype | None = None
     use_bias: bool = False
     kernel_init: nn.initializers.Initializer = nn.initializers.normal(0.02)
+    inputs: int = 1
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        shape = (x.shape[-1], self.features)
+    def __call__(self, x: Float[Array, "*rows_and_inputs"]) -> Float[Array, "*rows_and_features"]:
+        features = (self.features,) if isinstance(self.features, int) else self.features
+        shape = (*x.shape[-self.inputs :], *features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        product = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+        product = jnp.tensordot(x, kernel, self.inputs, preferred_element_type=jnp.float32)
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+            bias = self.param("bias", nn.initializers.zeros, features, self.param_dtype)
             product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
         return product.astype(self.out_dtype or self.dtype)
 
 
 class Layer(nn.Module):
-    """One Llama layer; returns the new activations and this block's keys and values."""
+    """One Llama layer; returns the new activations and this block's keys and values.
+
+    Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: heads
+    and feed-forward columns have axes of their own, along which a mesh's model axis can split them.
+    """
 
     config: TransformerConfig
     input_norm: bool
@@ -210,12 +221,11 @@ class Layer(nn.Module):
         def norm(name):
             return RMSNorm(config.norm_eps, self.param_dtype, name=name)
 
-        def dense(width, name):
-            return Dense(width, self.dtype, self.param_dtype, name=name)
+        def dense(features, name):
+            return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
 
         hidden = norm("attention_norm")(x) if self.input_norm else x
-        qkv = dense(3 * config.dim, "qkv")(hidden)
-        qkv = qkv.reshape(*x.shape[:-1], 3, config.num_heads, config.head_dim)
+        qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
         queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
         if config.qk_norm:
             head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
@@ -226,11 +236,10 @@ class Layer(nn.Module):
         queries, keys = rotate(queries, rotary), rotate(keys, rotary)
         places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
         attended = attend(queries, *places, (keys, values, block_mask))
-        attended = jnp.swapaxes(attended, -2, -3).reshape(x.shape)
-        x = x + dense(config.dim, "out")(attended)
+        x = x + dense(config.dim, "out")(jnp.swapaxes(attended, -2, -3))
 
-        gate_up = dense(2 * config.hidden_dim, "gate_up")(norm("feed_forward_norm")(x))
-        gate, up = jnp.split(gate_up, 2, axis=-1)
+        gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
+        gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
         x = x + dense(config.dim, "down")(nn.silu(gate) * up)
         return x, (keys, values)
 

@@ -78,7 +78,8 @@ def test_rotary_pairs_are_reordered():
     head = [*range(0, 16, 2), *range(1, 16, 2)]
     query = [*head, *(16 + e for e in head)]
     expected = [*query, *(32 + e for e in query), *range(64, 96)]
-    np.testing.assert_array_equal(kernel, np.tile(np.array(expected, np.float32), (32, 1)))
+    assert kernel.shape == (32, 3, 2, 16)
+    np.testing.assert_array_equal(kernel.reshape(32, 96), np.tile(np.array(expected, np.float32), (32, 1)))
 
 
 @pytest.mark.parametrize("names", [ORIGINAL_NAMES, HUGGING_FACE_NAMES], ids=["original", "hugging_face"])

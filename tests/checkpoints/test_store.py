@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import threading
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
+from lantern_jax.checkpoints.arrays import file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.llamagen import gpt_shapes
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, save
+from lantern_jax.models.transformer import INPUT_AXES
 from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
 
 
@@ -90,10 +94,125 @@ def test_float16_halves_the_size_and_files_are_few(tmp_path):
         files = [
             path for path in save(tmp_path / dtype, checkpoint, dtype=dtype).rglob("*") if path.is_file()
         ]
-        assert len(files) <= 12
+        assert len(files) == 4
         sizes.append(sum(file.stat().st_size for file in files))
     assert sizes[1] < 0.6 * sizes[0]
     assert sizes[1] < 1.05 * 2 * sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def matrices(params):
+    """Parameters with the layers' kernels as matrices: the old layout."""
+
+    def flat(path, leaf):
+        inputs = INPUT_AXES.get(path[-2].key, 1)
+        kernel = path[-1].key == "kernel" and any(key.key == "transformer" for key in path)
+        return leaf.reshape(np.prod(leaf.shape[:inputs]), -1) if kernel else leaf
+
+    return jax.tree_util.tree_map_with_path(flat, params)
+
+
+@pytest.fixture
+def old(saved, tmp_path):
+    """The saved checkpoint as a directory in the old layout."""
+    directory = shutil.copytree(saved, tmp_path / "old")
+    ours = tiny_checkpoint()
+    arrays = {
+        "target": matrices(ours.target_params),
+        "drafter": matrices(ours.drafter_params),
+        "tokenizer": ours.tokenizer_params,
+        "neighbours": ours.codebook.neighbours.astype(np.uint16),
+        "codes": ours.codebook.codes,
+    }
+    rewrite(directory, arrays)
+    return directory
+
+
+def rewrite(directory, arrays):
+    shutil.rmtree(directory / "arrays")
+    write_arrays(directory / "arrays", arrays)
+    config = json.loads((directory / "config.json").read_text())
+    config["files"] = file_sizes(directory / "arrays")
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def test_old_layout_is_read(old, saved, tmp_path):
+    stored = stored_shapes(old / "arrays")["target"]["params"]["transformer"]["layer_0"]
+    assert {name: stored[name]["kernel"].shape for name in INPUT_AXES} == {
+        "qkv": (16, 48), "out": (16, 16), "gate_up": (16, 64), "down": (32, 16),
+    }  # fmt: skip
+    for arguments in ((), (jnp.bfloat16,), (None,)):
+        left, right = load(old, *arguments), load(saved, *arguments)
+        for part in ("target_params", "drafter_params", "tokenizer_params", "codebook"):
+            same(getattr(left, part), getattr(right, part))
+    assert describe(load(old, abstract=True)) == describe(load(saved, abstract=True))
+    abstract = load(old, abstract=True).target_params
+    assert jax.tree.map(lambda leaf: leaf.shape, abstract) == jax.tree.map(
+        np.shape, tiny_checkpoint().target_params
+    )
+    again = save(tmp_path / "again", load(old, None))
+    assert stored_shapes(again / "arrays") == stored_shapes(saved / "arrays")
+
+
+@pytest.mark.parametrize("layout", ["old", "saved"])
+def test_either_layout_is_read_onto_devices(layout, request):
+    directory = request.getfixturevalue(layout)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    params = load(directory, sharding=everywhere).target_params
+    assert {leaf.sharding for leaf in jax.tree.leaves(params)} == {everywhere}
+    same(params, tiny_checkpoint().target_params)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"), [("gate_up", (64, 16)), ("qkv", (16, 3, 16)), ("out", (256,)), ("down", (16, 32))]
+)
+def test_no_other_shape_is_taken_for_the_old_layout(module, shape, old):
+    """As many elements are not enough."""
+    target = matrices(tiny_checkpoint().target_params)
+    layer = target["params"]["transformer"]["layer_0"]
+    layer[module]["kernel"] = layer[module]["kernel"].reshape(shape)
+    rewrite(old, {"target": target})
+    with pytest.raises(ValueError, match=f"layer_0.{module}.kernel is") as error:
+        load(old)
+    assert f"{module}.kernel is {list(shape)}, expected" in one_line(error)
+
+
+@pytest.mark.parametrize(("packs", "times"), [(1, 10), (3, 3)])
+def test_how_many_files_is_not_chance(packs, times, tmp_path):
+    """Three a pack, with leaves of many sizes, however busy the machine is."""
+    noise = np.random.default_rng(0)
+    shapes = [(3,), (1,), (), (200, 300), *[(50, 60 + i) for i in range(12)]]
+    arrays = {f"part_{i}": {"kernel": noise.normal(size=shape)} for i, shape in enumerate(shapes)}
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
+    stop = threading.Event()
+    load_makers = [threading.Thread(target=_keep_busy, args=(stop,)) for _ in range(3)]
+    for thread in load_makers:
+        thread.start()
+    try:
+        for i in range(times):
+            folder = tmp_path / str(i)
+            write_arrays(folder, arrays, pack_bytes=size // packs + 200_000)
+            found = sorted(path.name for path in folder.rglob("*") if path.is_file())
+            assert len(found) == 3 * packs
+            assert found.count("_METADATA") == found.count("manifest.ocdbt") == packs
+            same(read_arrays(folder, {}), arrays)
+    finally:
+        stop.set()
+    assert len(list(tmp_path.iterdir())) == times
+
+
+def _keep_busy(stop):
+    block = bytes(1 << 22)
+    while not stop.is_set():
+        # Lets other threads run Python beside it.
+        zlib.crc32(block)
+
+
+def test_jax_arrays_are_written_too(tmp_path):
+    arrays = {"part": {"kernel": jnp.arange(6.0).reshape(2, 3), "scale": jnp.ones(2, jnp.bfloat16)}}
+    write_arrays(tmp_path / "new", arrays)
+    assert len([path for path in (tmp_path / "new").rglob("*") if path.is_file()]) == 3
+    same(read_arrays(tmp_path / "new", {}), arrays)
 
 
 def test_nothing_stored_names_the_machine(saved):

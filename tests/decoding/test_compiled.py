@@ -22,8 +22,10 @@ VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 TREE = named_tree("naive_extend_57")
-# Shapes of the matrices of a layer and of the head.
-KERNELS = ((DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
+WIDTH = DIM // HEADS
+# Shapes of the kernels of a layer, as stored and as matrices, and of the head.
+STORED = ((DIM, 3, HEADS, WIDTH), (HEADS, WIDTH, DIM), (DIM, 2, 96))
+KERNELS = (*STORED, (DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
 
 
 def abstract_inputs(batch: int) -> Inputs:
@@ -128,7 +130,7 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     ]
     inputs = inputs.replace(target_params=narrow[0], drafting_params=narrow[1])
     hlo = loop._decode_jit.lower(program, inputs).compile(compiler_options=AS_USERS_COMPILE).as_text()
-    kernels = "|".join(f"{rows},{columns}" for rows, columns in KERNELS)
+    kernels = "|".join(",".join(map(str, shape)) for shape in KERNELS)
     assert re.search(rf"bf16\[(?:{kernels})\]", hlo)
     assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 

@@ -14,6 +14,8 @@ from train.encode import write_tokens
 from train.loop import data_mesh, loop_config, run
 
 CODES = 64
+# Rows of the kernels below as matrices.
+INPUTS = {"qkv": 8, "out": 8, "gate_up": 8, "down": 12}
 
 
 def simple_tokens(count, seed=0):
@@ -59,6 +61,33 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
     assert numbers["head"]["kernel"] is None and numbers["tokens"]["embedding"] is None
     for name, spread in (("qkv", 0.02), ("out", 0.01), ("gate_up", 0.02), ("down", 0.01)):
         np.testing.assert_allclose(np.std(params["transformer"]["layer_1"][name]["kernel"]), spread, rtol=0.1)
+
+
+@pytest.mark.usefixtures("optax_promotion")
+def test_muon_sees_kernels_as_matrices():
+    """A step is that of kernels stored as matrices, inputs by outputs."""
+    shapes = {"qkv": (8, 3, 2, 4), "out": (2, 4, 8), "gate_up": (8, 2, 12), "down": (12, 8)}
+    optimizer = target.make_optimizer(get_config())
+
+    def step(trees):
+        params, *gradients = (
+            {"layer_0": {name: {"kernel": leaf} for name, leaf in tree.items()}} for tree in trees
+        )
+        state = optimizer.init(params)
+        for gradient in gradients:
+            changes, state = optimizer.update(gradient, state, params)
+        return {name: changes["layer_0"][name]["kernel"] for name in shapes}
+
+    noise = np.random.default_rng(0)
+    trees = [
+        {name: jnp.asarray(noise.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+        for _ in range(4)
+    ]
+    flat = [{name: leaf.reshape(INPUTS[name], -1) for name, leaf in tree.items()} for tree in trees]
+    ours, theirs = step(trees), step(flat)
+    for name, shape in shapes.items():
+        assert ours[name].shape == shape and np.abs(ours[name]).max() > 0
+        np.testing.assert_array_equal(ours[name].reshape(INPUTS[name], -1), theirs[name])
 
 
 def test_the_average_forgets_the_first_weights():
