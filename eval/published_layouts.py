@@ -72,6 +72,7 @@ def write_llamagen(
     if layout == "hugging_face":
         settings = {
             "architectures": ["LlamaGenForCausalLM"], "model_type": "llamagen", **_llama_settings(config),
+            "intermediate_size": config.transformer.hidden_dim, "block_size": config.num_tokens,
         }  # fmt: skip
         write_folder(path, _changed(hugging_face_gpt_shapes(config), changes), dtype, seed, settings=settings)
         return path
@@ -272,8 +273,6 @@ def _llama_settings(config: Any) -> dict[str, Any]:
     }  # fmt: skip
     if hasattr(config, "num_layers"):
         settings["num_hidden_layers"] = config.num_layers
-    if isinstance(config, LlamaGenConfig):
-        settings |= {"intermediate_size": config.transformer.hidden_dim, "block_size": config.num_tokens}
     return settings
 
 
@@ -305,10 +304,12 @@ def _chameleon(tiny: bool) -> tuple[ChameleonConfig, VQConfig]:
 
 def drafter_of(target: LlamaGenConfig | ChameleonConfig) -> DrafterConfig:
     """The drafter of a target: its width, heads and feed-forward width."""
-    norm = "layer" if isinstance(target, ChameleonConfig) else ""
-    hidden = target.transformer.hidden_dim
+    layer = target.transformer
     return DrafterConfig(
-        num_heads=target.num_heads, hidden_dim=hidden, qk_norm=norm, **target.shared_with_drafter
+        num_heads=layer.num_heads,
+        hidden_dim=layer.hidden_dim,
+        qk_norm=layer.qk_norm,
+        **target.shared_with_drafter,
     )
 
 

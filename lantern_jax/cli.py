@@ -132,11 +132,11 @@ def _encode(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import load as load_checkpoint
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.pipeline import parameter_dtype
-    from lantern_jax.prompting import PromptEncoder
+    from lantern_jax.prompting import prompt_encoder
     from lantern_jax.report import working
     from lantern_jax.text.encoded import save_encoded
 
-    encoder = PromptEncoder(load_checkpoint(model_directory(arguments.model), abstract=True))
+    encoder = prompt_encoder(load_checkpoint(model_directory(arguments.model), abstract=True))
     encoder.check(arguments.prompts)
     with working("encoding"):
         conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))

@@ -26,9 +26,10 @@ from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Statistics, Timing, summarise
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.vq import VQModel
-from lantern_jax.prompting import Conditioning, PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings, check_count, check_seed, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.text.encoders import Conditioning
 
 
 def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
@@ -61,7 +62,7 @@ class Pipeline:
         self.checkpoint = checkpoint
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
-        self._encoder = PromptEncoder(checkpoint)
+        self._encoder = prompt_encoder(checkpoint)
         self._target = family_of(checkpoint.target_config).target(checkpoint.target_config, dtype)
         # Positions of the token stream that are the picture's codes; the others the format forces.
         self._free = np.flatnonzero(self._target.forced < 0)
@@ -159,7 +160,7 @@ class Pipeline:
             names, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
-            names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[1]))
+            names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[0]))
         return self._generate(rows, names, num, seed, compare, knobs)
 
     def check(
@@ -189,7 +190,6 @@ class Pipeline:
     def _generate(self, conditioning: Conditioning, prompts, num, seed, compare, knobs) -> Generation:
         settings = self._settings(knobs)
         num, seed = check_count("num", num), check_seed(seed)
-        conditioning = jax.tree.map(lambda rows: np.repeat(rows, num, axis=1), conditioning)
         prompts = tuple(prompt for prompt in prompts for _ in range(num))
         speculative = self._decode_all(conditioning, prompts, seed, settings, settings.tree)
         if not compare:
@@ -204,9 +204,9 @@ class Pipeline:
         for start in range(0, len(prompts), chunk):
             rows = np.arange(start, start + chunk)
             active = rows < len(prompts)
-            part = jax.tree.map(
-                lambda leaf, rows=rows: leaf[:, np.minimum(rows, leaf.shape[1] - 1)], conditioning
-            )
+            count = jax.tree.leaves(conditioning)[0].shape[0]
+            where = np.minimum(rows, len(prompts) - 1) * count // len(prompts)
+            part = jax.tree.map(lambda leaf, where=where: leaf[where], conditioning)
             result, spent = self._decode_chunk(part, rows, active, seed, settings, tree, devices)
             timing += spent
             result = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[active], result)
@@ -247,7 +247,8 @@ class Pipeline:
         key = ("decode", method, guided, jax.tree.structure(rule), shapes, devices)
         compiling = 0.0
         if key not in self._programs:
-            program = _decode_program(self._target, self._drafter, method, guided, _mesh(devices))
+            head = family_of(self.checkpoint.target_config).head
+            program = _decode_program(self._target, self._drafter, head, method, guided, _mesh(devices))
             compiled, compiling = compile_ahead(program, *arrays)
             # With nothing to decode: what a first execution sets up counts as compiling.
             idle = (*arrays[:5], np.zeros_like(active), *arrays[6:])
@@ -319,7 +320,7 @@ def _mesh(devices: int) -> Mesh | None:
     return None if devices == 1 else Mesh(np.array(jax.local_devices()[:devices]), ("data",))
 
 
-def _decode_program(target, drafter, method, guided: bool, mesh):
+def _decode_program(target, drafter, head, method, guided: bool, mesh):
     """The whole generation of a batch as one function of arrays, keys made inside."""
     tree, coupling, path, residual = method
 
@@ -328,10 +329,9 @@ def _decode_program(target, drafter, method, guided: bool, mesh):
     ) -> Decoded:
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(rows)
         if not guided:
-            conditioning = jax.tree.map(lambda leaf: leaf[:1], conditioning)
+            guidance = None
         if drafter_params is not None:
-            head = target_params["params"]["head"]["kernel"]
-            drafter_params = {"drafter": drafter_params, "head": head}
+            drafter_params = {"drafter": drafter_params, "head": head(target_params)}
         return speculative_decode(
             target, target_params, conditioning, keys,
             drafter=drafter, drafter_params=drafter_params, guidance=guidance, sampling=sampling, tree=tree,

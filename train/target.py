@@ -26,6 +26,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from train.loop import (
     Metrics,
@@ -53,7 +54,7 @@ class TargetState:
 
 def target_config(config: ConfigDict) -> LlamaGenConfig:
     """The target's sizes, from an experiment's config."""
-    return LlamaGenConfig(**config.model)
+    return FAMILIES["llamagen"].read_config(config.model, LANDSCAPES)
 
 
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:

@@ -200,7 +200,7 @@ def load_text_encoder(
     """The parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
 
     Args:
-        dtype, sharding: as in ``load``.
+        dtype, sharding: of what is read; parameters in memory are returned as they are.
 
     Raises:
         ValueError: the checkpoint has no text encoder, or its folder is damaged.
@@ -312,7 +312,11 @@ def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             "upgrade lantern-jax or convert the checkpoint again"
         )
     try:
-        return (FAMILIES[family].config if part == "target" else _CONFIGS[part])(**values)
+        if part == "target":
+            vocabulary = config.get("vocabulary")
+            vocabulary = None if vocabulary is None else Vocabulary.from_json(vocabulary)
+            return FAMILIES[family].read_config(values, vocabulary)
+        return _CONFIGS[part](**values)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"

@@ -96,7 +96,7 @@ def speculative_decode(
     *,
     drafter: Drafter | None = None,
     drafter_params=None,
-    guidance: Float[Array, " B"],
+    guidance: Float[Array, " B"] | None,
     sampling: SamplingParams,
     tree: DraftTree,
     rule: Rule | None = None,
@@ -110,11 +110,11 @@ def speculative_decode(
     """Generates a token stream for every sequence, drafting a static tree each round.
 
     Args:
-        target, target_params, conditioning: the model and its conditioning, leaves [G, B, ...].
+        target, target_params, conditioning: the model and its conditioning, leaves [B, ...].
         keys: one key a sequence; fold_in of a seed with the sequence's global index makes results independent
             of batching.
         drafter, drafter_params: needed unless the tree is empty.
-        guidance: classifier-free guidance scale of each sequence.
+        guidance: classifier-free guidance scale of each sequence; None for none.
         sampling: temperature, top-k, top-p; traced.
         rule, codebook: acceptance rule (strict when None) and the neighbours a relaxed rule needs.
         coupling, path, residual: as in ``verify_tree``; static.
@@ -172,7 +172,7 @@ _decode_jit = jax.jit(decode, static_argnums=0)
 @partial(jax.jit, static_argnums=(0, 1))
 def _decode_sharded(program: Program, mesh: Mesh, inputs: Inputs) -> Decoded:
     whole, rows = PartitionSpec(), PartitionSpec("data")
-    specs = Inputs(whole, whole, PartitionSpec(None, "data"), rows, rows, rows, whole, whole, whole)
+    specs = Inputs(whole, whole, rows, rows, rows, rows, whole, whole, whole)
     body = partial(decode, program)
     return jax.shard_map(body, mesh=mesh, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)
 

@@ -33,7 +33,7 @@ def mesh():
 def decode(tree, batch, guided, temperature, drafter, seed=0, **more):
     """``drafter``: the noise of a copy of the target, or "eagle", the untrained drafter of the library."""
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, guided)
+    conditioning = toys.conditioning(batch)
     if drafter == "eagle":
         drafter, drafter_params = toys.random_drafter()
     else:
@@ -41,7 +41,7 @@ def decode(tree, batch, guided, temperature, drafter, seed=0, **more):
         drafter = toys.noisy_drafter(target)
     return speculative_decode(
         target, params, conditioning, toys.sequence_keys(seed, batch), drafter=drafter,
-        drafter_params=drafter_params, tree=tree, guidance=jnp.full(batch, 2.5 if guided else 1.0),
+        drafter_params=drafter_params, tree=tree, guidance=jnp.full(batch, 2.5) if guided else None,
         sampling=SamplingParams.create(temperature), **more,
     )  # fmt: skip
 
@@ -50,8 +50,8 @@ def decode(tree, batch, guided, temperature, drafter, seed=0, **more):
 def plain(guided, temperature, seed=0):
     """Tokens [ROWS, T] of plain decoding, all in one batch on one device."""
     decoded = autoregressive_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS, guided), toys.sequence_keys(seed, ROWS),
-        guidance=jnp.full(ROWS, 2.5 if guided else 1.0), sampling=SamplingParams.create(temperature),
+        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS), toys.sequence_keys(seed, ROWS),
+        guidance=jnp.full(ROWS, 2.5) if guided else None, sampling=SamplingParams.create(temperature),
     )  # fmt: skip
     assert len(np.unique(decoded.tokens, axis=0)) >= 5, (
         "sequences are alike: their equality would show little"

@@ -15,13 +15,13 @@ from . import toy_models as toys
 
 
 def options(batch, guided, temperature, **more):
-    guidance = jnp.full(batch, 2.5 if guided else 1.0)
+    guidance = jnp.full(batch, 2.5) if guided else None
     return {"guidance": guidance, "sampling": SamplingParams.create(temperature), **more}
 
 
 def decode(tree, batch, guided, temperature, quality, **more):
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, guided)
+    conditioning = toys.conditioning(batch)
     if quality == "random":
         drafter, drafter_params = toys.random_drafter()
     else:
@@ -33,7 +33,7 @@ def decode(tree, batch, guided, temperature, quality, **more):
 
 
 def plain(batch, guided, temperature):
-    conditioning = toys.conditioning(batch, guided)
+    conditioning = toys.conditioning(batch)
     return autoregressive_decode(
         toys.llamagen(), toys.target_params(), conditioning, toys.sequence_keys(0, batch),
         **options(batch, guided, temperature),
@@ -57,7 +57,7 @@ def test_a_batch_that_does_not_divide_is_an_error():
 def test_a_tree_without_a_drafter_is_an_error():
     with pytest.raises(ValueError, match="needs a drafter"):
         speculative_decode(
-            toys.llamagen(), toys.target_params(), toys.conditioning(1, False), toys.sequence_keys(0, 1),
+            toys.llamagen(), toys.target_params(), toys.conditioning(1), toys.sequence_keys(0, 1),
             tree=DraftTree.chain(2), **options(1, False, 1.0),
         )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_a_sequence_does_not_depend_on_its_batch():
     together = plain(5, True, 1.0)
     target, params = toys.llamagen(), toys.target_params()
     for i in (0, 3):
-        conditioning = toys.conditioning(5, True)[:, i : i + 1]
+        conditioning = toys.conditioning(5)[i : i + 1]
         alone = autoregressive_decode(
             target, params, conditioning, toys.sequence_keys(0, 5)[i : i + 1], **options(1, True, 1.0)
         )
@@ -80,7 +80,7 @@ def test_a_sweep_compiles_once():
     drafter, drafter_params = toys.random_drafter()
     for temperature, guidance, top_k, lam in [(1.0, 2.0, 0, 2.0), (0.0, 3.0, 5, 1.0), (0.7, 1.5, 9, 4.0)]:
         speculative_decode(
-            toys.llamagen(), toys.target_params(), toys.conditioning(2, True), toys.sequence_keys(0, 2),
+            toys.llamagen(), toys.target_params(), toys.conditioning(2), toys.sequence_keys(0, 2),
             drafter=drafter, drafter_params=drafter_params, guidance=jnp.full(2, guidance),
             sampling=SamplingParams.create(temperature, top_k), tree=DraftTree.chain(2),
             rule=LanternPlusPlus(jnp.float32(lam), 4), codebook=codebook,
@@ -105,7 +105,7 @@ def test_forced_tokens_cost_no_pass_and_change_nothing(tree, quality):
     vocab, length, batch = 10, 17, 6
     forced = forced_pattern(length, 5)
     target, params = toys.markov_target(vocab, length, forced), toys.markov_params(vocab)
-    keys, conditioning = toys.sequence_keys(1, batch), jnp.zeros((1, batch, 1))
+    keys, conditioning = toys.sequence_keys(1, batch), jnp.zeros((batch, 1))
     drafter = toys.noisy_drafter(target)
     decoded = speculative_decode(
         target, params, conditioning, keys, drafter=drafter,

@@ -36,11 +36,11 @@ TREES = {
 @pytest.mark.parametrize("quality", [0.3, 5.0], ids=["good", "bad"])
 def test_strict_decoding_follows_the_exact_distribution(tree, quality, coupling):
     target, params = toys.markov_target(VOCAB, LENGTH), toys.markov_params(VOCAB)
-    conditioning = jnp.zeros((1, SAMPLES, 1))
+    conditioning = jnp.zeros((SAMPLES, 1))
     decoded = speculative_decode(
         target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafter=toys.noisy_drafter(target),
         drafter_params=toys.noisy_params(params, conditioning, quality), tree=TREES[tree], coupling=coupling,
-        guidance=jnp.ones(SAMPLES), sampling=SamplingParams.create(1.0),
+        guidance=None, sampling=SamplingParams.create(1.0),
     )  # fmt: skip
     ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
     observed = np.bincount(ids, minlength=VOCAB**LENGTH)
@@ -55,7 +55,7 @@ def test_strict_decoding_follows_the_exact_distribution(tree, quality, coupling)
 def test_rejection_at_temperature_zero_is_greedy():
     batch = 4
     target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch, True)
+    conditioning = toys.conditioning(batch)
     common = {"guidance": jnp.full(batch, 2.0), "sampling": SamplingParams.create(0.0)}
     tree = named_tree("mc_sim_7b_63")
     drafter, drafter_params = toys.noisy_drafter(target), toys.noisy_params(params, conditioning, 0.6)

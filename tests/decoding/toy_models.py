@@ -11,7 +11,7 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Drafter, Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, label_conditioning, llamagen_target
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB = 32
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
@@ -25,9 +25,8 @@ def target_params(scale: float = 8.0):
     return jax.tree.map(lambda x: x * jnp.float32(scale) if x.ndim > 1 else x, params)
 
 
-def conditioning(batch: int, guided: bool):
-    labels = (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
-    return label_conditioning(labels, np.array([5]), guided)
+def conditioning(batch: int):
+    return (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
 
 
 def sequence_keys(seed: int, batch: int):
@@ -64,7 +63,7 @@ def noisy_drafter(target: Target) -> Drafter:
     table = jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
 
     def init(params, prefix: Prefix, slots, span):
-        batch = prefix.guidance.shape[0]
+        batch = prefix.mask.shape[1]
         conditioning = jax.tree.map(lambda leaf: own_rows(leaf, batch), params["conditioning"])
         cache, _, _ = target.prefill(params["target"], conditioning, prefix.guidance, slots)
         return NoisyState(cache, jnp.zeros((batch, 0), jnp.int32), jnp.zeros((batch, 1, 0), bool))
@@ -100,10 +99,10 @@ def noisy_drafter(target: Target) -> Drafter:
 
 
 def own_rows(leaf, batch: int):
-    """The rows [G, batch, ...] of conditioning [G, B, ...] that this device decodes; all of them outside shard_map."""
-    if leaf.shape[1] == batch:
+    """The rows [batch, ...] of conditioning [B, ...] that this device decodes; all of them outside shard_map."""
+    if leaf.shape[0] == batch:
         return leaf
-    return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=1)
+    return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=0)
 
 
 def noisy_params(params, conditioning, noise: float):
@@ -125,7 +124,7 @@ def markov_target(
     """
 
     def prefill(params, conditioning, guidance, slots):
-        rows, batch = conditioning.shape[:2]
+        rows, batch = 1 if guidance is None else 2, conditioning.shape[0]
         logits = jnp.broadcast_to(params[vocab], (rows, batch, vocab))
         one = jnp.zeros((rows, batch, 1, slots, 1))
         mask = jnp.zeros((rows, batch, 0), bool)
