@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PackedRows:
     """An array [n, P, F] of which only the positions under a mask are kept; the others are 0.
 
@@ -55,6 +55,9 @@ class PackedRows:
         for row, kept, index in zip(padded, mask, chosen, strict=True):
             row[kept] = self.values[self._starts[index] : self._starts[index + 1]]
         return padded
+
+    def __repr__(self) -> str:
+        return f"PackedRows({list(self.shape)}, {self.dtype.name}, {len(self.values)} kept)"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or self.dtype, copy=False)
