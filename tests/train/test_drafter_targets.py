@@ -381,15 +381,27 @@ def test_features_that_anything_else_decided_are_not_gone_on_with(
     assert not list(workdir.glob("*_00004.npy"))
 
 
-def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(extracted, pictures, tmp_path):
+def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
+    extracted, pictures, tmp_path, monkeypatch
+):
+    """Five pictures and three samples in shards of four, the first one made in batches of two, the rest of three."""
+    monkeypatch.setattr(features, "SHARD", 4)
     model, done = extracted("c2i")
-    workdir = shutil.copytree(done, tmp_path / "features")
-    for part in ("features", "prefix", "tokens"):
-        for shard in (2, 3, 4):
-            (workdir / f"{part}_{shard:05d}.npy").unlink()
-    checkpoint = target.read_target(model)
+    checkpoint, workdir = target.read_target(model), tmp_path / "features"
     made = sources.prompted(checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=3, seed=1)
+    write, calls = features.write_shard, []
+
+    def killed(*arguments):
+        if calls:
+            raise Killed
+        calls.append(write(*arguments))
+
+    monkeypatch.setattr(features, "write_shard", killed)
+    with pytest.raises(Killed):
+        features.extract(checkpoint, made, workdir, seed=1, batch_size=2)
+    monkeypatch.setattr(features, "write_shard", write)
     features.extract(checkpoint, made, workdir, seed=1, batch_size=3)
+    assert len(FeatureStore(workdir)) == 8
     expected, found = (FeatureStore(folder).read(np.arange(8)) for folder in (done, workdir))
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=2e-3)
