@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
                 "hidden_dim": 64,
                 "num_labels": 20,
                 "label_slots": 4,
-                "qk_norm": True,
+                "qk_norm": "rms",
                 "rotate_prefix": True,
             },
         }

@@ -37,7 +37,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.decoding.verification import COUPLINGS, PATHS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGen, label_conditioning, llamagen_target, published_config
+from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
 
 REPEATS = 3
 PROMPTS = (
@@ -137,18 +137,17 @@ def measure_core() -> dict[str, float]:
         jax.random.key(1), *example, jnp.ones((1, 1, 1, 1), bool)
     )
     drafter_params = {"drafter": drafter_params, "head": params["params"]["head"]["kernel"]}
-    conditioning = label_conditioning(labels, np.array([config.num_labels - 1]), guided=True)
     guidance, keys = jnp.full(1, 4.0), jax.random.split(jax.random.key(2), 1)
     sampling, active = SamplingParams.create(1.0, 2000), jnp.ones(1, bool)
 
     inputs = Inputs(
-        params, drafter_params, conditioning, keys, guidance, active, sampling, lantern_jax.Strict(), None
+        params, drafter_params, labels, keys, guidance, active, sampling, lantern_jax.Strict(), None
     )
     plain = jax.jit(partial(decode, Program(target)))
     drafted = jax.jit(partial(decode, Program(target, drafter, tree)))
     span = tree.max_depth + 1
     prefill = jax.jit(target.prefill, static_argnums=3)
-    cache, _, prefix = prefill(params, conditioning, guidance, config.num_tokens + span)
+    cache, _, prefix = prefill(params, labels, guidance, config.num_tokens + span)
     cache = cache.replace(length=jnp.full(1, config.num_tokens // 2, jnp.int32))
     score = jax.jit(target.score)
     block = jnp.zeros((1, tree.num_nodes), jnp.int32)
@@ -162,7 +161,7 @@ def measure_core() -> dict[str, float]:
     rounds = {"plain": int(plain(inputs).rounds[0]), "round": int(drafted(inputs).rounds[0])}
     times = medians(
         {
-            "prefill": lambda: prefill(params, conditioning, guidance, config.num_tokens + span),
+            "prefill": lambda: prefill(params, labels, guidance, config.num_tokens + span),
             "plain": lambda: plain(inputs),
             "round": lambda: drafted(inputs),
             "products": lambda: products(operands[0], params["params"], *operands[1:]),

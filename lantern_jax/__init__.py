@@ -31,7 +31,13 @@ _MODULES = {
     "decoding.verification": ("Verification", "verify_tree"),
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Models and checkpoints.
-    "models.llamagen": ("LlamaGen", "LlamaGenConfig", "llamagen_target", "published_config"),
+    "models.llamagen": (
+        "CaptionConditioning",
+        "LlamaGen",
+        "LlamaGenConfig",
+        "llamagen_target",
+        "published_config",
+    ),
     "models.chameleon": ("Chameleon", "ChameleonConfig", "TokenConditioning", "chameleon_target"),
     "models.targets": ("transformer_target",),
     "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),

@@ -46,10 +46,16 @@ def keep_compiled_programs() -> Path | None:
     return directory
 
 
-def compile_ahead(function: Callable, *arguments: Any) -> tuple[Callable, float]:
-    """The compiled program of ``function`` for arguments like these, and the seconds that making it took."""
+def compile_ahead(
+    function: Callable, *arguments: Any, donate_argnums: int | tuple[int, ...] = ()
+) -> tuple[Callable, float]:
+    """The compiled program of ``function`` for arguments like these, and the seconds that making it took.
+
+    Args:
+        donate_argnums: arguments whose memory the results may take; a call uses them up.
+    """
     start = time.perf_counter()
-    compiled = jax.jit(function).lower(*arguments).compile()
+    compiled = jax.jit(function, donate_argnums=donate_argnums).lower(*arguments).compile()
     return compiled, time.perf_counter() - start
 
 

@@ -1,20 +1,27 @@
-"""The model families: what the rest of the library asks of a target by the class of its config.
+"""The model families: everything the rest of the library asks of a target by the class of its config.
 
 A config of any family has ``dim``, ``num_heads``, ``num_codes``, ``vocab_size``, ``grid``, ``num_tokens`` and
-``shared_with_drafter``.
+``shared_with_drafter``. Nothing else asks which family a config belongs to: a new one is a new entry here.
+
+Axes: D width, V codes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jaxtyping import PyTree
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
 from lantern_jax.checkpoints.chameleon import chameleon_shapes
 from lantern_jax.checkpoints.llamagen import gpt_shapes
+from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.chameleon import ChameleonConfig, chameleon_target
 from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
+from lantern_jax.text.chameleon import ChameleonVocabulary
+from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptEncoder, PromptParts, TokenEncoder
 
 TargetConfig = LlamaGenConfig | ChameleonConfig
 
@@ -25,18 +32,73 @@ class Family:
 
     Attributes:
         config: the class of its configs.
+        read_config: (a JSON object's values, the checkpoint's vocabulary or None) -> config; reads what older
+            versions wrote. Raises TypeError or ValueError for an unknown field or a value that is not valid.
         shapes: config -> the abstract parameter tree.
-        target: (config, dtype) -> the target record.
+        target: (config, dtype) -> the target record; the same arguments give the same record.
+        head: parameters -> the kernel [D, V] that turns features into logits, which a drafter shares.
+        prompts: the parts of a checkpoint that have to do with prompts -> their encoder.
+        published_order: (config, text tokenizer's file or None) -> the published token id of every row of our
+            embedding table, or None where they are the same. Raises ValueError where the file is needed and missing
+            or damaged.
+        published_residual: config -> the ``residual`` of the rejection coupling that its published code has.
     """
 
     config: type
+    read_config: Callable[[Mapping[str, Any], Vocabulary | None], Any]
     shapes: Callable[[Any], PyTree]
     target: Callable[[Any, Any], Target]
+    head: Callable[[PyTree], Float[Array, "D V"]]
+    prompts: Callable[[PromptParts], PromptEncoder]
+    published_order: Callable[[Any, Path | None], Int[np.ndarray, " vocab"] | None]
+    published_residual: Callable[[Any], str]
+
+
+def _read_llamagen(values: Mapping[str, Any], vocabulary: Vocabulary | None) -> LlamaGenConfig:
+    """Older files have a bool for ``qk_norm``, true for "rms", and leave the null labels to the vocabulary."""
+    values = dict(values)
+    if isinstance(values.get("qk_norm"), bool):
+        values["qk_norm"] = "rms" if values["qk_norm"] else ""
+    if vocabulary is not None and values.get("null_labels") is None:
+        values["null_labels"] = vocabulary.null_labels().tolist()
+    return LlamaGenConfig(**values)
+
+
+def _llamagen_prompts(parts: PromptParts) -> PromptEncoder:
+    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
+
+
+def _chameleon_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
+    return ChameleonVocabulary.from_file(
+        PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file, config.vocab_size
+    ).order
+
+
+def _head(params: PyTree) -> Float[Array, "D V"]:
+    return params["params"]["head"]["kernel"]
 
 
 FAMILIES = {
-    "llamagen": Family(LlamaGenConfig, gpt_shapes, llamagen_target),
-    "chameleon": Family(ChameleonConfig, chameleon_shapes, chameleon_target),
+    "llamagen": Family(
+        config=LlamaGenConfig,
+        read_config=_read_llamagen,
+        shapes=gpt_shapes,
+        target=llamagen_target,
+        head=_head,
+        prompts=_llamagen_prompts,
+        published_order=lambda config, text_tokenizer: None,
+        published_residual=lambda config: "published",
+    ),
+    "chameleon": Family(
+        config=ChameleonConfig,
+        read_config=lambda values, vocabulary: ChameleonConfig(**values),
+        shapes=chameleon_shapes,
+        target=chameleon_target,
+        head=_head,
+        prompts=TokenEncoder,
+        published_order=_chameleon_order,
+        published_residual=lambda config: "published_lumina" if config.layout == "lumina" else "published",
+    ),
 }
 
 

@@ -3,14 +3,14 @@
 Axes: n pictures, H W height and width, T codes of a picture, L accepted counts (tree depth + 1).
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
 from lantern_jax import pictures as picture_files
-from lantern_jax.decoding.loop import Decoded
+from lantern_jax.decoding.stream import Decoded
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,58 @@ def summarise(decoded: Decoded, timing: Timing) -> Statistics:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a call is; given to ``progress`` now and then, and once at the end.
+
+    Attributes:
+        tokens, total: tokens known and tokens there will be, of all pictures of the call.
+        pictures: pictures whose tokens are all known.
+        seconds: wall time of decoding so far, without compiling.
+    """
+
+    tokens: int
+    total: int
+    pictures: int
+    seconds: float
+
+
+class Interrupted(KeyboardInterrupt):
+    """A generation was stopped by Ctrl-C.
+
+    Attributes:
+        generation: the pictures that were done by then; None where there were none.
+    """
+
+    def __init__(self, generation: "Generation | None"):
+        super().__init__()
+        self.generation = generation
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A single picture, as soon as it is done.
+
+    Attributes:
+        number: of the call's pictures, from ``first`` on.
+        prompt: what it was made from.
+        picture: uint8 [H, W, 3]; None when the checkpoint has no VQ tokenizer.
+        tokens: int32 [T], as in ``Generation``.
+        rounds: target passes after prefill.
+    """
+
+    number: int
+    prompt: str
+    picture: UInt8[np.ndarray, "H W 3"] | None
+    tokens: Int[np.ndarray, " T"]
+    rounds: int
+
+    @property
+    def image(self) -> Image.Image | None:
+        """The picture as a PIL image."""
+        return None if self.picture is None else Image.fromarray(self.picture)
+
+
+@dataclass(frozen=True)
 class Generation:
     """Pictures of a call, in the order of the prompts, ``num`` for each.
 
@@ -96,6 +148,7 @@ class Generation:
         tokens: int32 [n, T], the picture's codes row by row; tokens that the format forces are left out.
         round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill.
         statistics: see ``Statistics``.
+        numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: the same by plain decoding, with ``compare``; else None.
     """
 
@@ -104,6 +157,7 @@ class Generation:
     tokens: Int[np.ndarray, "n T"]
     round_of_token: Int[np.ndarray, "n T"]
     statistics: Statistics
+    numbers: Int[np.ndarray, " n"]
     plain: "Generation | None" = field(default=None, repr=False)
 
     @property
@@ -122,3 +176,15 @@ class Generation:
             picture_files.draw_acceptance(picture, rounds, columns, deepest)
             for picture, rounds in zip(self.pictures, self.round_of_token, strict=True)
         ]
+
+
+def compared(speculative: Generation, plain: Generation) -> Generation:
+    """A generation with plain decoding's beside it, and what the comparison gives."""
+    ours, theirs = speculative.statistics, plain.statistics
+    statistics = replace(
+        ours,
+        compile_seconds=ours.compile_seconds + theirs.compile_seconds,
+        speedup=theirs.seconds / ours.seconds,
+        same_tokens=float(np.mean(speculative.tokens == plain.tokens)),
+    )
+    return replace(speculative, statistics=statistics, plain=plain)

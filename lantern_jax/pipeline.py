@@ -1,32 +1,33 @@
 """From prompts to pictures: ``load(...)`` gives a Pipeline, ``Pipeline.generate`` decodes and draws.
 
-Axes: n sequences of a call, B sequences decoded at once, G guidance rows, T codes of a picture, P prefix length,
-C label slots, F caption feature width, H W height and width.
+Axes: n pictures of a call, T codes of a picture, P prefix length, C label slots, F caption feature width, H W height
+and width.
 """
 
-import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
+from lantern_jax.call import Call
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
-from lantern_jax.compilation import compile_ahead, run_timed
-from lantern_jax.decoding.acceptance import Strict, check_codebook, is_strict
-from lantern_jax.decoding.loop import Decoded, speculative_decode
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.acceptance import check_codebook
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.engine import Engine, Job, Parameters
 from lantern_jax.families import family_of
-from lantern_jax.generation import Generation, Statistics, Timing, summarise
+from lantern_jax.generation import Generation, Picture, Progress, compared
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.vq import VQModel
-from lantern_jax.prompting import Conditioning, PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Knobs, Settings, check_count, check_seed, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
 
@@ -34,7 +35,8 @@ from lantern_jax.text.encoded import EncodedPrompts
 def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
 
-    What it holds is checked; parameters are read when they are first needed, straight onto the devices.
+    What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
+    programs are kept for later processes if ``lantern_jax.keep_compiled_programs()`` was called.
 
     Args:
         model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
@@ -60,16 +62,15 @@ class Pipeline:
         self.checkpoint = checkpoint
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
-        self._encoder = PromptEncoder(checkpoint)
-        self._target = family_of(checkpoint.target_config).target(checkpoint.target_config, dtype)
+        self.family = family_of(checkpoint.target_config)
+        self._encoder = prompt_encoder(checkpoint)
+        self._target = self.family.target(checkpoint.target_config, dtype)
         # Positions of the token stream that are the picture's codes; the others the format forces.
         self._free = np.flatnonzero(self._target.forced < 0)
         self._drafter = None
         if checkpoint.drafter_config is not None:
             self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
-        self._parameters: Any = None
-        self._devices = 0
-        self._programs: dict[Any, Any] = {}
+        self.engine = Engine(self._read, VQModel(checkpoint.tokenizer_config) if self.draws else None)
 
     @property
     def draws(self) -> bool:
@@ -82,39 +83,52 @@ class Pipeline:
         *,
         num: int = 1,
         seed: int = 0,
+        first: int = 0,
         compare: bool = False,
+        progress: Callable[[Progress], None] | None = None,
         **knobs: Unpack[Knobs],
     ) -> Generation:
         """Makes ``num`` pictures of every prompt. Knobs left out are the checkpoint's defaults, then ``Settings``'.
 
-        Picture number i of the call draws its randomness from ``seed`` and i alone: the batch size, the number
-        of devices and the strict rule's tree change nothing about its tokens.
+        Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
+        number of devices and the strict rule's tree change nothing about its tokens. That is exact in float32
+        (``load(..., dtype="float32")``). In bfloat16, the default on GPUs and TPUs, a pass over many nodes rounds
+        otherwise than a pass over one, so a token whose score is nearly the best can come out the other way, and
+        the tokens after it with it.
 
         Args:
             prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
             num: pictures a prompt.
             seed: 0 to 2**32 - 1.
+            first: number of the first picture: a set made in several calls is the set made in one.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
+            progress: called several times a second, and at the end.
             knobs: see ``Settings``; by keyword, None for the default.
 
         Raises:
-            ValueError: anything in the above that is not valid, before any computation.
+            ValueError: anything in the above that is not valid, before any computation; or a model whose numbers
+                are not finite.
+            Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done.
         """
-        self._settings(knobs)
-        check_count("num", num), check_seed(seed)
-        return self.generate_from(self.encode(prompts), num=num, seed=seed, compare=compare, **knobs)
+        self.check(prompts, num=num, seed=seed, first=first, **knobs)
+        return self.generate_from(
+            self.encode(prompts), num=num, seed=seed, first=first, compare=compare, progress=progress, **knobs
+        )
 
     def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
         """Prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
 
-        The text encoder, where there is one, is in memory only meanwhile.
+        The text encoder, where there is one, is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
         Raises:
             ValueError: as ``generate`` of its prompts.
         """
-        if isinstance(prompts, str | int | np.integer):
-            prompts = [prompts]
+        prompts = _listed(prompts)
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
+
+    def text_encoder_kept(self) -> AbstractContextManager[None]:
+        """Inside this context a text encoder that was read stays in memory, and is not read again."""
+        return self._encoder.kept()
 
     def generate_from(
         self,
@@ -123,7 +137,9 @@ class Pipeline:
         mask: Bool[np.ndarray, "n P"] | None = None,
         num: int = 1,
         seed: int = 0,
+        first: int = 0,
         compare: bool = False,
+        progress: Callable[[Progress], None] | None = None,
         **knobs: Unpack[Knobs],
     ) -> Generation:
         """As ``generate``, from encoded prompts or conditioning arrays instead of prompts.
@@ -131,140 +147,96 @@ class Pipeline:
         Args:
             conditioning: what ``encode`` returned; or label ids of a label-conditional model; or text features
                 of a caption-conditional one, left-padded, with their ``mask`` (None: no padding).
-            knobs: those of ``generate``.
 
         Raises:
             ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
-        if isinstance(conditioning, EncodedPrompts):
-            names, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
-        else:
-            rows = self._encoder.from_arrays(conditioning, mask)
-            names = tuple(f"conditioning {row}" for row in range(jax.tree.leaves(rows)[0].shape[1]))
-        return self._generate(rows, names, num, seed, compare, knobs)
+        call, settings = self._call(conditioning, mask, num, seed, first, knobs)
+        count = num * len(call.prompts)
+        speculative = call.generate(self._job(settings), progress, left=count if compare else 0)
+        if not compare:
+            return speculative
+        return compared(speculative, call.generate(self._job(settings, plain=True), progress, done=count))
+
+    def iterate(
+        self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
+        **knobs: Unpack[Knobs],
+    ) -> Iterator[Picture]:  # fmt: skip
+        """As ``generate``, a picture at a time: each is drawn as soon as its tokens are known.
+
+        Raises:
+            ValueError: as ``generate``, when the first picture is asked for.
+        """
+        self.check(prompts, num=num, seed=seed, first=first, **knobs)
+        call, settings = self._call(self.encode(prompts), None, num, seed, first, knobs)
+        yield from call.pictures(self._job(settings))
 
     def check(
         self,
-        prompts: Sequence[str | int] | EncodedPrompts,
+        prompts: str | int | Sequence[str | int] | EncodedPrompts,
         *,
         num: int = 1,
         seed: int = 0,
+        first: int = 0,
         **knobs: Unpack[Knobs],
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
+        settings = self._settings(knobs)
+        check_count("num", num), check_seed(seed), check_seed(first, "first")
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
         else:
-            self._encoder.check(prompts)
-        check_count("num", num)
-        check_seed(seed)
-        return self._settings(knobs)
+            self._encoder.check(_listed(prompts))
+        return settings
 
     def _settings(self, knobs) -> Settings:
         checkpoint = self.checkpoint
+        vocab_size = checkpoint.target_config.num_codes
         settings = resolve_settings(
             knobs,
             checkpoint.defaults,
             platform=self.platform,
-            vocab_size=checkpoint.target_config.num_codes,
+            vocab_size=vocab_size,
             has_drafter=self._drafter is not None,
         )
-        check_codebook(settings.rule_value(), checkpoint.codebook)
+        check_codebook(settings.rule_value(), checkpoint.codebook, vocab_size)
         return settings
 
-    def _generate(self, conditioning: Conditioning, prompts, num, seed, compare, knobs) -> Generation:
+    def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
         settings = self._settings(knobs)
-        num, seed = check_count("num", num), check_seed(seed)
-        conditioning = jax.tree.map(lambda rows: np.repeat(rows, num, axis=1), conditioning)
-        prompts = tuple(prompt for prompt in prompts for _ in range(num))
-        speculative = self._decode_all(conditioning, prompts, seed, settings, settings.tree)
-        if not compare:
-            return speculative
-        plain = self._decode_all(conditioning, prompts, seed, settings, DraftTree.empty())
-        return _compared(speculative, plain)
-
-    def _decode_all(self, conditioning, prompts, seed, settings, tree) -> Generation:
-        """Decodes and draws all sequences in chunks of one size, so that one program serves them all."""
-        chunk, devices = _chunking(len(prompts), settings.batch, len(jax.local_devices()))
-        timing, decoded, pictures = Timing(), [], []
-        for start in range(0, len(prompts), chunk):
-            rows = np.arange(start, start + chunk)
-            active = rows < len(prompts)
-            part = jax.tree.map(
-                lambda leaf, rows=rows: leaf[:, np.minimum(rows, leaf.shape[1] - 1)], conditioning
-            )
-            result, spent = self._decode_chunk(part, rows, active, seed, settings, tree, devices)
-            timing += spent
-            result = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[active], result)
-            result = result.replace(
-                tokens=result.tokens[:, self._free], round_of_token=result.round_of_token[:, self._free]
-            )
-            decoded.append(result)
-            if self.draws:
-                drawn, spent = self._draw(result.tokens, chunk, devices)
-                timing += spent
-                pictures.append(drawn)
-        decoded = jax.tree.map(lambda *parts: np.concatenate(parts), *decoded)
-        return Generation(
+        check_count("num", num), check_seed(seed), check_seed(first, "first")
+        if isinstance(conditioning, EncodedPrompts):
+            prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
+        else:
+            rows = self._encoder.from_arrays(conditioning, mask)
+            prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
+        call = Call(
+            engine=self.engine,
+            conditioning=rows,
             prompts=prompts,
-            pictures=np.concatenate(pictures) if pictures else None,
-            tokens=decoded.tokens,
-            round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, timing),
+            num=int(num),
+            seed=int(seed),
+            first=int(first),
+            batch=settings.batch,
+            free=self._free,
+            draws=self.draws,
         )
+        return call, settings
 
-    def _decode_chunk(
-        self, conditioning, rows, active, seed, settings, tree, devices
-    ) -> tuple[Decoded, Timing]:
-        rule = settings.rule_value()
-        method = (tree, settings.coupling, settings.path, settings.residual)
-        if not tree.max_depth:
+    def _job(self, settings: Settings, plain: bool = False) -> Job:
+        """How a batch is decoded with these settings."""
+        sampling = settings.sampling(self.checkpoint.target_config.num_codes)
+        if plain or not settings.tree.max_depth:
             # Nothing is drafted, nothing to accept: one program, whatever the knobs of acceptance.
-            rule, method = Strict(), (tree, Settings.coupling, Settings.path, Settings.residual)
-        parameters = self._on_devices(devices)
-        codebook = None if is_strict(rule) else parameters["codebook"]
-        arrays = (
-            parameters["target"], parameters["drafter"] if tree.max_depth else None, conditioning, np.uint32(seed),
-            rows.astype(np.int32), active, np.full(len(rows), settings.guidance, np.float32),
-            settings.sampling(), rule, codebook,
-        )  # fmt: skip
-        guided = settings.guidance != 1
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(conditioning))
-        key = ("decode", method, guided, jax.tree.structure(rule), shapes, devices)
-        compiling = 0.0
-        if key not in self._programs:
-            program = _decode_program(self._target, self._drafter, method, guided, _mesh(devices))
-            compiled, compiling = compile_ahead(program, *arrays)
-            # With nothing to decode: what a first execution sets up counts as compiling.
-            idle = (*arrays[:5], np.zeros_like(active), *arrays[6:])
-            compiling += run_timed(compiled, *idle)[1]
-            self._programs[key] = compiled
-        decoded, seconds = run_timed(self._programs[key], *arrays)
-        return decoded, Timing(decoding=seconds, compiling=compiling)
+            return Job(Program(self._target), settings.guidance, sampling)
+        coupling = Gumbel(settings.path)
+        if settings.coupling == "rejection":
+            published = self.family.published_residual(self.checkpoint.target_config)
+            coupling = Rejection(published if settings.residual == "published" else settings.residual)
+        program = Program(self._target, eagle(self._drafter, settings.tree), coupling)
+        return Job(program, settings.guidance, sampling, settings.rule_value())
 
-    def _draw(self, tokens, chunk, devices):
-        """uint8 pictures [n, H, W, 3] of n <= chunk token rows."""
-        padded = np.zeros((chunk, tokens.shape[1]), np.int32)
-        padded[: len(tokens)] = tokens
-        params = self._on_devices(devices)["vq"]
-        key, compiling = ("draw", chunk, devices), 0.0
-        if key not in self._programs:
-            program = _draw_program(VQModel(self.checkpoint.tokenizer_config), _mesh(devices))
-            self._programs[key], compiling = compile_ahead(program, params, padded)
-        pictures, seconds = run_timed(self._programs[key], params, padded)
-        return np.asarray(pictures)[: len(tokens)], Timing(drawing=seconds, compiling=compiling)
-
-    def _on_devices(self, devices: int):
-        """The parameters where programs for that many devices want them: read once, moved when the number changes."""
-        if devices != self._devices:
-            mesh, first = _mesh(devices), jax.local_devices()[0]
-            where = SingleDeviceSharding(first) if mesh is None else NamedSharding(mesh, PartitionSpec())
-            parameters = self._parameters or self._read(where)
-            self._parameters = jax.block_until_ready(jax.device_put(parameters, where))
-            self._devices = devices
-        return self._parameters
-
-    def _read(self, where) -> dict[str, Any]:
+    def _read(self, where) -> Parameters:
         """The parameters by their part in decoding, the target's and drafter's in the pipeline's dtype."""
         checkpoint = self.checkpoint
         if checkpoint.is_abstract:
@@ -273,12 +245,12 @@ class Pipeline:
         def cast(leaf):
             return leaf if leaf.dtype == self.dtype else leaf.astype(self.dtype)
 
-        return {
-            "target": jax.tree.map(cast, checkpoint.target_params),
-            "drafter": jax.tree.map(cast, checkpoint.drafter_params),
-            "vq": checkpoint.tokenizer_params,
-            "codebook": checkpoint.codebook,
-        }
+        target = jax.tree.map(cast, checkpoint.target_params)
+        drafting = None
+        if self._drafter is not None:
+            drafter = jax.tree.map(cast, checkpoint.drafter_params)
+            drafting = {"drafter": drafter, "head": self.family.head(target)}
+        return Parameters(target, drafting, checkpoint.tokenizer_params, checkpoint.codebook)
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:
@@ -294,57 +266,5 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     return jnp.dtype(dtype)
 
 
-def _chunking(count: int, batch: int, devices: int) -> tuple[int, int]:
-    """(sequences decoded at once, devices they are spread over): even chunks, padded as little as possible."""
-    chunk = math.ceil(count / math.ceil(count / batch))
-    devices = min(devices, chunk)
-    return math.ceil(chunk / devices) * devices, devices
-
-
-def _mesh(devices: int) -> Mesh | None:
-    return None if devices == 1 else Mesh(np.array(jax.local_devices()[:devices]), ("data",))
-
-
-def _decode_program(target, drafter, method, guided: bool, mesh):
-    """The whole generation of a batch as one function of arrays, keys made inside."""
-    tree, coupling, path, residual = method
-
-    def decode_tokens(
-        target_params, drafter_params, conditioning, seed, rows, active, guidance, sampling, rule, codebook
-    ) -> Decoded:
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(rows)
-        if not guided:
-            conditioning = jax.tree.map(lambda leaf: leaf[:1], conditioning)
-        if drafter_params is not None:
-            head = target_params["params"]["head"]["kernel"]
-            drafter_params = {"drafter": drafter_params, "head": head}
-        return speculative_decode(
-            target, target_params, conditioning, keys,
-            drafter=drafter, drafter_params=drafter_params, guidance=guidance, sampling=sampling, tree=tree,
-            rule=rule, codebook=codebook, coupling=coupling, path=path, residual=residual, active=active, mesh=mesh,
-        )  # fmt: skip
-
-    return decode_tokens
-
-
-def _draw_program(model: VQModel, mesh):
-    def draw_pictures(params, tokens: Int[Array, "B T"]):
-        values = model.apply(params, tokens, method="decode")
-        return jnp.round(jnp.clip((values + 1) * 127.5, 0, 255)).astype(jnp.uint8)
-
-    if mesh is None:
-        return draw_pictures
-    rows = PartitionSpec("data")
-    return jax.shard_map(
-        draw_pictures, mesh=mesh, in_specs=(PartitionSpec(), rows), out_specs=rows, check_vma=False
-    )
-
-
-def _compared(speculative: Generation, plain: Generation) -> Generation:
-    ours, theirs = speculative.statistics, plain.statistics
-    values = vars(ours) | {
-        "compile_seconds": ours.compile_seconds + theirs.compile_seconds,
-        "speedup": theirs.seconds / ours.seconds,
-        "same_tokens": float(np.mean(speculative.tokens == plain.tokens)),
-    }
-    return Generation(**vars(speculative) | {"statistics": Statistics(**values), "plain": plain})
+def _listed(prompts) -> Sequence[str | int]:
+    return [prompts] if isinstance(prompts, str | int | np.integer) else prompts

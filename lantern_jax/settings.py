@@ -125,11 +125,11 @@ class Settings:
     )
     batch: int = _knob(8, "pictures decoded at once", "B", low=1)
 
-    def sampling(self) -> "SamplingParams":
+    def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """The sampling distribution's knobs as the decoding loops take them."""
         from lantern_jax.decoding.sampling import SamplingParams
 
-        return SamplingParams.create(self.temperature, self.top_k, self.top_p)
+        return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size)
 
     def rule_value(self) -> "Rule":
         """The acceptance rule as the decoding loops take it."""
@@ -255,10 +255,10 @@ def check_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def check_seed(seed: Any) -> int:
+def check_seed(seed: Any, name: str = "seed") -> int:
     """A whole number from 0 to 2**32 - 1, or ValueError."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise errors.invalid("seed", seed, f"a whole number from 0 to {2**32 - 1}")
+        raise errors.invalid(name, seed, f"a whole number from 0 to {2**32 - 1}")
     return int(seed)
 
 

@@ -26,9 +26,8 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
 from lantern_jax.models.llamagen import (
+    CaptionConditioning,
     LlamaGen,
-    caption_conditioning,
-    label_conditioning,
     llamagen_target,
 )
 from lantern_jax.models.vq import VQModel
@@ -71,17 +70,14 @@ def _run_gpt(case, assert_close):
     config, params = convert_gpt(case.tensors, settings)
     forced = jnp.asarray(arrays["forced_tokens"], jnp.int32)
 
-    def conditioning(guided):
-        if config.num_labels:
-            labels = jnp.asarray(arrays["class_ids"], jnp.int32)[:, None]
-            return label_conditioning(labels, np.array([config.num_labels - 1]), guided)
+    if config.num_labels:
+        conditioning = jnp.asarray(arrays["class_ids"], jnp.int32)[:, None]
+    else:
         mask = jnp.asarray(arrays["caption_mask"]) > 0
-        return caption_conditioning(jnp.asarray(arrays["caption"]), mask, guided)
+        conditioning = CaptionConditioning(jnp.asarray(arrays["caption"]), mask)
 
     one_by_one = jnp.zeros((1, 1), jnp.int32), np.ones((1, 1), bool)
-    logits, features, prefix_features = _teacher_forced(
-        config, params, conditioning(False), forced, *one_by_one
-    )
+    logits, features, prefix_features = _teacher_forced(config, params, conditioning, forced, *one_by_one)
     assert_close(prefix_features, arrays["prefill_features"])
     assert_close(logits, arrays["logits"])
     assert_close(features, arrays["features"])
@@ -89,19 +85,18 @@ def _run_gpt(case, assert_close):
     # The same in one block, as verification scores a path.
     length = config.num_tokens - 1
     chain = jnp.arange(length, dtype=jnp.int32)[None], np.tril(np.ones((length, length), bool))
-    logits, features, _ = _teacher_forced(config, params, conditioning(False), forced, *chain)
+    logits, features, _ = _teacher_forced(config, params, conditioning, forced, *chain)
     assert_close(logits, arrays["logits"])
     assert_close(features, arrays["features"])
 
     # And without a cache, as training runs it.
-    rows = jax.tree.map(lambda leaf: leaf[0], conditioning(False))
-    features, logits = jax.jit(LlamaGen(config).apply)(params, rows, forced)
+    features, logits = jax.jit(LlamaGen(config).apply)(params, conditioning, forced)
     assert_close(logits, arrays["logits"])
     assert_close(features, arrays["features"])
 
     keys = jax.random.split(jax.random.key(0), len(forced))
     decoded = autoregressive_decode(
-        llamagen_target(config), params, conditioning(True), keys,
+        llamagen_target(config), params, conditioning, keys,
         guidance=jnp.full(len(forced), 2.5, jnp.float32), sampling=GREEDY,
     )  # fmt: skip
     np.testing.assert_array_equal(decoded.tokens, arrays["greedy_tokens_cfg2p5"])
@@ -110,9 +105,8 @@ def _run_gpt(case, assert_close):
 def _teacher_forced(config, params, conditioning, forced, depth, ancestors):
     """Logits, features and prefix features [B, ...] through the target record, as many tokens a block as depths."""
     target, batch, block_size = llamagen_target(config), len(forced), depth.shape[-1]
-    guidance = jnp.ones(batch, jnp.float32)
     prefill = jax.jit(target.prefill, static_argnums=3)
-    cache, first, prefix = prefill(params, conditioning, guidance, config.num_tokens + block_size)
+    cache, first, prefix = prefill(params, conditioning, None, config.num_tokens + block_size)
     logits, features = [first[:, None]], [prefix.features[0, :, -1:]]
     path = jnp.broadcast_to(jnp.arange(block_size, dtype=jnp.int32)[None], (batch, block_size))
 

@@ -11,7 +11,7 @@ import pytest
 import lantern_jax
 from lantern_jax import compilation, pipeline
 from lantern_jax.pipeline import Pipeline
-from lantern_jax.prompting import PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import must_not_run
 from tests.tiny_checkpoint import (
@@ -121,7 +121,7 @@ def test_no_guidance_uses_one_row():
 
 
 def test_label_arrays_in_place_of_prompts(compared):
-    labels = PromptEncoder(tiny_checkpoint()).labels(PROMPTS)
+    labels = prompt_encoder(tiny_checkpoint()).encode(PROMPTS)
     again = tiny_pipeline().generate_from(labels, seed=3)
     np.testing.assert_array_equal(again.tokens, compared.tokens)
 
@@ -218,10 +218,10 @@ def test_a_checkpoint_without_a_drafter_decodes_plainly():
 
 
 def test_class_numbers_are_prompts_of_class_conditional_models():
-    config = dataclasses.replace(TARGET, num_labels=11, label_slots=1)
+    config = dataclasses.replace(TARGET, num_labels=11, label_slots=1, null_labels=None)
     classes = dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None)
-    encoder = PromptEncoder(classes)
-    np.testing.assert_array_equal(encoder.encode(["7", 3]), [[[7], [3]], [[10], [10]]])
+    encoder = prompt_encoder(classes)
+    np.testing.assert_array_equal(encoder.encode(["7", 3]), [[7], [3]])
     for wrong in ("10", "-1", "dog", "", 10, True, 1.5):
         with pytest.raises(ValueError, match="class"):
             encoder.encode([wrong])
@@ -230,10 +230,10 @@ def test_class_numbers_are_prompts_of_class_conditional_models():
 
 
 def test_imagenet_names_are_prompts_of_models_with_its_classes():
-    config = dataclasses.replace(TARGET, num_labels=1001, label_slots=1)
-    classes = PromptEncoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
+    config = dataclasses.replace(TARGET, num_labels=1001, label_slots=1, null_labels=None)
+    classes = prompt_encoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
     np.testing.assert_array_equal(
-        classes.labels(["goldfish", "Golden Retriever", "999"]), [[1], [207], [999]]
+        classes.encode(["goldfish", "Golden Retriever", "999"]), [[1], [207], [999]]
     )
     for wrong in ("1000", "-1", "goldfsh", " "):
         with pytest.raises(ValueError, match="class"):
@@ -241,15 +241,14 @@ def test_imagenet_names_are_prompts_of_models_with_its_classes():
 
 
 def test_caption_conditional_models_take_features():
-    config = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
-    captions = PromptEncoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
+    config = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=6, caption_length=3)
+    captions = prompt_encoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
     with pytest.raises(ValueError, match="no text encoder"):
         captions.check(["a lake"])
     with pytest.raises(ValueError, match="no text encoder"):
         captions.encode(["a lake"])
     made = captions.from_arrays(np.ones((2, 3, 6), np.float32))
-    assert made.mask.all() and made.features.shape == (2, 2, 3, 6)
-    np.testing.assert_array_equal(made.unconditional, [[False] * 2, [True] * 2])
+    assert made.mask.all() and made.features.shape == (2, 3, 6)
     with pytest.raises(ValueError, match=r"\[n, 3, 6\]"):
         captions.from_arrays(np.ones((2, 6), np.float32))
     with pytest.raises(ValueError, match="finite"):
@@ -264,10 +263,10 @@ def test_encoded_prompts_are_used_again(compared, tmp_path):
     again = tiny_pipeline().generate_from(load_encoded(tmp_path / "prompts.npz"), seed=3)
     np.testing.assert_array_equal(again.tokens, compared.tokens)
     assert again.prompts == tuple(PROMPTS)
-    captions = dataclasses.replace(TARGET, num_labels=0, caption_dim=6, caption_length=3)
+    captions = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=6, caption_length=3)
     other = dataclasses.replace(tiny_checkpoint(), target_config=captions, vocabulary=None)
     with pytest.raises(ValueError, match="encoded as labels, this checkpoint takes captions"):
-        PromptEncoder(other).from_encoded(encoded)
+        prompt_encoder(other).from_encoded(encoded)
     foreign = dataclasses.replace(encoded, arrays={"labels": encoded.arrays["labels"] + 1000})
     with pytest.raises(ValueError, match="outside"):
         tiny_pipeline().generate_from(foreign)

@@ -27,7 +27,8 @@ TARGET = LlamaGenConfig(
     hidden_dim=32,
     num_labels=LANDSCAPES.num_labels,
     label_slots=LANDSCAPES.num_attributes,
-    qk_norm=True,
+    null_labels=tuple(LANDSCAPES.null_labels().tolist()),
+    qk_norm="rms",
     rotate_prefix=True,
 )
 DRAFTER = DrafterConfig(

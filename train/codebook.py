@@ -1,7 +1,7 @@
 """The codebook of a VQ tokenizer in training: running averages of the vectors that chose each code, and
 restarts of dead codes.
 
-The codes are not trained by gradients: each is the (normalised) running mean of the encoder outputs it was
+The codes are not trained by gradients: each is the (normalized) running mean of the encoder outputs it was
 chosen for (arXiv 1711.00937, appendix A.1). A code that is hardly chosen is moved onto an encoder output of
 the current batch (arXiv 2005.00341, section 3).
 
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.models.vq import l2_normalise
+from lantern_jax.models.vq import l2_normalize
 
 
 @flax.struct.dataclass
@@ -47,7 +47,7 @@ def update_average(
 def codes_of(average: CodebookAverage, *, l2_norm: bool) -> Float[Array, "V C"]:
     """The codebook that the averages stand for: unit vectors if `l2_norm`, else the means."""
     if l2_norm:
-        return l2_normalise(average.total)
+        return l2_normalize(average.total)
     return average.total / jnp.maximum(average.count, 1e-6)[:, None]
 
 

@@ -30,6 +30,7 @@ from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
 from lantern_jax.models.transformer import padded_causal_mask
 from train import target
+from train.features import target_claims
 from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
 from train.sources import claimed
 
@@ -258,12 +259,14 @@ def train(
     # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
     checkpoint = target.read_target(target_folder, None)
     sizes, params = checkpoint.target_config, checkpoint.target_params["params"]
-    if claimed(Path(features_folder)).get("target") != repr(sizes):
+    found = claimed(Path(features_folder))
+    wanted = target_claims(sizes, checkpoint.target_params, found.get("dtype", "float32"))
+    if any(found.get(name) != value for name, value in wanted.items()):
         raise ValueError(
             f"{features_folder} holds features of another target than {target_folder}: extract them again"
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
-    head = np.asarray(params["head"]["kernel"], np.float32)
+    head = np.asarray(family_of(sizes).head(checkpoint.target_params), np.float32)
     embedding = None
     if config.get("embedding_from_target", False):
         embedding = np.asarray(params["tokens"]["embedding"])

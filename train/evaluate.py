@@ -25,7 +25,7 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.prompting import PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from train.drafter import agreement, drafter_inputs, drafter_passes
 from train.encode import encode_pictures
 from train.features import features_of
@@ -96,7 +96,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
             "give the demo's directory"
         )
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
-    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), PromptEncoder(checkpoint)
+    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
     tokens, attributes, psnr, drafted = [], [], [], []
     for first in range(0, pictures - BATCH + 1, BATCH):
@@ -108,7 +108,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
             drafter_agreement(
                 checkpoint.drafter_config,
                 checkpoint.drafter_params,
-                params["params"]["head"]["kernel"],
+                family_of(sizes).head(params),
                 features,
                 prefix,
                 codes,

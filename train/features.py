@@ -10,7 +10,8 @@ folders), a text file of prompts for samples of the target's own, or both; the s
 they are decoded plainly, with the checkpoint's default settings.
 
 Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `lantern_jax.data.feature_store`), so a
-killed run goes on after its last file.
+killed run goes on after its last file. Whatever decides the features is noted there (`claims`), the target's weights
+included: with anything else the folder is refused. The batch size decides nothing.
 
 A sequence is the conditioning and the whole token stream, forced tokens such as row ends included, for both
 guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S positions x D x 2 bytes, S = P + T - 1:
@@ -37,13 +38,13 @@ from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.data.feature_store import count_shards, write_shard
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
-from lantern_jax.families import family_of
+from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.pipeline import parameter_dtype
-from lantern_jax.prompting import Conditioning
 from lantern_jax.settings import NO_TREE, Settings, resolve_settings
+from lantern_jax.text.encoders import Conditioning
 from train import target
 from train.loop import Reporter
-from train.sources import Source, claim, landscapes, prompted, read_prompts
+from train.sources import Source, claim, landscapes, parameters_digest, prompted, read_prompts
 
 # A shard is one file in memory: at most so many pictures, and so many bytes where one picture allows it.
 SHARD, SHARD_BYTES = 64, 1 << 29
@@ -53,7 +54,7 @@ SHARD, SHARD_BYTES = 64, 1 << 29
 def features_of(
     record: Target,
 ) -> Callable[[PyTree, Conditioning, Array], tuple[Float[Array, "G B S D"], Int[Array, "G B P"]]]:
-    """A jitted function (params, conditioning [G, B, P, ...], tokens int32 [B, T]) -> features, prefix.
+    """A jitted function (params, conditioning [B, P, ...], tokens int32 [B, T]) -> features, prefix, both rows.
 
     Features of every position of the sequence, the last token's excepted: nothing follows it. Prefix: token ids,
     -1 at padding. One pass of teacher forcing: the prefix, and on top of it the stream as one chain.
@@ -105,13 +106,30 @@ def shards(sources: Sequence[Source], size: int) -> Iterator[tuple[Source, np.nd
             yield source, np.arange(start, min(start + size, source.count))
 
 
-def shard_size(sources: Sequence[Source], dim: int, num_tokens: int, batch_size: int) -> int:
-    """Pictures of a shard: whole batches where possible."""
+def shard_size(sources: Sequence[Source], dim: int, num_tokens: int) -> int:
+    """Pictures of a shard: decided by what is extracted, so that a run that goes on knows the rows of its shards."""
     leaf = jax.tree.leaves(next(source for source in sources if source.count).conditioning(np.arange(1)))[0]
-    # The third axis of every kind of conditioning is the prefix.
-    size = SHARD_BYTES // (2 * (leaf.shape[2] + num_tokens - 1) * dim * 2)
-    size = max(min(size, SHARD), 1)
-    return size - size % batch_size if size > batch_size else size
+    # The second axis of every kind of conditioning is the prefix.
+    return max(min(SHARD_BYTES // (2 * (leaf.shape[1] + num_tokens - 1) * dim * 2), SHARD), 1)
+
+
+def target_claims(config: TargetConfig, params: PyTree, dtype: Any) -> dict[str, str]:
+    """What a target's features are claimed by: its sizes, and its weights in the dtype that they are taken in."""
+    name = jnp.dtype(dtype).name
+    return {"target": repr(config), "weights": parameters_digest(params, name), "dtype": name}
+
+
+def claims(
+    checkpoint: Checkpoint, sources: Sequence[Source], size: int, settings: Settings, seed: int, dtype: Any
+) -> dict[str, str]:
+    """Everything that decides the shards, for `claim`; the settings of samples where there are any."""
+    made = target_claims(checkpoint.target_config, checkpoint.target_params, dtype) | {
+        "shard size": str(size)
+    }
+    if any(source.codes is None and source.count for source in sources):
+        knobs = {name: getattr(settings, name) for name in ("guidance", "temperature", "top_k", "top_p")}
+        made["settings"] = repr({"seed": seed, **knobs})
+    return made | {source.name: f"{source.count} {source.digest}" for source in sources}
 
 
 def extract(
@@ -127,11 +145,11 @@ def extract(
 
     Args:
         seed: of the samples: picture i is a function of the seed and i.
-        batch_size: pictures in one pass of the target.
+        batch_size: pictures in one pass of the target; it decides nothing about the files.
         dtype: of the target's parameters and matrix products; features are stored in float16.
 
     Raises:
-        ValueError: codes that do not fit the target, or a working folder with features of other sources.
+        ValueError: codes that do not fit the target, or a working folder with features of anything else.
     """
     config = checkpoint.target_config
     record, params = family_of(config).target(config, jnp.dtype(dtype)), checkpoint.target_params
@@ -139,8 +157,8 @@ def extract(
         {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
         has_drafter=False,
     )  # fmt: skip
-    size = shard_size(sources, config.dim, config.num_tokens, batch_size)
-    claim(Path(workdir), {"target": repr(config), **{source.name: source.digest for source in sources}})
+    size = shard_size(sources, config.dim, config.num_tokens)
+    claim(Path(workdir), claims(checkpoint, sources, size, settings, seed, dtype))
     work, done = list(shards(sources, size)), count_shards(workdir)
 
     def one_batch(source: Source, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,7 +5,9 @@ What is costly is made once and kept under the working folder, a shard after the
     codes/codes_00000.npy         int32 [n, C], pictures through the VQ tokenizer
     captions/captions_00000.npz   captions through the text encoder (`lantern_jax.text.encoded`)
 
-Axes: n pictures, G guidance rows, P prefix, C codes of a picture.
+Each folder notes what decides its files (`claim`), weights included, so that nothing is reused for another model.
+
+Axes: n pictures, P prefix, C codes of a picture.
 """
 
 import dataclasses
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.data.feature_store import write_array
@@ -27,8 +30,9 @@ from lantern_jax.data.folder import PictureFolder
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
-from lantern_jax.prompting import Conditioning, PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
+from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from train.encode import encode_pictures
 from train.loop import Reporter
 
@@ -48,7 +52,7 @@ class Source:
     Attributes:
         name: what they are, for messages.
         count: how many.
-        conditioning: rows -> what the target is conditioned on, leaves [2, n, P, ...].
+        conditioning: rows -> what the target is conditioned on, leaves [n, P, ...].
         codes: rows -> int32 [n, C]; None where the target draws the pictures.
         digest: of what decides them, to know them again.
     """
@@ -70,7 +74,7 @@ def landscapes(
     checkpoint: Checkpoint, tokens: np.ndarray, attributes: np.ndarray, samples: int, seed: int
 ) -> list[Source]:
     """Encoded landscapes (`train.encode`), then samples of random landscape prompts."""
-    encoder = PromptEncoder(checkpoint)
+    encoder = prompt_encoder(checkpoint)
     drawn = LANDSCAPES.label_ids(attributes)
     random = random_labels(np.random.default_rng(seed), samples)
     return [
@@ -125,14 +129,15 @@ def prompted(
     sources = []
     if count:
         names = [str(opened.files[row].relative_to(opened.path)) for row in chosen]
-        claim(Path(workdir) / "codes", {"pictures": _digest(names)})
+        weights = parameters_digest(checkpoint.tokenizer_params)
+        claim(Path(workdir) / "codes", {"pictures": _digest(names), "tokenizer": weights})
         codes = encode_folder(checkpoint, opened, chosen, Path(workdir) / "codes")
         sources.append(Source("pictures", count, conditioning, codes, _digest(names, texts[:count])))
     if samples:
         sources.append(
             Source(
                 "samples", samples, lambda rows: conditioning(count + rows % len(prompts)),
-                digest=_digest(list(prompts), seed),
+                digest=_digest(list(prompts), seed, samples),
             )
         )  # fmt: skip
     return sources
@@ -146,49 +151,47 @@ def encode_prompts(
     Labels and tokens are made at once; captions go through the text encoder once and are read from `folder`. The
     text encoder is in memory only meanwhile.
     """
-    encoder = PromptEncoder(checkpoint)
+    encoder = prompt_encoder(checkpoint)
+    encoder.check(prompts)
     if encoder.kind != "captions":
         whole = encoder.encode(prompts)
-        return lambda rows: jax.tree.map(lambda leaf: leaf[:, rows], whole)
-    encoder.check(prompts)
+        return lambda rows: jax.tree.map(lambda leaf: leaf[rows], whole)
     unique = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
     where = np.array([unique[prompt] for prompt in prompts])
     parts = [list(unique)[start : start + CACHED] for start in range(0, len(unique), CACHED)]
     files = [folder / f"captions_{i:05d}.npz" for i in range(len(parts))]
-    _encode_captions(checkpoint, parts, files, dtype)
+    weights = parameters_digest(load_text_encoder(checkpoint, dtype))
+    claim(folder, {"text encoder": weights, "dtype": jnp.dtype(dtype).name})
+    _encode_captions(encoder, parts, files, dtype)
 
     @lru_cache(maxsize=2)
     def read(i: int) -> Conditioning:
-        arrays = load_encoded(files[i]).arrays
-        return encoder.from_arrays(arrays["features"], arrays["mask"])
+        return encoder.from_encoded(load_encoded(files[i]))
 
     def conditioning(rows: Rows) -> Conditioning:
         picked = [
-            jax.tree.map(lambda leaf, row=row: leaf[:, row % CACHED], read(row // CACHED))
+            jax.tree.map(lambda leaf, row=row: leaf[[row % CACHED]], read(row // CACHED))
             for row in where[rows]
         ]
-        return jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *picked)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *picked)
 
     return conditioning
 
 
-def _encode_captions(checkpoint: Checkpoint, parts: list[list[str]], files: list[Path], dtype: Any) -> None:
-    """Fills the files that are missing; only conditional rows are kept, the others follow from them."""
+def _encode_captions(encoder: CaptionEncoder, parts: list[list[str]], files: list[Path], dtype: Any) -> None:
+    """Fills the files that are missing; the text encoder is in memory meanwhile."""
     missing = [i for i, file in enumerate(files) if not file.is_file()]
     for part, file in zip(parts, files, strict=True):
         if file.is_file() and load_encoded(file).prompts != tuple(part):
             raise ValueError(f"{file} holds other captions: name another --workdir, or remove it")
     if not missing:
         return
-    files[0].parent.mkdir(parents=True, exist_ok=True)
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    params = load_text_encoder(checkpoint, dtype, device)
-    encoder = PromptEncoder(dataclasses.replace(checkpoint, text_encoder_params=params))
     reporter = Reporter(len(files), len(files) - len(missing), "captions, file")
-    for done, i in enumerate(missing, len(files) - len(missing) + 1):
-        rows = encoder.encode(parts[i], dtype)
-        save_encoded(files[i], "captions", parts[i], {"features": rows.features[0], "mask": rows.mask[0]})
-        reporter.show({"step": done})
+    with encoder.kept():
+        for done, i in enumerate(missing, len(files) - len(missing) + 1):
+            encoded = encoder.to_encoded(parts[i], encoder.encode(parts[i], dtype))
+            save_encoded(files[i], encoded.kind, encoded.prompts, encoded.arrays)
+            reporter.show({"step": done})
     reporter.close()
 
 
@@ -226,14 +229,17 @@ def class_numbers(captions: Sequence[str]) -> Sequence[str]:
 
 
 def claim(folder: Path, digests: Mapping[str, str]) -> None:
-    """Notes what a folder is filled with; raises ValueError where that is something else than before."""
+    """Notes what a folder is filled with; raises ValueError where that is something else than before.
+
+    A note of an older version that lacks something is another one's.
+    """
     path = folder / CLAIM
     if not path.is_file():
         write_file(path, json.dumps(digests) + "\n", parents=True)
     found = claimed(folder)
     other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
     if other:
-        raise ValueError(f"{folder} holds work on another {other[0]}: name another --workdir")
+        raise ValueError(f"{folder} holds work on another {', '.join(other)}: name another --workdir")
 
 
 def claimed(folder: Path) -> dict[str, str]:
@@ -254,6 +260,22 @@ def read_prompts(file: str | Path) -> list[str]:
     if not prompts:
         raise ValueError(f"{file} is empty: give prompts, one a line")
     return prompts
+
+
+def parameters_digest(params: PyTree, dtype: Any = None) -> str:
+    """A short name of all values of a parameter tree: other weights have another one.
+
+    Args:
+        params: NumPy or JAX arrays; read leaf after leaf, whatever their shapes.
+        dtype: that the values are cast to; None keeps each as it is.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        values = np.asarray(leaf)
+        values = np.ascontiguousarray(values if dtype is None else values.astype(dtype, copy=False))
+        digest.update(f"{jax.tree_util.keystr(path)} {values.dtype.name}".encode())
+        digest.update(values.reshape(-1).view(np.uint8))
+    return digest.hexdigest()[:16]
 
 
 def _digest(*values: Any) -> str:

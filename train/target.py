@@ -26,6 +26,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.transformer import INPUT_AXES
 from train.loop import (
@@ -54,7 +55,7 @@ class TargetState:
 
 def target_config(config: ConfigDict) -> LlamaGenConfig:
     """The target's sizes, from an experiment's config."""
-    return LlamaGenConfig(**config.model)
+    return FAMILIES["llamagen"].read_config(config.model, LANDSCAPES)
 
 
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict, config_flags
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.files import write_file
-from lantern_jax.models.vq import VQConfig, VQModel, l2_normalise, nearest_code
+from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures import encode_png
 from train import codebook as cb
 from train.discriminator import PatchDiscriminator, judge
@@ -150,7 +150,7 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
     model_key, critic_key, code_key = jax.random.split(key, 3)
     example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
     params = VQModel(vq_config(config)).init(model_key, example)["params"]
-    codes = l2_normalise(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
+    codes = l2_normalize(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
     params = {**params, "codebook": codes} if start is None else jax.tree.map(jnp.asarray, start)
     critic_params = PatchDiscriminator(**config.critic).init(critic_key, example)["params"]
     optimizer, critic_optimizer = make_optimizers(config)
@@ -178,7 +178,7 @@ def reconstruct(
     """
     l2_norm = model.config.l2_norm
     z = model.apply({"params": params}, real, method="encode")
-    vectors = l2_normalise(z) if l2_norm else z
+    vectors = l2_normalize(z) if l2_norm else z
     codes = jax.lax.stop_gradient(nearest_code(vectors, params["codebook"], l2_norm=l2_norm))
     table = model.apply({"params": params}, method="code_vectors")
     quantized = jax.lax.stop_gradient(table[codes])

@@ -29,7 +29,7 @@ from lantern_jax.decoding.sampling import SamplingParams, apply_guidance, gumbel
 from lantern_jax.families import family_of
 from lantern_jax.files import write_files
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
-from lantern_jax.prompting import PromptEncoder
+from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings
 from train import drafter, target
 from train.features import features_of, sample_tokens
@@ -82,8 +82,10 @@ def ranks_of(
 ) -> Int[Array, "B R"]:
     """How many codes these features draft before the tokens offset + 1, offset + 2, ..., with their noise."""
     count = features.shape[2]
-    cells = offset + 1 + jnp.arange(count, dtype=jnp.int32)
-    noise = gumbel_noise(keys, jnp.broadcast_to(cells[None], (len(tokens), count)), head.shape[1], sampling)
+    positions = offset + 1 + jnp.arange(count, dtype=jnp.int32)
+    noise = gumbel_noise(
+        keys, jnp.broadcast_to(positions[None], (len(tokens), count)), head.shape[1], sampling
+    )
     logits = jnp.einsum("gbnd,dv->gbnv", features, head)
     scores = process_logits(apply_guidance(logits, guidance), sampling) + noise
     chosen = jnp.take_along_axis(scores, tokens[:, offset + 1 :, None], axis=-1)
@@ -103,7 +105,7 @@ def collect_ranks(
 ) -> Int[np.ndarray, "R depth"]:
     """Ranks at depths 0 to 8 below every root of `pictures` plainly decoded pictures of random prompts."""
     sizes, params = checkpoint.target_config, checkpoint.target_params
-    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), PromptEncoder(checkpoint)
+    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     settings = Settings(guidance=guidance, temperature=temperature)
     rows = []
     for first in range(0, pictures, batch_size):
@@ -114,7 +116,7 @@ def collect_ranks(
         features, prefix = features_of(record)(params, conditioning, tokens)
         scale = jnp.full(batch_size, guidance, jnp.float32)
         ranks = chain_ranks(
-            drafter_sizes, drafter_params, params["params"]["head"]["kernel"], features, prefix, tokens, keys,
+            drafter_sizes, drafter_params, family_of(sizes).head(params), features, prefix, tokens, keys,
             MAX_DEPTH, scale, settings.sampling(),
         )  # fmt: skip
         rows.append(np.asarray(ranks).reshape(MAX_DEPTH, -1).T)

@@ -74,7 +74,10 @@ class Checkpoint:
         """What the drafter record takes: the drafter's parameters and the target's own head."""
         if self.drafter_params is None:
             return None
-        return {"drafter": self.drafter_params, "head": self.target_params["params"]["head"]["kernel"]}
+        return {
+            "drafter": self.drafter_params,
+            "head": family_of(self.target_config).head(self.target_params),
+        }
 
 
 def check(checkpoint: Checkpoint) -> None:

@@ -25,7 +25,7 @@ from lantern_jax.checkpoints.t5 import convert_t5
 from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.families import TargetConfig
+from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
@@ -216,9 +216,7 @@ def add_drafter(
     check_new(out, conversion.overwrite)
     files = _opened({"the drafter": drafter})
     old = load(checkpoint, None)
-    order = None
-    if isinstance(old.target_config, ChameleonConfig):
-        order = ChameleonVocabulary.from_file(old.text_tokenizer, old.target_config.vocab_size).order
+    order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
     settings = _read_settings(config, "drafter").get("drafter")
     parts = _drafter_parts(drafter, files["the drafter"], settings, old.target_config, order, conversion)
     return _write(out, _changed(old, parts, drafter=drafter), conversion)

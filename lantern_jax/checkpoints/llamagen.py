@@ -138,7 +138,6 @@ def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
         conditioning: Any = jnp.zeros((1, config.label_slots), jnp.int32)
     else:
         features = jax.ShapeDtypeStruct((1, config.caption_length, config.caption_dim), jnp.float32)
-        mask = jax.ShapeDtypeStruct(features.shape[:2], jnp.bool_)
-        conditioning = CaptionConditioning(features, mask, jax.ShapeDtypeStruct((1,), jnp.bool_))
+        conditioning = CaptionConditioning(features, jax.ShapeDtypeStruct(features.shape[:2], jnp.bool_))
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(LlamaGen(config).init, jax.random.key(0), conditioning, tokens)

@@ -300,7 +300,11 @@ def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             "upgrade lantern-jax or convert the checkpoint again"
         )
     try:
-        return (FAMILIES[family].config if part == "target" else _CONFIGS[part])(**values)
+        if part == "target":
+            vocabulary = config.get("vocabulary")
+            vocabulary = None if vocabulary is None else Vocabulary.from_json(vocabulary)
+            return FAMILIES[family].read_config(values, vocabulary)
+        return _CONFIGS[part](**values)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"

@@ -29,11 +29,11 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.commands.report import working
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import parameter_dtype
-    from lantern_jax.prompting import PromptEncoder
+    from lantern_jax.prompting import prompt_encoder
     from lantern_jax.text.encoded import save_encoded
 
     keep_compiled_programs()
-    encoder = PromptEncoder(load_checkpoint(model_directory(arguments.model), abstract=True))
+    encoder = prompt_encoder(load_checkpoint(model_directory(arguments.model), abstract=True))
     encoder.check(arguments.prompts)
     with working("encoding"):
         conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))

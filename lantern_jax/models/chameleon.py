@@ -13,7 +13,9 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache
@@ -102,12 +104,27 @@ class TokenConditioning:
     """Prompts as stream ids, left-padded; each row has its own length.
 
     Attributes:
-        tokens: int32 [..., P].
-        mask: bool [..., P], False at padding.
+        tokens: int32 [B, P].
+        mask: bool [B, P], False at padding.
     """
 
     tokens: Int[Array, "*rows P"]
     mask: Bool[Array, "*rows P"]
+
+
+def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:
+    """The unconditional rows [B, P] of prompts [B, P]: what the layout's model was trained with for no prompt.
+
+    A prompt ends with the layout's own tokens. "lumina": the image start and the two size tokens stay, the rest is
+    masked. "anole": the start of the sequence, which a prompt begins with, then the image start.
+    """
+    tokens, mask = jnp.asarray(conditioning.tokens), conditioning.mask
+    kept = 3 if layout == "lumina" else 2
+    if layout == "anole":
+        begin = jnp.take_along_axis(tokens, jnp.argmax(mask, axis=-1, keepdims=True), axis=-1)
+        tokens = jnp.concatenate([tokens[..., :-2], begin, tokens[..., -1:]], axis=-1)
+    last = np.arange(tokens.shape[-1]) >= tokens.shape[-1] - kept
+    return TokenConditioning(tokens, jnp.broadcast_to(last[(None,) * (tokens.ndim - 1)], tokens.shape))
 
 
 class Chameleon(nn.Module):
@@ -123,8 +140,15 @@ class Chameleon(nn.Module):
         self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
         self.head = Dense(config.num_codes, self.dtype, self.param_dtype, jnp.float32)
 
-    def prefill(self, conditioning: TokenConditioning):
-        """Runs prompts: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
+    def prefill(self, conditioning: TokenConditioning, guided: bool):
+        """Runs prompts, as ``transformer_target`` asks."""
+        rows = [conditioning]
+        if guided:
+            rows.append(unconditional_row(conditioning, self.config.layout))
+        return self.run(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+
+    def run(self, conditioning: TokenConditioning):
+        """Runs whole rows: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
         valid = conditioning.mask
         positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
         features, block = self.transformer(
@@ -132,12 +156,12 @@ class Chameleon(nn.Module):
         )
         return features, block, conditioning.tokens, valid, positions
 
-    def extend(self, tokens, cells, mask, cache: KVCache):
+    def extend(self, tokens, positions, mask, cache: KVCache):
         """New stream tokens on top of a cache, as ``transformer_target`` asks."""
         rows, batch = cache.prefix_mask.shape[:2]
         start = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
         x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
-        rotary = self._rotary(start[..., None] + cells[None])
+        rotary = self._rotary(start[..., None] + positions[None])
         return self.transformer(x, rotary, mask[None], (cache.layers,), (cache.mask,))
 
     def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
@@ -146,7 +170,7 @@ class Chameleon(nn.Module):
 
     def __call__(self, conditioning: TokenConditioning):
         """Hidden states [..., P, D] after the final norm and logits [..., P, V] of whole sequences."""
-        features = self.prefill(conditioning)[0]
+        features = self.run(conditioning)[0]
         return features, self.logits(features)
 
     def _rotary(self, positions):
@@ -155,7 +179,7 @@ class Chameleon(nn.Module):
 
 @cache
 def chameleon_target(config: ChameleonConfig, dtype: jnp.dtype = jnp.float32) -> Target:
-    """The target record of a Chameleon model; conditioning is a TokenConditioning [G, B, P].
+    """The target record of a Chameleon model; conditioning is a TokenConditioning [B, P].
 
     The same config and dtype return the same record, so compiled programs are reused.
     """

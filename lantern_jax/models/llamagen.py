@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
-from lantern_jax.models.sizes import check_sizes
+from lantern_jax.models.sizes import check_sizes, is_size
 from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import (
     Dense,
@@ -38,9 +38,11 @@ class LlamaGenConfig:
         num_labels: rows of the label table when conditioning is on labels (class-conditional: classes + 1, the
             last one unconditional); 0 when it is on captions.
         label_slots: prefix length P under label conditioning (1 for a class, one an attribute for the demo).
+        null_labels: label ids [C] of the unconditional row; None is the last label in every slot.
         caption_dim: F, width of the text encoder's features; 0 when conditioning is on labels.
         caption_length: P under caption conditioning.
-        qk_norm: norm of queries and keys (the demo; not in the published models).
+        qk_norm: norm of queries and keys, as in ``TransformerConfig`` ("rms" for the demo; none in the published
+            models).
         rotate_prefix: False is the published quirk, cosine = sine = 0 at prefix positions, so every attention
             logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
     """
@@ -53,11 +55,12 @@ class LlamaGenConfig:
     hidden_dim: int | None = None
     num_labels: int = 0
     label_slots: int = 1
+    null_labels: tuple[int, ...] | None = None
     caption_dim: int = 0
     caption_length: int = 120
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
-    qk_norm: bool = False
+    qk_norm: str = ""
     rotate_prefix: bool = False
 
     def __post_init__(self):
@@ -66,6 +69,19 @@ class LlamaGenConfig:
             raise ValueError(
                 f"num_labels {self.num_labels} and caption_dim {self.caption_dim}: exactly one must be positive"
             )
+        if self.null_labels is not None:
+            object.__setattr__(self, "null_labels", self._checked_null_labels())
+        _ = self.transformer  # It checks head width and norms.
+
+    def _checked_null_labels(self) -> tuple[int, ...]:
+        labels = self.null_labels
+        valid = isinstance(labels, list | tuple) and len(labels) == self.label_slots
+        if not valid or not all(is_size(label, 0) and label < self.num_labels for label in labels):
+            raise ValueError(
+                f"null_labels {labels!r} is not valid: give {self.label_slots} label ids below {self.num_labels}, "
+                "or none under caption conditioning"
+            )
+        return tuple(map(int, labels))
 
     @property
     def num_tokens(self) -> int:
@@ -75,6 +91,11 @@ class LlamaGenConfig:
     def num_codes(self) -> int:
         """Size of the codebook: every token is a code."""
         return self.vocab_size
+
+    @property
+    def unconditional_labels(self) -> tuple[int, ...]:
+        """The label ids [C] of the unconditional row."""
+        return self.null_labels or (self.num_labels - 1,) * self.label_slots
 
     @property
     def prefix_length(self) -> int:
@@ -90,7 +111,7 @@ class LlamaGenConfig:
     def transformer(self) -> TransformerConfig:
         hidden = self.hidden_dim or feed_forward_width(self.dim)
         return TransformerConfig(
-            self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, "rms" if self.qk_norm else ""
+            self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, self.qk_norm
         )
 
 
@@ -139,18 +160,16 @@ class CaptionConditioning:
     """Caption features, left-padded.
 
     Attributes:
-        features: [..., P, F] from the text encoder, zeros at padding.
-        mask: bool [..., P], False at padding. An unconditional row keeps the mask of its conditional row.
-        unconditional: bool [...], rows whose features are replaced by the learned unconditional ones.
+        features: [B, P, F] from the text encoder, zeros at padding.
+        mask: bool [B, P], False at padding. The unconditional row has the same mask.
     """
 
-    features: Float[Array, "*rows P F"]
-    mask: Bool[Array, "*rows P"]
-    unconditional: Bool[Array, "*rows"]
+    features: Float[Array, "B P F"]
+    mask: Bool[Array, "B P"]
 
 
-# Label ids of each slot, or caption features.
-Conditioning = Int[Array, "*rows C"] | CaptionConditioning
+# Label ids of each slot, or caption features: conditional rows.
+Conditioning = Int[Array, "B C"] | CaptionConditioning
 
 
 class LlamaGen(nn.Module):
@@ -171,11 +190,17 @@ class LlamaGen(nn.Module):
         self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
         self.head = Dense(config.vocab_size, self.dtype, self.param_dtype, jnp.float32)
 
-    def embed_prefix(self, conditioning: Conditioning):
-        """Embeddings [..., P, D] and validity mask [..., P] of the conditioning."""
-        if self.config.num_labels:
-            return self.labels(conditioning), jnp.ones(conditioning.shape, bool)
-        return self.caption(conditioning), conditioning.mask
+    def embed_prefix(self, conditioning: Conditioning, guided: bool):
+        """Embeddings [G, B, P, D] and validity mask [G, B, P]; a second row, unconditional, where guided."""
+        rows = 2 if guided else 1
+        if not self.config.num_labels:
+            mask = jnp.broadcast_to(conditioning.mask[None], (rows, *conditioning.mask.shape))
+            return self.caption(conditioning.features, guided), mask
+        labels = jnp.asarray(conditioning, jnp.int32)[None]
+        if guided:
+            null = jnp.asarray(self.config.unconditional_labels, jnp.int32)
+            labels = jnp.concatenate([labels, jnp.broadcast_to(null[None, None], labels.shape)])
+        return self.labels(labels), jnp.ones(labels.shape, bool)
 
     def prefix_rotary(self) -> Float[np.ndarray, "P E/2 2"]:
         """Rotation factors of the prefix: zero in the published models."""
@@ -186,19 +211,19 @@ class LlamaGen(nn.Module):
     def grid_rotary(self) -> Float[np.ndarray, "T E/2 2"]:
         return grid_rotary(self.config.grid, self.config.transformer.head_dim, self.config.rope_base)
 
-    def prefill(self, conditioning: Conditioning):
-        """Runs the prefix: features [..., P, D], block, tokens (all 0), mask and positions [..., P]."""
-        x, valid = self.embed_prefix(conditioning)
-        rotary = jnp.asarray(self.prefix_rotary())[(None,) * (valid.ndim - 1)]
+    def prefill(self, conditioning: Conditioning, guided: bool):
+        """Runs the prefix, as ``transformer_target`` asks; it holds no tokens, so they are all 0."""
+        x, valid = self.embed_prefix(conditioning, guided)
+        rotary = jnp.asarray(self.prefix_rotary())[None, None]
         features, block = self.transformer(x, rotary, padded_causal_mask(valid))
         positions = jnp.broadcast_to(jnp.arange(valid.shape[-1], dtype=jnp.int32), valid.shape)
         return features, block, jnp.zeros(valid.shape, jnp.int32), valid, positions
 
-    def extend(self, tokens, cells, mask, cache: KVCache):
-        """New cells on top of a cache, as ``transformer_target`` asks."""
+    def extend(self, tokens, positions, mask, cache: KVCache):
+        """New tokens on top of a cache, as ``transformer_target`` asks."""
         rows, batch = cache.prefix_mask.shape[:2]
         x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
-        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(cells, 0, self.config.num_tokens - 1)]
+        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(positions, 0, self.config.num_tokens - 1)]
         return self.transformer(x, rotary[None], mask[None], (cache.layers,), (cache.mask,))
 
     def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
@@ -206,8 +231,8 @@ class LlamaGen(nn.Module):
         return self.head(features)
 
     def __call__(self, conditioning: Conditioning, tokens: Int[Array, "B T"]):
-        """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each cell."""
-        prefix, valid = self.embed_prefix(conditioning)
+        """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each token."""
+        prefix, valid = (rows[0] for rows in self.embed_prefix(conditioning, guided=False))
         x = jnp.concatenate([prefix, self.tokens(tokens[:, :-1])], axis=1)
         valid = jnp.pad(valid, ((0, 0), (0, tokens.shape[1] - 1)), constant_values=True)
         rotary = np.concatenate([self.prefix_rotary(), self.grid_rotary()[: tokens.shape[1] - 1]])
@@ -217,21 +242,21 @@ class LlamaGen(nn.Module):
 
 
 class CaptionProjection(nn.Module):
-    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; unconditional rows use learned features."""
+    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; the unconditional row has learned features."""
 
     config: LlamaGenConfig
     dtype: jnp.dtype
     param_dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, conditioning: CaptionConditioning) -> Float[Array, "*rows P D"]:
+    def __call__(self, features: Float[Array, "B P F"], guided: bool) -> Float[Array, "G B P D"]:
         config = self.config
         shape = (config.caption_length, config.caption_dim)
         init = nn.initializers.normal(shape[1] ** -0.5)
         unconditional = self.param("unconditional", init, shape, self.param_dtype)
-        features = conditioning.features.astype(self.dtype)
-        unconditional = jnp.broadcast_to(unconditional.astype(self.dtype), features.shape)
-        x = jnp.where(conditioning.unconditional[..., None, None], unconditional, features)
+        x = features.astype(self.dtype)[None]
+        if guided:
+            x = jnp.concatenate([x, jnp.broadcast_to(unconditional.astype(self.dtype)[None, None], x.shape)])
 
         def dense(name):
             return nn.Dense(
@@ -243,28 +268,8 @@ class CaptionProjection(nn.Module):
 
 @cache
 def llamagen_target(config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32) -> Target:
-    """The target record of a LlamaGen GPT; conditioning leaves are [G, B, ...].
+    """The target record of a LlamaGen GPT; conditioning is label ids int32 [B, C] or a CaptionConditioning.
 
     The same config and dtype return the same record, so compiled programs are reused.
     """
     return transformer_target(LlamaGen(config, dtype), config.num_codes, config.num_tokens)
-
-
-def label_conditioning(
-    labels: Int[Array, "B C"], null_labels: Int[np.ndarray, " C"], guided: bool
-) -> Int[Array, "G B C"]:
-    """Label ids with the guidance axis in front; row 1 holds the unconditional labels when guided."""
-    labels = jnp.asarray(labels, jnp.int32)
-    if not guided:
-        return labels[None]
-    return jnp.stack([labels, jnp.broadcast_to(jnp.asarray(null_labels, jnp.int32)[None], labels.shape)])
-
-
-def caption_conditioning(
-    features: Float[Array, "B P F"], mask: Bool[Array, "B P"], guided: bool
-) -> CaptionConditioning:
-    """Caption features with the guidance axis in front; row 1 is unconditional when guided."""
-    rows = 2 if guided else 1
-    unconditional = jnp.broadcast_to(jnp.arange(rows)[:, None] == 1, (rows, features.shape[0]))
-    features = jnp.broadcast_to(features[None], (rows, *features.shape))
-    return CaptionConditioning(features, jnp.broadcast_to(mask[None], (rows, *mask.shape)), unconditional)

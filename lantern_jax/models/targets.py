@@ -14,20 +14,23 @@ from lantern_jax.decoding.sampling import apply_guidance
 def transformer_target(
     model: nn.Module, num_codes: int, num_tokens: int, forced_tokens: tuple[int, ...] | None = None
 ) -> Target:
-    """The target record of a model; conditioning leaves are [G, B, ...].
+    """The target record of a model; conditioning leaves are [B, ...], the conditional rows.
 
     Args:
         model: a module with the methods
-            prefill(conditioning) -> (features [G, B, P, D], block, tokens int32, mask bool, positions int32, each
-            [G, B, P]),
-            extend(tokens [B, N], cells [B, N], mask bool [B or 1, N, N], cache) -> (features [G, B, N, D], block),
-            where cell i is the i-th token of the stream,
+            prefill(conditioning, guided) -> (features [G, B, P, D], block, tokens int32, mask bool, positions int32,
+            each [G, B, P]), where the module adds the unconditional row itself: G is 2 if guided, else 1,
+            extend(tokens [B, N], positions [B, N], mask bool [B or 1, N, N], cache) -> (features [G, B, N, D],
+            block), where positions count the stream's tokens from 0,
             logits(features [..., D]) -> float32 [..., V].
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
     """
 
     def prefill(params, conditioning, guidance, slots):
-        features, block, tokens, valid, positions = model.apply(params, conditioning, method="prefill")
+        guided = guidance is not None
+        features, block, tokens, valid, positions = model.apply(
+            params, conditioning, guided, method="prefill"
+        )
         logits = model.apply(params, features[:, :, -1], method="logits")
         cache = kv_cache.new_cache(block, valid, guidance, slots)
         return cache, apply_guidance(logits, guidance), Prefix(features, tokens, valid, positions, guidance)
@@ -37,8 +40,8 @@ def transformer_target(
         depth = depth[None] if depth.ndim == 1 else depth
         ancestors = jnp.asarray(ancestors)
         ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
-        cells = cache.length[:, None] + depth
-        features, block = model.apply(params, tokens, cells, ancestors, cache, method="extend")
+        positions = cache.length[:, None] + depth
+        features, block = model.apply(params, tokens, positions, ancestors, cache, method="extend")
         logits = model.apply(params, features, method="logits")
         return apply_guidance(logits, cache.guidance), features, block
 

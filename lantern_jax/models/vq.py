@@ -1,6 +1,6 @@
 """The VQ tokenizer of LlamaGen and of Chameleon: pictures to codes and back.
 
-A convolutional encoder, a codebook of small (by default l2-normalised) codes and a convolutional decoder,
+A convolutional encoder, a codebook of small (by default l2-normalized) codes and a convolutional decoder,
 after taming-transformers' VQGAN (arXiv 2012.09841) and LlamaGen (arXiv 2406.06525). Pictures are
 channels-last everywhere.
 
@@ -202,7 +202,7 @@ def depth_to_space(x: Float[Array, "B h w d"], patch: int) -> Float[Array, "B H 
     return rearrange(x, "B h w (p q c) -> B (h p) (w q) c", p=patch, q=patch)
 
 
-def l2_normalise(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
+def l2_normalize(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
     """x over its length; vectors shorter than 1e-12 are divided by 1e-12. Differentiable at zero."""
     square = jnp.sum(x * x, axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
@@ -211,11 +211,11 @@ def l2_normalise(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
 def nearest_code(
     z: Float[Array, "... C"], codebook: Float[Array, "V C"], *, l2_norm: bool = True
 ) -> Int[Array, "..."]:
-    """The code nearest to each vector in L2, int32, lowest id on ties; both sides normalised first if
+    """The code nearest to each vector in L2, int32, lowest id on ties; both sides normalized first if
     `l2_norm`.
     """
     if l2_norm:
-        z, codebook = l2_normalise(z), l2_normalise(codebook)
+        z, codebook = l2_normalize(z), l2_normalize(codebook)
     product = jnp.einsum("...c,vc->...v", z, codebook, precision="highest")
     square = jnp.sum(codebook**2, axis=-1)
     distance = jnp.broadcast_to(square, product.shape) - 2.0 * product
@@ -226,7 +226,7 @@ class VQModel(nn.Module):
     """The tokenizer. Apply with `method="encode"`, `"quantize"`, `"decode"`; calling it chains the three.
 
     Its parameters are {"encoder", "decoder", "quant_conv", "post_quant_conv", "codebook"}; "codebook" is
-    float32 [V, C], as published, that is before normalisation.
+    float32 [V, C], as published, that is before normalization.
     """
 
     config: VQConfig
@@ -259,8 +259,8 @@ class VQModel(nn.Module):
         return rearrange(codes, "B h w -> B (h w)")
 
     def code_vectors(self) -> Float[Array, "V C"]:
-        """The codebook as the decoder sees it: l2-normalised where the config says so."""
-        return l2_normalise(self.codebook) if self.config.l2_norm else self.codebook
+        """The codebook as the decoder sees it: l2-normalized where the config says so."""
+        return l2_normalize(self.codebook) if self.config.l2_norm else self.codebook
 
     def decode_vectors(self, vectors: Float[Array, "B h w C"]) -> Float[Array, "B H W 3"]:
         """Code vectors, as the decoder sees them, to pictures in about [-1, 1] (not clipped)."""

@@ -1,4 +1,4 @@
-"""Chameleon's vocabulary as stream ids, and the prompt rows of Anole and Lumina-mGPT.
+"""Chameleon's vocabulary as stream ids, and the prompts of Anole and Lumina-mGPT.
 
 Published ids mix text and image tokens, and which image token is which codebook entry is told by the token's name
 alone: ``IMGIMG``, the digits of the entry as letters A to J, ``Z``. *Stream ids* put the codes first, in the
@@ -227,7 +227,7 @@ def prompt_rows(
     layout: str,
     grid: int,
 ) -> TokenConditioning:
-    """The two rows of each prompt, conditional then unconditional, as the layout's model was trained.
+    """The row of each prompt as the layout's model was trained; the unconditional one follows from it in the target.
 
     Args:
         vocabulary: of the model.
@@ -236,7 +236,7 @@ def prompt_rows(
         grid: cells a side of the picture; even for Lumina-mGPT, whose prompt names the size.
 
     Returns:
-        NumPy leaves [n, 2, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
+        NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
 
     Raises:
         ValueError: no prompt, one that is empty, one too long for the last bucket (1024 tokens, the layout's own
@@ -252,11 +252,9 @@ def prompt_rows(
     special = vocabulary.special
     if layout == "anole":
         image, before = [special.image_start], ""
-        unconditional = [special.begin, special.image_start]
     else:
         image = [special.image_start, *_size_tokens(vocabulary, grid)]
         before = LUMINA_TASK.format(size=PIXELS_A_CELL * grid)
-        unconditional = image
     rows = []
     for prompt in prompts:
         row = [special.begin, *encode(before + prompt), special.separator, *image]
@@ -265,10 +263,9 @@ def prompt_rows(
                 f"prompt {_shortened(prompt)} has {len(row)} tokens with the model's own, "
                 f"more than {BUCKETS[-1]}: shorten it"
             )
-        rows += [row, unconditional]
+        rows.append(row)
     tokens, mask = _left_padded(rows, special.padding)
-    shape = (len(prompts), 2, tokens.shape[-1])
-    return TokenConditioning(vocabulary.to_stream(tokens).reshape(shape), mask.reshape(shape))
+    return TokenConditioning(vocabulary.to_stream(tokens), mask)
 
 
 def bucket(length: int) -> int:

@@ -1,6 +1,9 @@
 """Encoded prompts in a file: conditioning arrays that can be used again without the text encoder.
 
-A ``.npz`` of the arrays under their own names, beside a record (format, kind of model, prompts) as JSON text.
+A ``.npz`` of the arrays under their own names, beside a record (format, kind of conditioning, prompts) as JSON text.
+Arrays hold the conditional row of each prompt. Packed ones (``text.packed``) are stored packed, by the array "mask".
+
+Axes: n prompts.
 """
 
 import json
@@ -13,9 +16,12 @@ import ml_dtypes
 import numpy as np
 
 from lantern_jax.files import write_file
+from lantern_jax.text.packed import PackedRows
 
-FORMAT = "lantern_jax encoded prompts 1"
-RECORD = "record"
+FORMAT = "lantern_jax encoded prompts 2"
+# The first format kept both guidance rows [n, 2, ...], except in the captions of a drafter's training set.
+FIRST_FORMAT = "lantern_jax encoded prompts 1"
+RECORD, MASK = "record", "mask"
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,10 @@ class EncodedPrompts:
     """Prompts and what a target is conditioned on in their place.
 
     Attributes:
-        kind: of model, such as "llamagen"; chosen by the writer, checked by the reader's caller.
+        kind: of conditioning: "labels", "captions" or "tokens" from ``Pipeline.encode``; checked by the encoder that
+            takes them.
         prompts: n texts.
-        arrays: {name: array [n, ...]}, such as features and mask, tokens and mask, or labels.
+        arrays: {name: array [n, ...]}: labels; features (which may be ``PackedRows``) and mask; or tokens and mask.
     """
 
     kind: str
@@ -48,21 +55,26 @@ def save_encoded(
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"{path} does not end in .npz: name encoded prompts so")
-    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
+    arrays = {name: array if name in packed else np.asarray(array) for name, array in arrays.items()}
     wrong = [
         name
         for name, array in arrays.items()
         if array.shape[:1] != (len(prompts),)
         or not (array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16)
+        or (name in packed and not np.array_equal(array.mask, arrays.get(MASK)))
     ]
     if wrong or not arrays or RECORD in arrays:
         raise ValueError(
             f"{', '.join(wrong) or 'arrays'}: give arrays of numbers, a row for each of the {len(prompts)} prompts"
         )
-    wide = [name for name, array in arrays.items() if array.dtype == ml_dtypes.bfloat16]
-    record = {"format": FORMAT, "kind": kind, "prompts": list(prompts), "bfloat16": wide}
+    stored = {name: array.values if name in packed else array for name, array in arrays.items()}
+    wide = [name for name, array in stored.items() if array.dtype == ml_dtypes.bfloat16]
+    record = {
+        "format": FORMAT, "kind": kind, "prompts": list(prompts), "bfloat16": wide, "packed": packed,
+    }  # fmt: skip
     # NumPy's format does not know bfloat16: such arrays are kept as their bits.
-    stored = {name: array.view(np.uint16) if name in wide else array for name, array in arrays.items()}
+    stored = {name: array.view(np.uint16) if name in wide else array for name, array in stored.items()}
     stored |= {RECORD: np.array(json.dumps(record))}
     try:
         write_file(path, lambda file: np.savez(file, **stored))
@@ -71,7 +83,7 @@ def save_encoded(
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
-    """Reads what ``save_encoded`` wrote.
+    """Reads what ``save_encoded`` wrote, of older versions too.
 
     Raises:
         ValueError: the file is missing, truncated or something else.
@@ -82,14 +94,27 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             record = json.loads(str(content[RECORD]))
-            if record["format"] != FORMAT:
+            if record["format"] not in (FORMAT, FIRST_FORMAT):
                 raise ValueError("another format")
             arrays = {name: content[name] for name in content.files if name != RECORD}
         for name in record["bfloat16"]:
             arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
+        if record["format"] == FIRST_FORMAT:
+            arrays = _conditional_rows(arrays)
+        for name in record.get("packed", ()):
+            arrays[name] = PackedRows(arrays[name], arrays[MASK])
         prompts = tuple(record["prompts"])
         if any(array.shape[:1] != (len(prompts),) for array in arrays.values()):
             raise ValueError("uneven arrays")
         return EncodedPrompts(record["kind"], prompts, arrays)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (
+        OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, zipfile.BadZipFile,
+    ) as error:  # fmt: skip
         raise ValueError(f"{path} is damaged or does not hold encoded prompts: encode them again") from error
+
+
+def _conditional_rows(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The conditional rows of arrays in the first format."""
+    if "features" in arrays and "unconditional" not in arrays:
+        return arrays
+    return {name: array[:, 0] for name, array in arrays.items() if name != "unconditional"}

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.captions import clean_caption
+from lantern_jax.text.packed import PackedRows
 from lantern_jax.text.tokenizers import TextTokenizer
 
 # T5's ids of the end of a text and of padding.
@@ -29,8 +30,8 @@ def encode_captions(
     captions: Sequence[str],
     length: int = 120,
     dtype: jnp.dtype = jnp.float32,
-) -> tuple[Float[np.ndarray, "n P D"], Bool[np.ndarray, "n P"]]:
-    """Features of captions, left-padded as LlamaGen takes them.
+) -> PackedRows:
+    """Features [n, P, D] of captions, left-padded as LlamaGen takes them, and their mask.
 
     Captions are cleaned, cut to ``length`` tokens with T5's end token, and encoded with the padding behind them, as
     T5 was trained; then the features move to the end, and the positions before them hold zeros.
@@ -42,7 +43,7 @@ def encode_captions(
         dtype: of the encoder's arithmetic and the features.
 
     Returns:
-        features [n, P, D] and their mask, False at padding. NumPy arrays.
+        on the host, in ``dtype``; only what is no padding is kept.
 
     Raises:
         ValueError: no caption, one of which cleaning leaves nothing, or a tokenizer of another model.
@@ -51,15 +52,16 @@ def encode_captions(
     # On the device once, not once a chunk.
     params = jax.tree.map(jnp.asarray, params)
     size = min(CHUNK, len(captions))
-    features = np.zeros((len(captions), length, config.dim), dtype)
+    ends = np.cumsum(mask.sum(axis=1))
+    features = np.empty((ends[-1], config.dim), dtype)
     for start in range(0, len(captions), size):
         # The last chunk is filled up with captions of before, so that one program does for all.
         chunk = np.arange(start, start + size) % len(captions)
         encoded = np.asarray(_encode(config, dtype, params, tokens[chunk], mask[chunk]))
         for i, row in zip(chunk[: len(captions) - start], encoded, strict=False):
             count = int(mask[i].sum())
-            features[i, length - count :] = row[:count]
-    return features, mask[:, ::-1].copy()
+            features[ends[i] - count : ends[i]] = row[:count]
+    return PackedRows(features, mask[:, ::-1].copy())
 
 
 def caption_tokens(

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.chameleon import convert_chameleon
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.chameleon import (
+    Chameleon,
+    ChameleonConfig,
+    TokenConditioning,
+    chameleon_target,
+    unconditional_row,
+)
 from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
 
 CODES, VOCAB, GRID = 12, 40, 3
@@ -122,9 +129,7 @@ def test_steps_equal_the_whole_sequence(assert_close, layout):
     config, params = random_model(layout)
     target = chameleon_target(config)
     tokens, mask = prompts()
-    conditioning = TokenConditioning(
-        jnp.asarray(VOCABULARY.to_stream(tokens)).reshape(2, 2, -1), jnp.asarray(mask).reshape(2, 2, -1)
-    )
+    conditioning = TokenConditioning(jnp.asarray(VOCABULARY.to_stream(tokens))[:2], jnp.asarray(mask)[:2])
     guidance = jnp.array([1.0, 3.0])
     first, second = 3, 4
     stream = np.random.default_rng(1).integers(0, CODES, (2, first + second)).astype(np.int32)
@@ -144,9 +149,12 @@ def test_steps_equal_the_whole_sequence(assert_close, layout):
         features.append(new)
 
     rows = np.broadcast_to(stream, (2, *stream.shape))
+    both = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), conditioning, unconditional_row(conditioning, layout)
+    )
     whole = TokenConditioning(
-        jnp.concatenate([conditioning.tokens, rows], axis=-1),
-        jnp.concatenate([conditioning.mask, np.ones(rows.shape, bool)], axis=-1),
+        jnp.concatenate([both.tokens, rows], axis=-1),
+        jnp.concatenate([both.mask, np.ones(rows.shape, bool)], axis=-1),
     )
     hidden, logits = Chameleon(config).apply(params, whole)
     start = mask.shape[1] - 1
@@ -155,3 +163,44 @@ def test_steps_equal_the_whole_sequence(assert_close, layout):
     assert_close(jnp.concatenate(found, axis=1), guided)
     valid = np.asarray(whole.mask)
     assert_close(np.asarray(jnp.concatenate(features, axis=2))[valid], np.asarray(hidden)[valid])
+
+
+@pytest.mark.parametrize("layout", ["anole", "lumina"])
+def test_the_unconditional_row_is_that_of_training_to_the_bit(layout):
+    """Its row as the published code writes it, padded, gives the same features and logits as the one that the
+    target makes of the conditional row."""
+    config, params = random_model(layout)
+    special, length = VOCABULARY.special, 9
+    if layout == "anole":
+        image, unconditional = [special.image_start], [special.begin, special.image_start]
+    else:
+        image = unconditional = [special.image_start, special.size + 2, special.size + 2]
+    prompts = [[special.begin, *words, special.separator, *image] for words in ([21, 22, 23], [24])]
+    published = np.full((2, 2, length), special.padding)
+    mask = np.zeros(published.shape, bool)
+    for b, prompt in enumerate(prompts):
+        for g, row in enumerate((prompt, unconditional)):
+            published[g, b, length - len(row) :] = row
+            mask[g, b, length - len(row) :] = True
+    tokens = VOCABULARY.to_stream(published)
+    model, target = Chameleon(config), chameleon_target(config)
+
+    @jax.jit
+    def whole(conditioning):
+        features, _, _, _, positions = model.apply(params, conditioning, method="run")
+        return features, positions, model.apply(params, features[:, :, -1], method="logits")
+
+    expected, positions, logits = whole(TokenConditioning(tokens, mask))
+    conditioning = TokenConditioning(tokens[0], mask[0])
+    _, guided, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, jnp.full(2, 3.0), 4)
+    np.testing.assert_array_equal(prefix.mask, mask)
+    for found, wanted in (
+        (prefix.features, expected),
+        (prefix.positions, positions),
+        (prefix.tokens, tokens),
+    ):
+        np.testing.assert_array_equal(np.asarray(found)[mask], np.asarray(wanted)[mask])
+    np.testing.assert_array_equal(guided, jax.jit(apply_guidance)(logits, jnp.full(2, 3.0)))
+    _, alone, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, None, 4)
+    assert prefix.features.shape[0] == 1 and prefix.guidance is None
+    np.testing.assert_allclose(alone, logits[0], rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ from lantern_jax.models.vq import (
     VQConfig,
     VQModel,
     depth_to_space,
-    l2_normalise,
+    l2_normalize,
     nearest_code,
     space_to_depth,
 )
@@ -136,7 +136,7 @@ def test_nearest_code_is_nearest_with_ties_to_the_lowest():
     np.testing.assert_array_equal(nearest_code(z, codebook), [0, 1, 3])
     np.testing.assert_array_equal(nearest_code(z, codebook, l2_norm=False), [0, 1, 3])
     np.testing.assert_array_equal(nearest_code(jnp.array([[0.9, 1.0]]), codebook, l2_norm=False), [0])
-    assert jnp.all(jnp.isfinite(jax.grad(lambda x: l2_normalise(x).sum())(jnp.zeros(3))))
+    assert jnp.all(jnp.isfinite(jax.grad(lambda x: l2_normalize(x).sum())(jnp.zeros(3))))
 
 
 def test_space_to_depth_folds_blocks_in_reading_order():

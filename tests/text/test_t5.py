@@ -26,7 +26,10 @@ def params():
 
 
 def encode(params, captions, **options):
-    return encode_captions(params, CONFIG, Letters(), captions, LENGTH, **options)
+    """Features [n, P, D] and their mask."""
+    packed = encode_captions(params, CONFIG, Letters(), captions, LENGTH, **options)
+    assert len(packed.values) == packed.mask.sum()
+    return np.asarray(packed), packed.mask
 
 
 def test_captions_are_cleaned_cut_and_ended():

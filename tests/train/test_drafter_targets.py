@@ -1,6 +1,8 @@
 """Drafters for every family of targets: from pictures, captions and samples to a checkpoint that drafts."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -137,7 +139,7 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     stored, prefix, tokens = store.read([1, 6])
     texts = [CLASSES[1], CLASS_PROMPTS[1]] if name == "c2i" else [CAPTIONS[1], PROMPTS[1]]
     pipeline = lantern_jax.load(model)
-    conditioning = pipeline._encoder.encode(texts, np.float32)
+    conditioning = jax.tree.map(lambda leaf: leaf[np.arange(2)], pipeline._encoder.encode(texts, np.float32))
     cache, _, seen = jax.jit(record.prefill, static_argnums=3)(
         params, conditioning, jnp.ones(2), config.num_tokens
     )
@@ -334,8 +336,113 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
         sources.claim(tmp_path / "work", {"pictures": "b"})
 
 
+def retrained(checkpoint):
+    """The same target with one weight changed."""
+    params = jax.tree.map(np.array, checkpoint.target_params)
+    params["params"]["head"]["kernel"][0, 0] += 1e-3
+    return dataclasses.replace(checkpoint, target_params=params)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"checkpoint": retrained}, "weights"),
+        ({"seed": 2}, "settings"),
+        ({"checkpoint": lambda old: dataclasses.replace(old, defaults={"guidance": 2.0})}, "settings"),
+        ({"dtype": jnp.bfloat16}, "dtype"),
+        ({"samples": 4}, "samples"),
+    ],
+    ids=["weights", "seed", "guidance", "dtype", "samples"],
+)
+def test_features_that_anything_else_decided_are_not_gone_on_with(
+    change, what, extracted, pictures, tmp_path
+):
+    """Neither those of a retrained target nor those of other samples; what is there stays."""
+    model, done = extracted("c2i")
+    workdir = shutil.copytree(done, tmp_path / "features")
+    last = sorted(workdir.glob("*_00004.npy"))
+    assert len(last) == 3
+    for file in last:
+        file.unlink()
+    options = {
+        "checkpoint": lambda checkpoint: checkpoint,
+        "seed": 1,
+        "dtype": np.float32,
+        "samples": 3,
+    } | change
+    checkpoint = options["checkpoint"](target.read_target(model))
+    made = sources.prompted(
+        checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=options["samples"], seed=1
+    )
+    with pytest.raises(ValueError, match=f"holds work on another .*{what}"):
+        features.extract(
+            checkpoint, made, workdir, seed=options["seed"], batch_size=BATCH, dtype=options["dtype"]
+        )
+    assert not list(workdir.glob("*_00004.npy"))
+
+
+def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
+    extracted, pictures, tmp_path, monkeypatch
+):
+    """Five pictures and three samples in shards of four, the first one made in batches of two, the rest of three."""
+    monkeypatch.setattr(features, "SHARD", 4)
+    model, done = extracted("c2i")
+    checkpoint, workdir = target.read_target(model), tmp_path / "features"
+    made = sources.prompted(checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=3, seed=1)
+    write, calls = features.write_shard, []
+
+    def killed(*arguments):
+        if calls:
+            raise Killed
+        calls.append(write(*arguments))
+
+    monkeypatch.setattr(features, "write_shard", killed)
+    with pytest.raises(Killed):
+        features.extract(checkpoint, made, workdir, seed=1, batch_size=2)
+    monkeypatch.setattr(features, "write_shard", write)
+    features.extract(checkpoint, made, workdir, seed=1, batch_size=3)
+    assert len(FeatureStore(workdir)) == 8
+    expected, found = (FeatureStore(folder).read(np.arange(8)) for folder in (done, workdir))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=2e-3)
+
+
+def test_codes_and_captions_of_other_weights_are_not_reused(converted, pictures, extracted, tmp_path):
+    model, done = extracted("t2i")
+    workdir, checkpoint = shutil.copytree(done, tmp_path / "features"), target.read_target(model)
+    vq = jax.tree.map(lambda leaf: leaf + 1e-3, checkpoint.tokenizer_params)
+    t5 = jax.tree.map(
+        lambda leaf: leaf + 1e-3, lantern_jax.checkpoints.store.load_text_encoder(checkpoint, np.float32)
+    )
+    for change, folder in (({"tokenizer_params": vq}, "codes"), ({"text_encoder_params": t5}, "captions")):
+        other = dataclasses.replace(checkpoint, **change)
+        with pytest.raises(ValueError, match=f"{folder} holds work on another (tokenizer|text encoder)"):
+            sources.prompted(other, workdir, pictures("t2i"), PROMPTS, samples=3, seed=1)
+
+
+def test_a_digest_is_of_values_in_a_dtype():
+    params = {"a": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), "b": {"c": np.ones((), np.float32)}}
+    digest = sources.parameters_digest(params)
+    assert digest == sources.parameters_digest(jax.tree.map(jnp.asarray, params))
+    assert digest == sources.parameters_digest(params | {"a": params["a"].reshape(3, 2)})
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    assert sources.parameters_digest(half) == sources.parameters_digest(params, "bfloat16") != digest
+    changed = params | {"a": np.nextafter(params["a"], np.float32(2))}
+    assert sources.parameters_digest(changed) != digest
+    assert sources.parameters_digest({"b": params["b"], "d": params["a"]}) != digest
+
+
 def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
     _, workdir = extracted("c2i")
     with pytest.raises(ValueError, match="holds features of another target"):
         drafter.train(config_of("anole"), converted("anole"), workdir, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_features_of_a_retrained_target_train_no_drafter(extracted, tmp_path):
+    model, workdir = extracted("c2i")
+    changed = retrained(lantern_jax.checkpoints.store.load(model, None))
+    lantern_jax.checkpoints.store.save(tmp_path / "retrained", changed)
+    with pytest.raises(ValueError, match="holds features of another target"):
+        drafter.train(config_of("c2i"), tmp_path / "retrained", workdir, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,180 @@
+"""One call of a pipeline: its pictures batch by batch, a piece of work at a time.
+
+Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W height and width.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.engine import Engine, Job, Run, batches
+from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, summarise
+from lantern_jax.text.encoders import Conditioning
+
+# Between two pieces of work progress is told and Ctrl-C is heard: the seconds of one, and the rounds of the first.
+PIECE_SECONDS = 0.2
+FIRST_PIECE = 4
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call decodes, whatever the method.
+
+    Attributes:
+        engine: runs it.
+        conditioning: leaves [prompts, ...], conditional rows on the host.
+        prompts: their names.
+        num: pictures a prompt.
+        seed, first: picture i draws from ``seed`` and ``first`` + i.
+        batch: pictures decoded at once.
+        free: positions of the token stream that are codes; the others the format forces.
+        draws: whether pictures can be drawn.
+    """
+
+    engine: Engine
+    conditioning: Conditioning
+    prompts: tuple[str, ...]
+    num: int
+    seed: int
+    first: int
+    batch: int
+    free: Int[np.ndarray, " T"]
+    draws: bool
+
+    def generate(
+        self, job: Job, progress: Callable[[Progress], None] | None, done: int = 0, left: int = 0
+    ) -> Generation:
+        """All pictures.
+
+        Args:
+            progress: is told tokens and pictures of the whole call, of which this job is a part:
+            done, left: pictures of the jobs before and after it.
+        """
+        parts, timing = [], Timing()
+        count = self.num * len(self.prompts)
+        stashed: list[_Part] = []
+
+        def report(run: Run, part: slice) -> None:
+            if progress is not None:
+                # The picture's share of what is known: positions of the stream, forced ones included.
+                known = (done + part.start) * run.total + int(run.lengths.sum())
+                pictures = done + part.start + int(run.finished.sum())
+                seconds = (timing + run.timing).decoding
+                progress(Progress(known, (done + count + left) * run.total, pictures, seconds))
+
+        try:
+            for part in batches(count, self.batch):
+                stashed = []
+                for run, fresh in self._pieces(job, part):
+                    stashed += [fresh] if fresh is not None else []
+                    report(run, part)
+                drawn = self._drawn(stashed)
+                timing += run.timing + drawn.timing
+                parts.append(drawn)
+        except KeyboardInterrupt:
+            parts += [self._drawn(stashed)] if stashed and not _holds(parts, stashed) else []
+            raise Interrupted(self._generation(parts, timing) if parts else None) from None
+        return self._generation(parts, timing)
+
+    def pictures(self, job: Job) -> Iterator[Picture]:
+        """Each picture as soon as its tokens are known."""
+        for part in batches(self.num * len(self.prompts), self.batch):
+            for _, fresh in self._pieces(job, part):
+                if fresh is None:
+                    continue
+                drawn = self._drawn([fresh])
+                for row, number in enumerate(drawn.numbers):
+                    yield Picture(
+                        number=self.first + int(number),
+                        prompt=self.prompts[number // self.num],
+                        picture=None if drawn.pictures is None else drawn.pictures[row],
+                        tokens=drawn.decoded.tokens[row],
+                        rounds=int(drawn.decoded.rounds[row]),
+                    )
+
+    def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
+        """A batch piece by piece: how far it is, and the sequences that are newly done."""
+        numbers = np.arange(part.start, part.stop)
+        rows = jax.tree.map(lambda leaf: leaf[numbers // self.num], self.conditioning)
+        run = self.engine.start(job, rows, seed=self.seed, first=self.first + part.start, most=self.batch)
+        seen, rounds = np.zeros(len(numbers), bool), FIRST_PIECE
+        while True:
+            new = run.finished & ~seen
+            seen = seen | new
+            yield run, self._part(numbers[new], run, new) if new.any() else None
+            if run.done:
+                return
+            before = run.timing.decoding
+            run = self.engine.advance(run, rounds)
+            took = run.timing.decoding - before
+            rounds = max(1, min(4 * rounds, int(rounds * PIECE_SECONDS / max(took, 1e-6))))
+
+    def _part(self, numbers, run: Run, new) -> "_Part":
+        decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
+        if not decoded.finite.all():
+            raise ValueError(_why_not_finite(self.engine, "the target's logits", ("target", "drafting")))
+        decoded = decoded.replace(
+            tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
+        )
+        return _Part(numbers, decoded)
+
+    def _drawn(self, stashed: list["_Part"]) -> "_Part":
+        """The sequences of several parts in the order of their numbers, with their pictures."""
+        numbers = np.concatenate([part.numbers for part in stashed])
+        order = np.argsort(numbers)
+        decoded = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves)[order], *(part.decoded for part in stashed)
+        )
+        if not self.draws:
+            return _Part(numbers[order], decoded)
+        pictures, finite, timing = self.engine.draw(decoded.tokens, most=self.batch)
+        if not finite.all():
+            raise ValueError(_why_not_finite(self.engine, "the pictures", ("tokenizer",)))
+        return _Part(numbers[order], decoded, pictures, timing)
+
+    def _generation(self, parts: list["_Part"], timing: Timing) -> Generation:
+        numbers = np.concatenate([part.numbers for part in parts])
+        decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
+        return Generation(
+            prompts=tuple(self.prompts[number // self.num] for number in numbers),
+            pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
+            tokens=decoded.tokens,
+            round_of_token=decoded.round_of_token,
+            statistics=summarise(decoded, timing),
+            numbers=(self.first + numbers).astype(np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some sequences of a call that are done: their numbers from 0, what was decoded (codes alone), pictures."""
+
+    numbers: Int[np.ndarray, " B"]
+    decoded: Decoded
+    pictures: UInt8[np.ndarray, "B H W 3"] | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+def _holds(parts: list[_Part], stashed: list[_Part]) -> bool:
+    """Whether the newest part is made of the stashed ones."""
+    return bool(parts) and stashed[0].numbers[0] in parts[-1].numbers
+
+
+def _why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
+    """The line that names the parameter which is not finite, or says that none is."""
+    parameters: dict[str, Any] = vars(engine.parameters)
+    for part in parts:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(parameters[part]):
+            if not bool(jnp.isfinite(leaf).all()):
+                name = ".".join(str(key.key) for key in path)
+                return (
+                    f"{what} are not finite: the {part}'s parameter {name} holds values that are no numbers; "
+                    "fetch or convert the checkpoint again"
+                )
+    return f"{what} are not finite though all parameters are: decode in another dtype, float32 say"

@@ -1,0 +1,275 @@
+"""Compiled programs on devices: batches of sequences are started, advanced some rounds at a time, and finished.
+
+Everything that knows of devices is here: where parameters lie, how many sequences a program takes, which programs
+there are. A batch has one of a few sizes, so that another number of pictures finds its program compiled.
+
+Axes: n sequences asked for, B sequences of a program (n and padding), T stream tokens, C codes of a picture, H W height
+and width.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jaxtyping import Bool, Int, PyTree, UInt8
+
+from lantern_jax.compilation import compile_ahead, run_timed
+from lantern_jax.decoding import loop
+from lantern_jax.decoding.acceptance import Rule, Strict
+from lantern_jax.decoding.loop import Inputs, Program, State
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.generation import Timing
+from lantern_jax.models.vq import VQModel
+
+AXIS = "data"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What programs read: pytrees of arrays, all on the same devices.
+
+    Attributes:
+        target, drafting: of the records; ``drafting`` is None where nothing drafts.
+        tokenizer: of the VQ tokenizer, or None.
+        codebook: a ``Codebook`` for relaxed rules, or None.
+    """
+
+    target: PyTree
+    drafting: PyTree = None
+    tokenizer: PyTree = None
+    codebook: Any = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a batch is decoded.
+
+    Attributes:
+        program: what is compiled.
+        guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
+        sampling, rule: swept, but for what is static in them.
+    """
+
+    program: Program
+    guidance: float = 1.0
+    sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams.create)
+    rule: Rule = dataclasses.field(default_factory=Strict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A batch on its way. ``Engine.advance`` takes it and leaves it empty: go on with what it returns.
+
+    Attributes:
+        lengths: int32 [n], stream tokens that each sequence knows.
+        total: T.
+        timing: seconds so far.
+        state, step: the loop's state on the devices, and the compiled program that advances it.
+    """
+
+    lengths: Int[np.ndarray, " n"]
+    total: int
+    timing: Timing
+    state: State
+    step: Callable[[State, Any], tuple[State, Any]]
+
+    @property
+    def finished(self) -> Bool[np.ndarray, " n"]:
+        """bool [n], which sequences are done."""
+        return self.lengths >= self.total
+
+    @property
+    def done(self) -> bool:
+        """Whether all are."""
+        return bool(self.finished.all())
+
+
+class Engine:
+    """Runs jobs on the devices of this process.
+
+    Args:
+        read: sharding -> ``Parameters`` there; called once, when they are first needed.
+        tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
+        devices: sequences are spread over them; None for all of this process.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sharding], Parameters],
+        tokenizer: VQModel | None = None,
+        devices: list[Any] | None = None,
+    ):
+        self._read, self._tokenizer = read, tokenizer
+        self._devices = jax.local_devices() if devices is None else devices
+        self._parameters: Parameters | None = None
+        self._spread = 0
+        self._programs: dict[Any, Callable] = {}
+
+    @property
+    def programs(self) -> tuple[tuple, ...]:
+        """What was compiled so far: (kind, B, what else decides it)."""
+        return tuple(self._programs)
+
+    def start(
+        self, job: Job, conditioning: Any, *, seed: int = 0, first: int = 0, most: int | None = None
+    ) -> Run:
+        """Prefills a batch.
+
+        Args:
+            conditioning: leaves [n, ...], conditional rows on the host.
+            seed, first: sequence i of the batch draws from fold_in(key(seed), first + i), whatever the batch.
+            most: a program takes no more sequences than this; None for no limit.
+        """
+        count = len(jax.tree.leaves(conditioning)[0])
+        devices, size = _spread(count, len(self._devices), most)
+        parameters, mesh = self._on_devices(devices), self._mesh(devices)
+        rows = np.arange(size)
+        conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
+        guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
+        drafting = parameters.drafting if job.program.drafting.max_depth else None
+        numbers = (first + rows).astype(np.uint32)
+        codebook = None if job.rule.is_strict else parameters.codebook
+        begin = (parameters.target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling)
+        shared = (parameters.target, drafting, guidance, job.sampling, job.rule, codebook)
+
+        statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
+        shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
+        begin_key = ("start", size, devices, *statics, shapes)
+        step_key = ("advance", size, devices, *statics, jax.tree.structure(job.rule), shapes)
+        compiling = 0.0
+        if step_key not in self._programs:
+            compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
+        (keys, state), seconds = run_timed(self._programs[begin_key], *begin, rows < count)
+        step = partial(_advance_with, self._programs[step_key], shared, keys)
+        timing = Timing(decoding=seconds, compiling=compiling)
+        total = job.program.target.num_tokens
+        return Run(_flat(state.length)[:count], total, timing, state, step)
+
+    def advance(self, run: Run, rounds: int | None = None) -> Run:
+        """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
+        limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
+        (state, lengths), seconds = run_timed(run.step, run.state, limit)
+        lengths = _flat(lengths)[: len(run.lengths)]
+        return dataclasses.replace(
+            run, lengths=lengths, timing=run.timing + Timing(decoding=seconds), state=state
+        )
+
+    def finish(self, run: Run) -> Decoded:
+        """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
+        return jax.tree.map(lambda leaf: _flat(leaf)[: len(run.lengths)], run.state.decoded)
+
+    def draw(
+        self, tokens: Int[np.ndarray, "n C"], most: int | None = None
+    ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
+        """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
+        devices, size = _spread(len(tokens), len(self._devices), most)
+        parameters, mesh = self._on_devices(devices).tokenizer, self._mesh(devices)
+        padded = np.zeros((size, tokens.shape[1]), np.int32)
+        padded[: len(tokens)] = tokens
+        key, compiling = ("draw", size, devices), 0.0
+        if key not in self._programs:
+            function, rows = partial(_draw, self._tokenizer), PartitionSpec(AXIS)
+            if mesh is not None:
+                function = loop.over_mesh(function, mesh, AXIS, (PartitionSpec(), rows), rows)
+            self._programs[key], compiling = compile_ahead(function, parameters, padded)
+        (pictures, finite), seconds = run_timed(self._programs[key], parameters, padded)
+        timing = Timing(drawing=seconds, compiling=compiling)
+        return np.asarray(pictures)[: len(tokens)], np.asarray(finite)[: len(tokens)], timing
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters where they lie, read if they were not yet."""
+        return self._on_devices(self._spread or 1)
+
+    def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
+        """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
+        idle, seconds = np.zeros(size, bool), 0.0
+        if begin_key not in self._programs:
+            self._programs[begin_key], seconds = compile_ahead(partial(_start, program, mesh), *begin, idle)
+        # What a first execution sets up counts as compiling.
+        (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
+        function = partial(_advance, program, mesh)
+        step, more = compile_ahead(function, *shared, keys, state, np.int32(1), donate_argnums=7)
+        self._programs[step_key] = step
+        return seconds + spent + more + run_timed(step, *shared, keys, state, np.int32(1))[1]
+
+    def _mesh(self, devices: int) -> Mesh | None:
+        return None if devices == 1 else Mesh(np.array(self._devices[:devices]), (AXIS,))
+
+    def _on_devices(self, devices: int) -> Parameters:
+        """The parameters where programs for that many devices want them, moved when the number changes."""
+        if devices != self._spread:
+            mesh = self._mesh(devices)
+            where = SingleDeviceSharding(self._devices[0])
+            if mesh is not None:
+                where = NamedSharding(mesh, PartitionSpec())
+            parameters = self._parameters or self._read(where)
+            parts = jax.block_until_ready(jax.device_put(vars(parameters), where))
+            self._parameters, self._spread = Parameters(**parts), devices
+        return self._parameters
+
+
+def batches(count: int, most: int) -> Iterator[slice]:
+    """``count`` sequences in batches of at most ``most``."""
+    for start in range(0, count, most):
+        yield slice(start, min(start + most, count))
+
+
+def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
+    """(devices, sequences B of the program): as few a device as there can be, rounded up to a power of two."""
+    devices = min(devices, count)
+    each = -(-count // devices)
+    limit = 2 * each if most is None else -(-most // devices)
+    return devices, max(each, min(1 << (each - 1).bit_length(), limit)) * devices
+
+
+def _flat(leaf) -> np.ndarray:
+    """[B, ...] on the host, of a state's leaf [devices, B / devices, ...]."""
+    leaf = np.asarray(leaf)
+    return leaf.reshape(-1, *leaf.shape[2:])
+
+
+def _start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
+    """(keys [B], state); a state's leaves have an axis of devices in front, since only the loop knows the others."""
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
+
+    def begin(inputs: Inputs):
+        return jax.tree.map(lambda leaf: leaf[None], loop.start(program, inputs))
+
+    inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
+    if mesh is not None:
+        begin = loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))
+    return keys, begin(inputs)
+
+
+def _advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
+    """(state after at most so many rounds, its lengths)."""
+
+    def go_on(inputs: Inputs, state, rounds):
+        state = jax.tree.map(lambda leaf: leaf[0], state)
+        return jax.tree.map(lambda leaf: leaf[None], loop.advance(program, inputs, state, rounds))
+
+    inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
+    if mesh is not None:
+        rows = PartitionSpec(AXIS)
+        go_on = loop.over_mesh(go_on, mesh, AXIS, (loop.input_specs(AXIS), rows, PartitionSpec()), rows)
+    state = go_on(inputs, state, rounds)
+    # A copy: the state is given away with the next piece.
+    return state, jnp.copy(state.length)
+
+
+def _advance_with(step, shared, keys, state, rounds):
+    return step(*shared, keys, state, rounds)
+
+
+def _draw(model: VQModel, params, tokens: Int[Any, "B C"]):
+    values = model.apply(params, tokens, method="decode")
+    pictures = jnp.round(jnp.clip((values + 1) * 127.5, 0, 255)).astype(jnp.uint8)
+    return pictures, jnp.isfinite(values).all(axis=(1, 2, 3))

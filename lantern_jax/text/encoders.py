@@ -1,0 +1,310 @@
+"""From prompts to what a target is conditioned on: class numbers, words, captions through T5, or Chameleon's tokens.
+
+Conditioning is kept on the host, conditional rows only, leaves [n, ...]: the target adds the unconditional row. A
+batch of it is ``leaf[rows]`` of every leaf.
+
+Axes: n prompts, C label slots, P prefix length, F caption feature width.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, PyTree
+
+from lantern_jax.data.imagenet import class_number
+from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.models.chameleon import TokenConditioning
+from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
+from lantern_jax.models.t5 import T5Config
+from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
+from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.text.packed import PackedRows
+from lantern_jax.text.t5 import caption_tokens, encode_captions
+from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
+
+# Labels [n, C], or the record of a caption or token model with leaves [n, ...]; caption features may be packed.
+Conditioning = Int[np.ndarray, "n C"] | CaptionConditioning | TokenConditioning
+
+
+@dataclass(frozen=True)
+class PromptParts:
+    """What of a checkpoint has to do with prompts.
+
+    Attributes:
+        config: of the target.
+        vocabulary: the words of its labels, or None.
+        text_tokenizer: the file of its text tokenizer, or None.
+        text_encoder: the config of its text encoder, or None.
+        read_text_encoder: dtype -> the text encoder's parameters, on a device.
+    """
+
+    config: Any
+    vocabulary: Vocabulary | None = None
+    text_tokenizer: Path | None = None
+    text_encoder: T5Config | None = None
+    read_text_encoder: Callable[[Any], PyTree] | None = None
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The text tokenizer.
+
+        Raises:
+            ValueError: there is none, or the file is damaged.
+        """
+        return load_tokenizer(self.tokenizer_file)
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """Where the text tokenizer lies; ValueError where there is none."""
+        if self.text_tokenizer is None:
+            raise ValueError(
+                "this checkpoint has no text tokenizer: convert it with one, or give encoded prompts"
+            )
+        return self.text_tokenizer
+
+
+class PromptEncoder:
+    """Encodes prompts for one target. The text tokenizer stays in memory, a text encoder does not.
+
+    Attributes:
+        kind: what the target takes: "labels", "captions" or "tokens".
+        fields: the arrays of its encoded prompts.
+    """
+
+    kind: str
+    fields: tuple[str, ...]
+
+    def __init__(self, parts: PromptParts):
+        self.parts = parts
+        self.config = parts.config
+
+    def check(self, prompts: Sequence[str | int]) -> None:
+        """Raises what ``encode`` would raise of the prompts; loads no text encoder."""
+        self.encode(prompts)
+
+    def encode(self, prompts: Sequence[str | int], dtype: Any = np.float32) -> Conditioning:
+        """Conditioning with leaves [n, ...] of n prompts.
+
+        Args:
+            prompts: class numbers or ImageNet names of class-conditional models; else text.
+            dtype: of a text encoder's parameters, matrix products and features.
+
+        Raises:
+            ValueError: no prompt, an empty one, an unknown word or class, or a checkpoint without the parts that
+                encode text.
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside this context a text encoder that was read stays in memory, and is not read again."""
+        yield
+
+    def from_arrays(
+        self,
+        conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
+        mask: Bool[np.ndarray, "n P"] | None = None,
+    ) -> Conditioning:
+        """Conditioning from arrays; ``mask`` None means no padding.
+
+        Raises:
+            ValueError: a shape, a type or ids that do not fit the target.
+        """
+        raise NotImplementedError
+
+    def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
+        """Conditioning as ``text.encoded.save_encoded`` takes it."""
+        arrays = {name: getattr(conditioning, name, conditioning) for name in self.fields}
+        return EncodedPrompts(self.kind, tuple(map(str, prompts)), arrays)
+
+    def from_encoded(self, encoded: EncodedPrompts) -> Conditioning:
+        """Conditioning of encoded prompts.
+
+        Raises:
+            ValueError: they were encoded for another kind or size of model.
+        """
+        if encoded.kind != self.kind:
+            raise ValueError(
+                f"prompts were encoded as {encoded.kind}, this checkpoint takes {self.kind}: encode them with it"
+            )
+        if sorted(encoded.arrays) != sorted(self.fields):
+            raise ValueError(
+                f"encoded prompts hold {', '.join(encoded.arrays)}, expected {', '.join(self.fields)}: "
+                "encode them again"
+            )
+        return self._checked(**encoded.arrays)
+
+    def _checked(self, **arrays: np.ndarray) -> Conditioning:
+        """The arrays ``fields`` as conditioning; ValueError where they do not fit the target."""
+        raise NotImplementedError
+
+
+class LabelEncoder(PromptEncoder):
+    """Words through the checkpoint's vocabulary, or classes where it has none; raises ValueError at once where the
+    config's unconditional labels are not the vocabulary's."""
+
+    kind, fields = "labels", ("labels",)
+
+    def __init__(self, parts: PromptParts):
+        super().__init__(parts)
+        null = () if parts.vocabulary is None else tuple(parts.vocabulary.null_labels().tolist())
+        if null and null != parts.config.unconditional_labels:
+            raise ValueError(
+                f"the config's null_labels {parts.config.null_labels} are not the vocabulary's: give it {null}"
+            )
+
+    def encode(self, prompts, dtype=np.float32):
+        if not len(prompts):
+            raise ValueError("no prompts: give at least one")
+        vocabulary = self.parts.vocabulary
+        if vocabulary is None:
+            return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                raise ValueError(
+                    f"prompt {prompt!r} is not text: this checkpoint takes words, such as 'a lake at dusk'"
+                )
+        return vocabulary.label_ids([vocabulary.parse(prompt) for prompt in prompts])
+
+    def from_arrays(self, conditioning, mask=None):
+        return self._checked(np.asarray(conditioning))
+
+    def _checked(self, labels):
+        shape = (None, self.config.label_slots)
+        if not _fits(labels, shape) or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers {_shown(shape)}"
+            )
+        if labels.min() < 0 or labels.max() >= self.config.num_labels:
+            raise ValueError(
+                f"conditioning holds ids outside 0..{self.config.num_labels - 1}: give label ids of the model"
+            )
+        return labels.astype(np.int32)
+
+
+class CaptionEncoder(PromptEncoder):
+    """Captions through T5, whose parameters are read once for all captions of a call and then dropped."""
+
+    kind, fields = "captions", ("features", "mask")
+    _read: dict[np.dtype, PyTree] | None = None
+
+    def check(self, prompts):
+        _check_texts(prompts)
+        encoder = self.parts.text_encoder
+        if encoder is None:
+            raise ValueError(
+                "this checkpoint has no text encoder: convert it with --t5, "
+                "or give features to Pipeline.generate_from(conditioning)"
+            )
+        caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
+
+    def encode(self, prompts, dtype=np.float32):
+        self.check(prompts)
+        features = encode_captions(
+            self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
+            self.config.caption_length, dtype,
+        )  # fmt: skip
+        return CaptionConditioning(features, features.mask)
+
+    @contextmanager
+    def kept(self):
+        outer, self._read = self._read, self._read or {}
+        try:
+            yield
+        finally:
+            self._read = outer
+
+    def _parameters(self, dtype: np.dtype) -> PyTree:
+        if self._read is None:
+            return self.parts.read_text_encoder(dtype)
+        if dtype not in self._read:
+            self._read[dtype] = self.parts.read_text_encoder(dtype)
+        return self._read[dtype]
+
+    def from_arrays(self, conditioning, mask=None):
+        features = np.asarray(conditioning)
+        return self._checked(
+            features, np.ones(features.shape[:2], bool) if mask is None else np.asarray(mask)
+        )
+
+    def _checked(self, features, mask):
+        shape = (None, self.config.caption_length, self.config.caption_dim)
+        if not _fits(features, shape) or features.dtype.kind not in "fV":
+            raise ValueError(
+                f"conditioning has shape {features.shape}, {features.dtype}: give features {_shown(shape)}"
+            )
+        if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
+            raise ValueError(
+                "conditioning holds numbers that are not finite: give the text encoder's features"
+            )
+        if mask.shape != features.shape[:-1] or mask.dtype != bool:
+            raise ValueError(
+                f"mask has shape {mask.shape}, {mask.dtype}: give booleans {features.shape[:-1]}"
+            )
+        return CaptionConditioning(features, mask)
+
+
+class TokenEncoder(PromptEncoder):
+    """Chameleon's prompts: text tokens with those that the layout puts around them, as stream ids."""
+
+    kind, fields = "tokens", ("tokens", "mask")
+
+    @cached_property
+    def vocabulary(self) -> ChameleonVocabulary:
+        """Published ids and stream ids; ValueError without a text tokenizer, or where its file is damaged."""
+        return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
+
+    def encode(self, prompts, dtype=np.float32):
+        _check_texts(prompts)
+        config = self.config
+        return prompt_rows(self.vocabulary, self.parts.tokenizer.encode, prompts, config.layout, config.grid)
+
+    def from_arrays(self, conditioning, mask=None):
+        raise ValueError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
+
+    def _checked(self, tokens, mask):
+        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
+            raise ValueError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise ValueError(
+                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
+            )
+        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
+            raise ValueError("the mask does not fit left-padded tokens: encode the prompts again")
+        return TokenConditioning(tokens, mask)
+
+
+def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
+    return array.ndim == len(shape) and len(array) > 0 and array.shape[1:] == shape[1:]
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+
+
+def _check_texts(prompts: Sequence[str | int]) -> None:
+    if not len(prompts):
+        raise ValueError("no prompts: give at least one")
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt {prompt!r} is not text: this checkpoint takes a description in words")
+        if not prompt.strip():
+            raise ValueError("empty prompt: describe a picture in words")
+
+
+def _class(prompt: str | int, classes: int) -> int:
+    """The class that a number or, with ImageNet's classes, a name stands for."""
+    advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
+    if isinstance(prompt, str) and not prompt.strip():
+        raise ValueError(f"empty prompt: {advice}")
+    if not isinstance(prompt, bool) and re.fullmatch(r"\s*\d+\s*", str(prompt)) and int(prompt) < classes:
+        return int(prompt)
+    if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
+        return class_number(prompt)
+    raise ValueError(f"prompt {prompt!r} is not a class: {advice}")

@@ -1,0 +1,63 @@
+"""Padded arrays kept without their padding: the features of thirty thousand captions are a few gigabytes, not many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PackedRows:
+    """An array [n, P, F] of which only the positions under a mask are kept; the others are 0.
+
+    It stands in for the array wherever rows are taken: ``packed[rows]`` is a NumPy array [b, P, F].
+
+    Attributes:
+        values: [number of True in the mask, F], row after row.
+        mask: bool [n, P].
+
+    Raises:
+        ValueError: another number of values.
+    """
+
+    values: Shaped[np.ndarray, "kept F"]
+    mask: Bool[np.ndarray, "n P"]
+
+    def __post_init__(self):
+        if self.values.ndim != 2 or self.mask.ndim != 2 or len(self.values) != np.count_nonzero(self.mask):
+            raise ValueError(
+                f"values {self.values.shape} under a mask {self.mask.shape} of {np.count_nonzero(self.mask)}: "
+                "give one for each True"
+            )
+        ends = np.cumsum(self.mask.sum(axis=1))
+        object.__setattr__(self, "_starts", np.concatenate([[0], ends]))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.mask.shape, self.values.shape[1])
+
+    @property
+    def ndim(self) -> int:
+        return 3
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def __getitem__(self, rows: Int[np.ndarray, " b"] | slice) -> Shaped[np.ndarray, "b P F"]:
+        chosen = np.arange(len(self))[rows]
+        mask = self.mask[chosen]
+        padded = np.zeros((*mask.shape, self.values.shape[1]), self.dtype)
+        for row, kept, index in zip(padded, mask, chosen, strict=True):
+            row[kept] = self.values[self._starts[index] : self._starts[index + 1]]
+        return padded
+
+    def __repr__(self) -> str:
+        return f"PackedRows({list(self.shape)}, {self.dtype.name}, {len(self.values)} kept)"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)

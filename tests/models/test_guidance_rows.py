@@ -1,0 +1,77 @@
+"""LlamaGen's target adds the unconditional row itself: to the bit what both rows, made by hand, give."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.models.transformer import padded_causal_mask
+
+BATCH = 3
+CONFIGS = {
+    "class": LlamaGenConfig(16, 2, 2, vocab_size=24, grid=3, hidden_dim=32, num_labels=7),
+    "words": LlamaGenConfig(
+        16, 2, 2, vocab_size=24, grid=3, hidden_dim=32, num_labels=7, label_slots=2, null_labels=(3, 6), qk_norm="rms"
+    ),
+    "caption": LlamaGenConfig(
+        16, 2, 2, vocab_size=24, grid=3, hidden_dim=32, caption_dim=12, caption_length=5
+    ),
+}  # fmt: skip
+
+
+def conditioning_of(config):
+    generator = np.random.default_rng(0)
+    if config.num_labels:
+        return generator.integers(0, config.num_labels - 1, (BATCH, config.label_slots)).astype(np.int32)
+    mask = np.arange(5)[None] >= np.array([[0], [3], [1]])
+    features = generator.normal(size=(BATCH, 5, 12)).astype(np.float32) * mask[..., None]
+    return CaptionConditioning(features, mask)
+
+
+class BothRows(LlamaGen):
+    """Takes both rows, leaves [2, B, ...]: (labels,), or features, mask and which rows are unconditional."""
+
+    def whole(self, labels, mask, unconditional):
+        if self.config.num_labels:
+            x, valid = self.labels(labels), jnp.ones(labels.shape, bool)
+        else:
+            kernels = [self.caption.variables["params"][name]["kernel"] for name in ("fc1", "fc2")]
+            learned = jnp.broadcast_to(
+                self.caption.variables["params"]["unconditional"][None, None], labels.shape
+            )
+            x = jnp.where(unconditional[..., None, None], learned, labels)
+            x, valid = nn.gelu(x @ kernels[0], approximate=True) @ kernels[1], mask
+        features, _ = self.transformer(
+            x, jnp.asarray(self.prefix_rotary())[None, None], padded_causal_mask(valid)
+        )
+        return features, self.head(features[:, :, -1])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_target_adds_the_unconditional_row(name):
+    config = CONFIGS[name]
+    conditioning, target = conditioning_of(config), llamagen_target(config)
+    params = LlamaGen(config).init(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+    params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
+    if config.num_labels:
+        null = {"class": [6], "words": [3, 6]}[name]
+        rows = np.stack([conditioning, np.broadcast_to(np.int32(null), conditioning.shape)]), None, None
+    else:
+        unconditional = np.broadcast_to(np.array([[False], [True]]), (2, BATCH))
+        rows = *(np.stack([leaf, leaf]) for leaf in jax.tree.leaves(conditioning)), unconditional
+    whole = jax.jit(lambda params, *rows: BothRows(config).apply(params, *rows, method="whole"))
+    expected, logits = whole(params, *rows)
+    assert np.abs(expected[0] - expected[1]).mean() > 0.01
+
+    scale = jnp.array([1.0, 2.5, 4.0])
+    prefill = jax.jit(target.prefill, static_argnums=3)
+    cache, guided, prefix = prefill(params, conditioning, scale, 4)
+    np.testing.assert_array_equal(prefix.features, expected)
+    np.testing.assert_array_equal(guided, jax.jit(apply_guidance)(logits, scale))
+    assert cache.prefix_mask.shape == (2, BATCH, config.prefix_length)
+    cache, alone, prefix = prefill(params, conditioning, None, 4)
+    assert cache.guidance is None and prefix.features.shape[0] == 1
+    np.testing.assert_allclose(alone, logits[0], rtol=1e-5, atol=1e-5)

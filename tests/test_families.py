@@ -1,0 +1,68 @@
+"""What families bring, and that configs written by older versions are read."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax.checkpoints.store import demo_directory, load
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.families import FAMILIES, family_of
+from lantern_jax.models.chameleon import ChameleonConfig
+from tests.tiny_checkpoint import TARGET, target_parameters
+
+
+def test_configs_of_older_directories_are_read(tmp_path):
+    """The demo's has a bool for its norm and leaves the null labels to its vocabulary."""
+    values = json.loads((demo_directory() / "config.json").read_text())["target"]
+    assert values["qk_norm"] is True and "null_labels" not in values
+    config = load(demo_directory(), abstract=True).target_config
+    assert config.qk_norm == "rms"
+    assert config.unconditional_labels == tuple(LANDSCAPES.null_labels().tolist())
+    folder = shutil.copytree(demo_directory(), tmp_path / "plain")
+    written = json.loads((folder / "config.json").read_text())
+    written["target"] |= {"qk_norm": "rms", "null_labels": list(config.null_labels)}
+    (folder / "config.json").write_text(json.dumps(written))
+    assert load(folder, abstract=True).target_config == config
+    read = FAMILIES["llamagen"].read_config
+    assert (
+        read({"dim": 16, "num_layers": 1, "num_heads": 2, "num_labels": 3, "qk_norm": False}, None).qk_norm
+        == ""
+    )
+
+
+def test_the_published_residual_goes_by_the_model():
+    assert family_of(TARGET).published_residual(TARGET) == "published"
+    for layout, name in (("anole", "published"), ("lumina", "published_lumina")):
+        config = ChameleonConfig(layout=layout)
+        assert family_of(config).published_residual(config) == name
+
+
+def test_a_familys_head_turns_features_into_logits():
+    family, params = family_of(TARGET), target_parameters()
+    record = family.target(TARGET, np.dtype(np.float32))
+    labels = np.array([LANDSCAPES.null_labels()] * 2)
+    _, logits, prefix = record.prefill(params, labels, None, 1)
+    np.testing.assert_allclose(prefix.features[0, :, -1] @ family.head(params), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_text_tokenizer_is_needed_where_ids_are_reordered():
+    assert family_of(TARGET).published_order(TARGET, None) is None
+    with pytest.raises(ValueError, match="no text tokenizer"):
+        family_of(ChameleonConfig()).published_order(ChameleonConfig(), None)
+
+
+def test_nothing_else_asks_for_the_class_of_a_familys_config():
+    """Converters may: they are each of one family."""
+    classes = "|".join(family.config.__name__ for family in FAMILIES.values())
+    root = Path(lantern_jax.__file__).parent
+    asking = [
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if re.search(rf"isinstance\([^)]*({classes})", path.read_text())
+    ]
+    assert sorted(asking) == ["checkpoints/chameleon.py", "checkpoints/llamagen.py"]

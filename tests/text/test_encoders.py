@@ -1,0 +1,93 @@
+"""Prompt encoders: rows on the host, the text encoder read once and kept where asked, files of both kinds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
+from lantern_jax.text.packed import PackedRows
+
+T5 = T5Config(12, 1, 2, 4, 16, 40, 8, 20)
+CAPTIONS = LlamaGenConfig(16, 1, 2, vocab_size=8, grid=2, hidden_dim=16, caption_dim=12, caption_length=20)
+WORDS = LlamaGenConfig(16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=4)
+
+
+class Letters:
+    def encode(self, text):
+        return [2 + ord(letter) % 30 for letter in text]
+
+
+@pytest.fixture
+def captions():
+    """A caption encoder, and the dtypes that its text encoder was read in."""
+    params = T5Encoder(T5).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+    read = []
+
+    def read_text_encoder(dtype):
+        read.append(np.dtype(dtype).name)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+    parts = PromptParts(CAPTIONS, text_encoder=T5, read_text_encoder=read_text_encoder)
+    parts.__dict__["tokenizer"] = Letters()
+    return CaptionEncoder(parts), read
+
+
+def test_features_stay_in_their_dtype_without_padding(captions):
+    encoder, _ = captions
+    prompts = ["a lake", "x", "a very long caption indeed"]
+    made = encoder.encode(prompts, jnp.bfloat16)
+    assert isinstance(made.features, PackedRows) and made.features.dtype == jnp.bfloat16
+    assert made.features.shape == (3, 20, 12) and made.mask.sum(axis=1).tolist() == [7, 2, 20]
+    assert made.features.values.nbytes == (7 + 2 + 20) * 12 * 2
+    batch = jax.tree.map(lambda leaf: leaf[np.array([2, 0])], made)
+    assert batch.features.shape == (2, 20, 12) and not batch.features[1, :13].any()
+    again = encoder.from_encoded(encoder.to_encoded(prompts, made))
+    np.testing.assert_array_equal(np.asarray(again.features), np.asarray(made.features))
+
+
+def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions):
+    encoder, read = captions
+    encoder.encode([f"caption {i}" for i in range(20)])
+    assert read == ["float32"]
+    with encoder.kept():
+        first = encoder.encode(["a lake"])
+        second = encoder.encode(["a lake"])
+        encoder.encode(["a lake"], jnp.bfloat16)
+        with encoder.kept():
+            encoder.encode(["a lake"])
+    assert read == ["float32"] * 2 + ["bfloat16"]
+    np.testing.assert_array_equal(np.asarray(first.features), np.asarray(second.features))
+    encoder.encode(["a lake"])
+    assert read == ["float32"] * 2 + ["bfloat16", "float32"], "kept longer than asked to"
+    with pytest.raises(ValueError, match="no words"), encoder.kept():
+        encoder.encode(["<b>"])
+    assert len(read) == 4, "read for prompts that cannot be encoded"
+
+
+def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
+    with pytest.raises(ValueError, match="null_labels None are not the vocabulary's"):
+        LabelEncoder(PromptParts(WORDS, LANDSCAPES))
+    null = tuple(LANDSCAPES.null_labels().tolist())
+    config = LlamaGenConfig(
+        16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=4, null_labels=null
+    )
+    made = LabelEncoder(PromptParts(config, LANDSCAPES)).encode(["a foggy forest", "a lake"])
+    assert made.shape == (2, 4) and made.dtype == np.int32
+    assert made[1].tolist()[:3] == list(null)[:3]
+
+
+def test_encoded_prompts_of_another_size_are_refused():
+    encoder = TokenEncoder(PromptParts(ChameleonConfig(16, 1, 2, 16, vocab_size=20, num_codes=8, grid=2)))
+    tokens, mask = np.full((2, 5), 19, np.int32), np.ones((2, 5), bool)
+    made = encoder.from_encoded(encoder.to_encoded(["a", "b"], encoder._checked(tokens, mask)))
+    np.testing.assert_array_equal(made.tokens, tokens)
+    for wrong in ({"tokens": tokens + 1}, {"tokens": tokens[None]}, {"mask": ~mask}, {"mask": mask[:1]}):
+        with pytest.raises(ValueError, match=r"encode the prompts|whole numbers"):
+            encoder._checked(**{"tokens": tokens, "mask": mask} | wrong)
+    with pytest.raises(ValueError, match="no text tokenizer"):
+        encoder.encode(["a"])
