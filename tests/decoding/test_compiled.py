@@ -41,7 +41,7 @@ def abstract_inputs(batch: int) -> Inputs:
     return Inputs(
         jax.eval_shape(target),
         {"drafter": jax.eval_shape(drafter), "head": head},
-        shape((2, batch, 1), jnp.int32),
+        shape((batch, 1), jnp.int32),
         jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch)),
         shape((batch,), jnp.float32),
         shape((batch,), jnp.bool_),
