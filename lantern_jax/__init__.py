@@ -1,7 +1,8 @@
 """Speculative decoding for visual autoregressive image models in JAX, after LANTERN and LANTERN++.
 
-The public API, listed in full. A name is imported from its module when it is first used, so that
-``import lantern_jax`` costs nothing and needs the core dependencies only.
+The public API, listed in full; ``docs/architecture.md`` says how it hangs together. A name is imported from its module
+when it is first used, so that ``import lantern_jax`` costs nothing and needs the core dependencies only. Type checkers
+read the same list from ``__init__.pyi``.
 """
 
 from importlib import import_module
@@ -9,27 +10,44 @@ from importlib import import_module
 _MODULES = {
     # From prompts to pictures.
     "pipeline": ("Pipeline", "load"),
-    "generation": ("Generation", "Statistics"),
+    "generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
     "settings": ("Knobs", "Settings"),
     "decoding.methods": ("Method", "methods"),
     "compilation": ("keep_compiled_programs",),
     "pictures": ("draw_acceptance", "grid", "side_by_side"),
-    # Decoding, for any model that fills the two records.
-    "decoding.protocols": ("Drafter", "Prefix", "Target"),
-    "decoding.loop": ("Decoded", "autoregressive_decode", "speculative_decode"),
+    # Decoding, for any model and any way of guessing that fill their records.
+    "decoding.loop": ("Program", "autoregressive_decode", "speculative_decode"),
+    "decoding.stream": ("Decoded",),
+    "decoding.protocols": ("Draft", "Drafting", "Outcome", "Pending", "Prefix", "Target"),
+    "decoding.drafting.eagle": ("Drafter", "eagle"),
+    "decoding.tree": ("DraftTree", "load_tree", "named_tree", "tree_names"),
+    "decoding.topology": ("Topology",),
+    # Its pieces: the sampling distribution, how drafts and target share randomness, what is accepted, the cache.
     "decoding.sampling": (
         "SamplingParams",
         "apply_guidance",
         "gumbel_argmax",
         "gumbel_noise",
         "process_logits",
+        "top_children",
     ),
-    "decoding.tree": ("DraftTree", "load_tree", "named_tree", "tree_names"),
-    "decoding.drafting": ("Draft", "draft_tree"),
+    "decoding.verification": ("Coupling", "Verification", "verify_tree"),
+    "decoding.gumbel": ("Greedy", "Gumbel", "SharedNoise"),
+    "decoding.rejection": ("Rejection", "Streams"),
+    "decoding.acceptance": (
+        "Codebook",
+        "Lantern",
+        "LanternPlusPlus",
+        "Loan",
+        "Probabilities",
+        "Rule",
+        "Strict",
+        "rule_from_name",
+    ),
     "decoding.neighbours": ("nearest_codes",),
-    "decoding.acceptance": ("Codebook", "Lantern", "LanternPlusPlus", "Strict", "rule_from_name"),
-    "decoding.verification": ("Verification", "verify_tree"),
     "decoding.cache": ("KVCache", "commit", "new_cache"),
+    # Batches on devices, some rounds at a time.
+    "engine": ("Engine", "Job", "Parameters", "Run"),
     # Models and checkpoints.
     "models.llamagen": (
         "CaptionConditioning",
@@ -43,7 +61,7 @@ _MODULES = {
     "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
     "models.t5": ("T5Config", "T5Encoder"),
     "models.vq": ("VQConfig", "VQModel"),
-    "checkpoints.store": ("Checkpoint",),
+    "checkpoints.checkpoint": ("Checkpoint",),
     # Prompts.
     "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
     "text.chameleon": ("ChameleonVocabulary",),

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_every_public_name_is_there():
 def test_public_names_come_from_our_modules():
     for name in lantern_jax.__all__:
         assert getattr(lantern_jax, name).__module__.startswith("lantern_jax.")
+
+
+def test_type_checkers_read_the_same_names():
+    package = Path(lantern_jax.__file__).parent
+    assert (package / "py.typed").is_file()
+    stub = ast.parse((package / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    seen = {(node.module, alias.name) for node in imports for alias in node.names}
+    assert all(alias.asname == alias.name for node in imports for alias in node.names), (
+        "else they are private"
+    )
+    assert seen == {(f"lantern_jax.{home}", name) for name, home in lantern_jax._HOMES.items()}
 
 
 def test_unknown_names_are_attribute_errors():
