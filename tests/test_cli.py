@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import lantern_jax.engine
 import lantern_jax.pipeline
 from lantern_jax import compilation
 from lantern_jax.checkpoints.store import save
@@ -39,7 +40,7 @@ def folder(tmp_path, monkeypatch):
         if model == "demo":
             return tiny_pipeline()
         loaded = load(model, dtype)
-        loaded._programs = tiny_pipeline()._programs  # The same model: what is compiled fits.
+        loaded.engine._programs = tiny_pipeline().engine._programs  # The same model: what is compiled fits.
         return loaded
 
     monkeypatch.setattr(lantern_jax.pipeline, "load", load_tiny)
@@ -222,8 +223,8 @@ def clutter(folder):
 
 @pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
 def test_generate_refuses(bad, clutter, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", must_not_run)
-    monkeypatch.setattr(lantern_jax.pipeline, "run_timed", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine, "run_timed", must_not_run)
     assert_refused(["generate", *(bad or [])], capsys)
 
 
@@ -263,8 +264,8 @@ def test_too_little_memory_is_one_line(folder, capsys, monkeypatch):
     def exhausted(*arguments):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
 
-    monkeypatch.setattr(lantern_jax.pipeline, "compile_ahead", exhausted)
-    assert "--batch" in assert_refused(["generate", *["a lake"] * 7, "--batch", "7"], capsys)
+    monkeypatch.setattr(lantern_jax.engine, "run_timed", exhausted)
+    assert "--batch" in assert_refused(["generate", PROMPT], capsys)
 
 
 def test_help_is_not_an_error(capsys):

@@ -1,6 +1,7 @@
 """From prompts to pictures on a tiny random checkpoint."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import compilation, pipeline
+from lantern_jax import call, compilation, engine, prompting
+from lantern_jax.models.t5 import T5Config
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
+from lantern_jax.text import encoders
 from lantern_jax.text.encoded import load_encoded, save_encoded
+from lantern_jax.text.packed import PackedRows
 from tests.command import must_not_run
 from tests.tiny_checkpoint import (
     CODES,
@@ -21,6 +25,7 @@ from tests.tiny_checkpoint import (
     TARGET,
     TOKENS,
     TREE,
+    altered_pipeline,
     tiny_checkpoint,
     tiny_pipeline,
 )
@@ -99,9 +104,92 @@ def test_pictures_of_a_prompt_follow_each_other():
     assert (twice.tokens != other.tokens).any()
 
 
+def test_a_set_made_in_several_calls_is_the_set_made_at_once(compared):
+    at_once = tiny_pipeline().generate(PROMPTS, num=3, seed=3)
+    for batch in (1, 4):
+        parts = [
+            tiny_pipeline().generate(PROMPTS[0], num=2, seed=3, batch=batch),
+            tiny_pipeline().generate(PROMPTS[0], seed=3, first=2, batch=batch),
+            tiny_pipeline().generate(PROMPTS[1], num=3, seed=3, first=3, batch=batch),
+        ]
+        np.testing.assert_array_equal(np.concatenate([part.tokens for part in parts]), at_once.tokens)
+        assert np.concatenate([part.numbers for part in parts]).tolist() == at_once.numbers.tolist()
+    assert at_once.numbers.tolist() == list(range(6))
+    assert (at_once.tokens[0] == compared.tokens[0]).all()
+
+
+def test_progress_grows_and_ends_at_the_total(compared):
+    for compare, pictures in ((False, 3), (True, 6)):
+        told = []
+        made = tiny_pipeline().generate(
+            "a lake", num=3, batch=2, seed=3, compare=compare, progress=told.append
+        )
+        total = pictures * TOKENS
+        assert {one.total for one in told} == {total}
+        for fewer, more in itertools.pairwise(told):
+            assert fewer.tokens <= more.tokens and fewer.pictures <= more.pictures
+            assert fewer.seconds <= more.seconds
+        assert len({one.tokens for one in told}) > pictures, "told too seldom"
+        assert 0 < told[0].tokens < total
+        assert (told[-1].tokens, told[-1].pictures) == (total, pictures)
+        runs = [made.statistics] + ([made.plain.statistics] if compare else [])
+        assert told[-1].seconds == pytest.approx(sum(run.seconds for run in runs))
+
+
+def test_pictures_are_handed_over_as_they_finish(monkeypatch):
+    # A round a piece: what finishes first does not depend on the machine's speed.
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    prompts = [*PROMPTS, "a lake"]
+    whole = tiny_pipeline().generate(prompts, num=3, seed=3, first=7, batch=4)
+    each = list(tiny_pipeline().iterate(prompts, num=3, seed=3, first=7, batch=4))
+    numbers = [one.number for one in each]
+    assert sorted(numbers) == whole.numbers.tolist() == list(range(7, 16))
+    assert numbers != sorted(numbers), "all finished in their order: the test shows nothing"
+    for one in each:
+        row = one.number - 7
+        assert one.prompt == whole.prompts[row]
+        np.testing.assert_array_equal(one.tokens, whole.tokens[row])
+        assert np.abs(one.picture.astype(int) - whole.pictures[row]).max() <= 1
+        assert one.rounds == whole.round_of_token[row].max()
+        assert one.image.size == (SIDE, SIDE)
+    rounds = {one.number: one.rounds for one in each}
+    for batch in ([7, 8, 9, 10], [11, 12, 13, 14]):
+        order = [rounds[number] for number in numbers if number in batch]
+        assert order == sorted(order), "a picture waited for one that took longer"
+    with pytest.raises(ValueError, match="num 0"):
+        next(tiny_pipeline().iterate(prompts, num=0))
+
+
+def test_the_text_encoder_is_read_once_while_it_is_kept(monkeypatch):
+    config = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=6, caption_length=5)
+    reads = []
+    monkeypatch.setattr(prompting, "load_text_encoder", lambda *_: reads.append(True) or {})
+    monkeypatch.setattr(encoders, "load_tokenizer", lambda _: None)
+    monkeypatch.setattr(encoders, "caption_tokens", lambda *_: None)
+
+    def features(params, config, tokenizer, prompts, length, dtype):
+        mask = np.ones((len(prompts), length), bool)
+        return PackedRows(np.ones((mask.size, 6), dtype), mask)
+
+    monkeypatch.setattr(encoders, "encode_captions", features)
+    captions = Pipeline(
+        dataclasses.replace(
+            tiny_checkpoint(), target_config=config, vocabulary=None, text_encoder_config=T5Config(6, 1, 2, 4, 8),
+            text_tokenizer=Path("spiece.model"),
+        )
+    )  # fmt: skip
+    captions.encode(["a lake"] * 3), captions.encode("a lake")
+    assert len(reads) == 2
+    with captions.text_encoder_kept():
+        captions.encode("a lake"), captions.encode("a forest")
+    assert len(reads) == 3
+    captions.encode("a lake")
+    assert len(reads) == 4
+
+
 def test_a_second_call_and_a_sweep_compile_nothing(compared, monkeypatch):
-    monkeypatch.setattr(pipeline, "compile_ahead", must_not_run)
-    for knobs in ({}, {"temperature": 0.0}, {"guidance": 3.5}, {"top_k": 5, "top_p": 0.9}):
+    monkeypatch.setattr(engine, "compile_ahead", must_not_run)
+    for knobs in ({}, {"temperature": 0.4}, {"guidance": 3.5}, {"seed": 5, "first": 9}):
         assert tiny_pipeline().generate(PROMPTS, **knobs).statistics.compile_seconds == 0
 
 
@@ -127,8 +215,7 @@ def test_label_arrays_in_place_of_prompts(compared):
 
 
 def test_without_a_tokenizer_there_are_tokens_only(compared):
-    blind = Pipeline(dataclasses.replace(tiny_checkpoint(), tokenizer_config=None, tokenizer_params=None))
-    blind._programs.update(tiny_pipeline()._programs)
+    blind = altered_pipeline(tokenizer_config=None, tokenizer_params=None)
     generation = blind.generate(PROMPTS, seed=3)
     assert generation.pictures is None
     assert generation.images == []
@@ -151,6 +238,9 @@ BAD = [
     ({"num": True}, "num True"),
     ({"seed": -1}, "seed -1"),
     ({"seed": 2**32}, "seed"),
+    ({"first": -1}, "first -1"),
+    ({"first": 1.5}, "first 1.5"),
+    ({"first": 2**32 - 1}, "first 4294967295"),
     ({"batch": 0}, "batch 0"),
     ({"batch": -2}, "batch -2"),
     ({"temperature": float("nan")}, "temperature nan"),
@@ -192,8 +282,8 @@ BAD = [
 
 @pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])
 def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
-    monkeypatch.setattr(pipeline, "compile_ahead", must_not_run)
-    monkeypatch.setattr(pipeline, "run_timed", must_not_run)
+    monkeypatch.setattr(engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(engine, "run_timed", must_not_run)
     arguments = {"prompts": PROMPTS} | bad
     with pytest.raises(ValueError) as error:
         tiny_pipeline().generate(arguments.pop("prompts"), **arguments)
@@ -289,14 +379,6 @@ def test_bad_defaults_of_a_checkpoint_are_refused(defaults):
     with pytest.raises(ValueError) as error:
         bad.check(PROMPTS)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("count", "batch", "devices", "expected"),
-    [(1, 8, 1, (1, 1)), (5, 4, 1, (3, 1)), (5, 8, 8, (5, 5)), (9, 16, 4, (12, 4)), (1, 8, 8, (1, 1))],
-)
-def test_chunks_are_even_and_fill_the_devices(count, batch, devices, expected):
-    assert pipeline._chunking(count, batch, devices) == expected
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A whole checkpoint of tiny, random models for the landscape prompts: 16 tokens from 32 codes, 16 pixels square."""
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.engine import Engine
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.vq import VQConfig, VQModel
@@ -108,3 +110,17 @@ def tiny_checkpoint() -> Checkpoint:
 def tiny_pipeline() -> Pipeline:
     """One for all tests, so that they share its compiled programs."""
     return Pipeline(tiny_checkpoint())
+
+
+def pipeline_on(devices: int) -> Pipeline:
+    """A new one on so many devices, which has nothing compiled."""
+    pipeline = Pipeline(tiny_checkpoint())
+    pipeline.engine = Engine(pipeline._read, VQModel(VQ), jax.devices()[:devices])
+    return pipeline
+
+
+def altered_pipeline(**parts) -> Pipeline:
+    """With other parts of the checkpoint; what is compiled is shared with ``tiny_pipeline``, whose models it has."""
+    pipeline = Pipeline(dataclasses.replace(tiny_checkpoint(), **parts))
+    pipeline.engine._programs = tiny_pipeline().engine._programs
+    return pipeline

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         return _fail("the device has too little memory for this: give a smaller --batch or --tree")
     except KeyboardInterrupt as stop:
-        print(f"lantern: {stop or 'interrupted'}", file=sys.stderr)
+        print(f"lantern: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 

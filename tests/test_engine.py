@@ -1,0 +1,137 @@
+"""Which programs are compiled, how large they are, and what devices have to do with it: nothing but speed."""
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.engine import _spread, batches
+from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
+
+# What keeps the same filters on is one program.
+KNOBS = {"top_k": 20, "top_p": 0.9, "rule": "lantern++", "lam": 2.0}
+SWEEP = [
+    {"temperature": 0.5},
+    {"temperature": 1.7},
+    {"guidance": 1.5},
+    {"guidance": 9.0},
+    {"top_k": 3},
+    {"top_p": 0.3},
+    {"lam": 30.0},
+    {"lam": 1.0},
+    {"temperature": 0.8, "guidance": 3.0, "top_k": 30, "top_p": 0.99, "lam": 4.0},
+]
+
+
+@pytest.fixture
+def compiled():
+    """The names of the functions that XLA compiled, whoever asked for it."""
+    names = []
+
+    def listen(event, seconds, **more):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(more["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def kinds(pipeline) -> dict[str, int]:
+    """How many programs of each kind the engine holds."""
+    names = [name for name, *_ in pipeline.engine.programs]
+    return {name: names.count(name) for name in ("start", "advance", "draw")}
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, compiled):
+    pipeline = pipeline_on(devices)
+    for count in range(1, 9):
+        made = pipeline.generate(["a lake"] * count, **KNOBS)
+        assert made.tokens.shape == (count, TOKENS)
+    before = kinds(pipeline)
+    assert 2 <= before["advance"] <= 4
+    assert before["start"] <= 4 and before["draw"] <= 4
+    for kind, number in before.items():
+        assert compiled.count(f"jit(_{kind})") == number, "programs that the engine does not know of"
+    compiled.clear()
+    tokens = [pipeline.generate(["a lake"] * 8, **KNOBS | knobs).tokens for knobs in SWEEP]
+    assert kinds(pipeline) == before
+    assert not compiled
+    assert len({tuple(made.ravel()) for made in tokens}) > len(SWEEP) / 2, "the sweep changes nothing"
+
+
+def test_another_filter_is_another_program(compiled):
+    """The count above sees programs."""
+    pipeline = pipeline_on(1)
+    for knobs in ({}, {"top_k": 3}, {"guidance": 1.0}):
+        pipeline.generate("a lake", tree="none", **knobs)
+    assert compiled.count("jit(_advance)") == kinds(pipeline)["advance"] == 3
+
+
+def test_no_program_is_larger_than_the_batch_on_a_device():
+    pipeline = pipeline_on(2)
+    for count in (5, 6, 8):
+        pipeline.generate(["a lake"] * count, batch=5)
+    sizes = {size for _, size, on, *_ in pipeline.engine.programs if on == 2}
+    assert sizes == {4, 6}, "three a device at most, and four for the last three of eight"
+
+
+def test_devices_change_no_tokens():
+    prompts = ["a lake", "a foggy forest", "snowy mountains", "a lake at dusk", "a calm lake"]
+    one = pipeline_on(1).generate(prompts, seed=11)
+    spread = pipeline_on(8)
+    made = spread.generate(prompts, seed=11)
+    assert {on for _, _, on, *_ in spread.engine.programs} == {8}
+    np.testing.assert_array_equal(made.tokens, one.tokens)
+    np.testing.assert_array_equal(made.round_of_token, one.round_of_token)
+    assert made.statistics.accepted == one.statistics.accepted
+    assert np.abs(made.pictures.astype(int) - one.pictures).max() <= 1
+    # From all devices to one and back.
+    np.testing.assert_array_equal(spread.generate(prompts[0], seed=11).tokens, one.tokens[:1])
+    np.testing.assert_array_equal(spread.generate(prompts, seed=11).tokens, one.tokens)
+
+
+@pytest.mark.parametrize(
+    ("count", "devices", "most", "expected"),
+    [
+        (1, 1, None, (1, 1)),
+        (3, 1, None, (1, 4)),
+        (5, 1, 8, (1, 8)),
+        (5, 1, 6, (1, 6)),
+        (6, 1, 6, (1, 6)),
+        (1, 8, 8, (1, 1)),
+        (2, 8, 8, (8, 8)),
+        (5, 8, 8, (8, 8)),
+        (9, 8, 16, (8, 16)),
+        (9, 4, 16, (4, 16)),
+        (9, 4, 9, (4, 12)),
+        (7, 3, None, (3, 12)),
+    ],
+)
+def test_sizes_of_programs(count, devices, most, expected):
+    assert _spread(count, devices, most) == expected
+
+
+def test_batches_hold_every_number_once():
+    for count, most in ((1, 8), (8, 8), (9, 8), (17, 4)):
+        numbers = [number for part in batches(count, most) for number in range(part.start, part.stop)]
+        assert numbers == list(range(count))
+        assert max(part.stop - part.start for part in batches(count, most)) <= most
+
+
+def test_pieces_give_what_one_piece_gives():
+    """``advance`` a round at a time, and all at once."""
+    pipeline = tiny_pipeline()
+    job = pipeline._job(pipeline.check("a lake"))
+    rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
+    engine = pipeline.engine
+    run = engine.advance(engine.start(job, rows, seed=5))
+    whole = engine.finish(run)
+    assert run.done
+    piece, rounds = engine.start(job, rows, seed=5), 0
+    while not piece.done:
+        known = piece.lengths
+        piece, rounds = engine.advance(piece, 1), rounds + 1
+        assert (piece.lengths >= known).all() and (piece.lengths > known).any()
+    assert rounds == whole.rounds.max()
+    jax.tree.map(np.testing.assert_array_equal, engine.finish(piece), whole)

@@ -1,0 +1,63 @@
+"""Models whose numbers are not finite: one line that names the part, and no picture."""
+
+import jax
+import numpy as np
+import pytest
+
+import lantern_jax.pipeline
+from tests.command import assert_refused
+from tests.tiny_checkpoint import altered_pipeline, tiny_checkpoint, tiny_pipeline
+
+PROMPTS = ["a lake", "a foggy forest", "snowy mountains"]
+
+
+def spoiled(part: str, name: str, value: float):
+    """A part's parameters with one value of the first parameter of that name replaced; and its whole name."""
+    found = []
+
+    def spoil(path, leaf):
+        whole = ".".join(str(key.key) for key in path)
+        if name not in whole or found:
+            return leaf
+        found.append(whole)
+        leaf = np.array(leaf)
+        leaf.reshape(-1)[leaf.size // 2] = value
+        return leaf
+
+    params = jax.tree_util.tree_map_with_path(spoil, getattr(tiny_checkpoint(), part))
+    assert found, f"no parameter {name}"
+    return {part: params}, found[0]
+
+
+CASES = {
+    "a layer of the target": ("target_params", "gate_up", np.nan, "target"),
+    "an attention of the target": ("target_params", "qkv", -np.inf, "target"),
+    "the target's head": ("target_params", "head", np.inf, "target"),
+    "the VQ tokenizer": ("tokenizer_params", "decoder", np.nan, "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch, capsys):
+    part, name, value, shown = case
+    parts, whole = spoiled(part, name, value)
+    pipeline = altered_pipeline(**parts)
+    for knobs in ({}, {"tree": "none"}, {"batch": 1}):
+        with pytest.raises(ValueError) as error:
+            pipeline.generate(PROMPTS, **knobs)
+        assert f"the {shown}'s parameter {whole} " in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=shown):
+        list(pipeline.iterate(PROMPTS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_: pipeline)
+    monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
+    assert whole in assert_refused(["generate", *PROMPTS, "--out", "many/"], capsys)
+
+
+def test_a_drafter_that_is_not_finite_costs_speed_only():
+    parts, _ = spoiled("drafter_params", "gate_up", np.nan)
+    broken = altered_pipeline(**parts).generate(PROMPTS, seed=3, compare=True)
+    np.testing.assert_array_equal(broken.tokens, broken.plain.tokens)
+    np.testing.assert_array_equal(broken.tokens, tiny_pipeline().generate(PROMPTS, seed=3).tokens)
+    assert broken.statistics.rounds > tiny_pipeline().generate(PROMPTS, seed=3).statistics.rounds
