@@ -3,7 +3,9 @@
 Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W height and width.
 """
 
-from collections.abc import Callable, Iterator
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +16,11 @@ from jaxtyping import Int, UInt8
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import Engine, Job, Run, batches
-from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, summarise
+from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
 from lantern_jax.text.encoders import Conditioning
 
-# Between two pieces of work progress is told and Ctrl-C is heard: the seconds of one, and the rounds of the first.
+# Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take.
 PIECE_SECONDS = 0.2
-FIRST_PIECE = 4
 
 
 @dataclass(frozen=True)
@@ -47,40 +48,51 @@ class Call:
     free: Int[np.ndarray, " T"]
     draws: bool
 
-    def generate(
-        self, job: Job, progress: Callable[[Progress], None] | None, done: int = 0, left: int = 0
-    ) -> Generation:
+    def generate(self, job: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
         """All pictures.
 
-        Args:
-            progress: is told tokens and pictures of the whole call, of which this job is a part:
-            done, left: pictures of the jobs before and after it.
+        Raises:
+            Interrupted: at Ctrl-C; it holds the pictures whose tokens were all known. Another Ctrl-C while those are
+                drawn leaves out the ones that are not drawn yet.
         """
-        parts, timing = [], Timing()
         count = self.num * len(self.prompts)
-        stashed: list[_Part] = []
-
-        def report(run: Run, part: slice) -> None:
-            if progress is not None:
-                # The picture's share of what is known: positions of the stream, forced ones included.
-                known = (done + part.start) * run.total + int(run.lengths.sum())
-                pictures = done + part.start + int(run.finished.sum())
-                seconds = (timing + run.timing).decoding
-                progress(Progress(known, (done + count + left) * run.total, pictures, seconds))
-
+        held = _Held()
         try:
             for part in batches(count, self.batch):
-                stashed = []
                 for run, fresh in self._pieces(job, part):
-                    stashed += [fresh] if fresh is not None else []
-                    report(run, part)
-                drawn = self._drawn(stashed)
-                timing += run.timing + drawn.timing
-                parts.append(drawn)
+                    held = held.with_decoded(run, fresh)
+                    if progress is not None:
+                        # Positions of the stream, forced ones included, which is the picture's share all the same.
+                        known = part.start * run.total + int(run.lengths.sum())
+                        pictures = part.start + int(run.finished.sum())
+                        progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                held = self._draw(held)
+            return self._generation(held)
         except KeyboardInterrupt:
-            parts += [self._drawn(stashed)] if stashed and not _holds(parts, stashed) else []
-            raise Interrupted(self._generation(parts, timing) if parts else None) from None
-        return self._generation(parts, timing)
+            with contextlib.suppress(KeyboardInterrupt):
+                held = self._draw(held)
+            raise Interrupted(self._generation(held) if held.drawn else None) from None
+
+    def compare(self, job: Job, plain: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
+        """All pictures, and those of another job beside them; progress is told of both as of one.
+
+        Raises:
+            Interrupted: as ``generate``; it holds pictures of ``job`` alone.
+        """
+
+        def first(one: Progress) -> None:
+            progress(dataclasses.replace(one, total=2 * one.total))
+
+        def second(one: Progress) -> None:
+            pictures = ours.statistics.pictures + one.pictures
+            seconds = ours.statistics.seconds + one.seconds
+            progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
+
+        ours = self.generate(job, None if progress is None else first)
+        try:
+            return compared(ours, self.generate(plain, None if progress is None else second))
+        except KeyboardInterrupt:
+            raise Interrupted(ours) from None
 
     def pictures(self, job: Job) -> Iterator[Picture]:
         """Each picture as soon as its tokens are known."""
@@ -103,7 +115,7 @@ class Call:
         numbers = np.arange(part.start, part.stop)
         rows = jax.tree.map(lambda leaf: leaf[numbers // self.num], self.conditioning)
         run = self.engine.start(job, rows, seed=self.seed, first=self.first + part.start, most=self.batch)
-        seen, rounds = np.zeros(len(numbers), bool), FIRST_PIECE
+        seen, rounds = np.zeros(len(numbers), bool), 1
         while True:
             new = run.finished & ~seen
             seen = seen | new
@@ -118,13 +130,20 @@ class Call:
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
         if not decoded.finite.all():
-            raise ValueError(_why_not_finite(self.engine, "the target's logits", ("target", "drafting")))
+            raise ValueError(_why_not_finite(self.engine, "the target's logits", ("target",)))
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
         return _Part(numbers, decoded)
 
-    def _drawn(self, stashed: list["_Part"]) -> "_Part":
+    def _draw(self, held: "_Held") -> "_Held":
+        """With the pictures of what is waiting."""
+        if not held.waiting:
+            return held
+        drawn = self._drawn(held.waiting)
+        return _Held((*held.drawn, drawn), (), held.spent + drawn.timing)
+
+    def _drawn(self, stashed: Sequence["_Part"]) -> "_Part":
         """The sequences of several parts in the order of their numbers, with their pictures."""
         numbers = np.concatenate([part.numbers for part in stashed])
         order = np.argsort(numbers)
@@ -138,7 +157,8 @@ class Call:
             raise ValueError(_why_not_finite(self.engine, "the pictures", ("tokenizer",)))
         return _Part(numbers[order], decoded, pictures, timing)
 
-    def _generation(self, parts: list["_Part"], timing: Timing) -> Generation:
+    def _generation(self, held: "_Held") -> Generation:
+        parts = held.drawn
         numbers = np.concatenate([part.numbers for part in parts])
         decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
         return Generation(
@@ -146,7 +166,7 @@ class Call:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, timing),
+            statistics=summarise(decoded, held.spent),
             numbers=(self.first + numbers).astype(np.int64),
         )
 
@@ -161,9 +181,31 @@ class _Part:
     timing: Timing = field(default_factory=Timing)
 
 
-def _holds(parts: list[_Part], stashed: list[_Part]) -> bool:
-    """Whether the newest part is made of the stashed ones."""
-    return bool(parts) and stashed[0].numbers[0] in parts[-1].numbers
+@dataclass(frozen=True)
+class _Held:
+    """What a call has so far. It is replaced whole: wherever Ctrl-C comes in, a picture is in one place, once.
+
+    Attributes:
+        drawn: parts with their pictures.
+        waiting: parts of the batch on its way whose pictures are not drawn yet.
+        timing: of the batches that are drawn.
+        running: of the batch on its way.
+    """
+
+    drawn: tuple[_Part, ...] = ()
+    waiting: tuple[_Part, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    running: Timing = field(default_factory=Timing)
+
+    @property
+    def spent(self) -> Timing:
+        """Seconds of all."""
+        return self.timing + self.running
+
+    def with_decoded(self, run: Run, fresh: _Part | None) -> "_Held":
+        """After another piece of the batch on its way."""
+        waiting = self.waiting if fresh is None else (*self.waiting, fresh)
+        return dataclasses.replace(self, waiting=waiting, running=run.timing)
 
 
 def _why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:

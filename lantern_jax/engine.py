@@ -223,8 +223,9 @@ def batches(count: int, most: int) -> Iterator[slice]:
 
 
 def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
-    """(devices, sequences B of the program): as few a device as there can be, rounded up to a power of two."""
-    devices = min(devices, count)
+    """(devices, sequences B of the program): one device or all, and as few a device as there can be, rounded up to a
+    power of two. So few programs serve any number of sequences, whatever the number of devices."""
+    devices = 1 if count == 1 else devices
     each = -(-count // devices)
     limit = 2 * each if most is None else -(-most // devices)
     return devices, max(each, min(1 << (each - 1).bit_length(), limit)) * devices

@@ -22,7 +22,8 @@ class Statistics:
         tokens: tokens sampled, forced ones left out.
         rounds: target passes after prefill.
         step_compression: (tokens - n) / rounds: tokens after the first of each picture, a target pass.
-        seconds: wall time of decoding tokens, prefill included, without compiling and without the VQ decoder.
+        seconds: wall time of decoding tokens, prefill included, without compiling and without the VQ decoder; of an
+            interrupted call also what was spent on pictures that are not done.
         picture_seconds: wall time of the VQ decoder.
         compile_seconds: wall time of tracing and compiling in this call; near 0 when programs were at hand.
         tokens_per_second: tokens / seconds.
@@ -88,7 +89,8 @@ def summarise(decoded: Decoded, timing: Timing) -> Statistics:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call is; given to ``progress`` now and then, and once at the end.
+    """How far a call is; given to ``progress`` now and then, and once at the end. With ``compare`` plain decoding's
+    tokens and pictures count too.
 
     Attributes:
         tokens, total: tokens known and tokens there will be, of all pictures of the call.

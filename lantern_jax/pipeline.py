@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.call import Call
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
@@ -24,7 +25,7 @@ from lantern_jax.decoding.loop import Program
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.engine import Engine, Job, Parameters
 from lantern_jax.families import family_of
-from lantern_jax.generation import Generation, Picture, Progress, compared
+from lantern_jax.generation import Generation, Picture, Progress
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.vq import VQModel
 from lantern_jax.prompting import prompt_encoder
@@ -102,13 +103,14 @@ class Pipeline:
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times a second, and at the end.
+            progress: called several times a second, and at the end; with ``compare`` of both decodings as of one.
             knobs: see ``Settings``; by keyword, None for the default.
 
         Raises:
             ValueError: anything in the above that is not valid, before any computation; or a model whose numbers
                 are not finite.
-            Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done.
+            Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done, with
+                ``compare`` without plain decoding's.
         """
         self.check(prompts, num=num, seed=seed, first=first, **knobs)
         return self.generate_from(
@@ -152,11 +154,9 @@ class Pipeline:
             ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
         call, settings = self._call(conditioning, mask, num, seed, first, knobs)
-        count = num * len(call.prompts)
-        speculative = call.generate(self._job(settings), progress, left=count if compare else 0)
-        if not compare:
-            return speculative
-        return compared(speculative, call.generate(self._job(settings, plain=True), progress, done=count))
+        if compare:
+            return call.compare(self._job(settings), self._job(settings, plain=True), progress)
+        return call.generate(self._job(settings), progress)
 
     def iterate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
@@ -182,7 +182,7 @@ class Pipeline:
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
         settings = self._settings(knobs)
-        check_count("num", num), check_seed(seed), check_seed(first, "first")
+        _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
         else:
@@ -204,12 +204,12 @@ class Pipeline:
 
     def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
         settings = self._settings(knobs)
-        check_count("num", num), check_seed(seed), check_seed(first, "first")
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
+        _check_numbers(len(prompts), num, seed, first)
         call = Call(
             engine=self.engine,
             conditioning=rows,
@@ -264,6 +264,13 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     if not known:
         raise ValueError(f"dtype {dtype!r} is not valid: give float32 or bfloat16")
     return jnp.dtype(dtype)
+
+
+def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> None:
+    count = check_count("num", num) * prompts
+    check_seed(seed)
+    if check_seed(first, "first") > 2**32 - count:
+        raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")
 
 
 def _listed(prompts) -> Sequence[str | int]:

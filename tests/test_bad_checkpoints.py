@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import lantern_jax.pipeline
+import lantern_jax.engine
 from lantern_jax.checkpoints.store import save
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -82,7 +82,7 @@ DAMAGES = {
 def test_bad_checkpoints_are_refused(what, saved, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("compile_ahead", "run_timed"):
-        monkeypatch.setattr(lantern_jax.pipeline, name, must_not_run)
+        monkeypatch.setattr(lantern_jax.engine, name, must_not_run)
     damage, parts = DAMAGES[what]
     damage(Path(shutil.copytree(saved, "bad")))
     for command in (["info", "bad"], ["generate", PROMPT, "--model", "bad"]):

@@ -157,22 +157,18 @@ def test_lumina_rows_are_closed(converted):
     pipeline = lantern_jax.load(converted("lumina"))
     config = pipeline.checkpoint.target_config
     conditioning = pipeline._encoder.encode(CAPTIONS)
-    parameters = pipeline._on_devices(1)
+    parameters = pipeline.engine.parameters
     decoded = lantern_jax.speculative_decode(
         pipeline._target,
-        parameters["target"],
+        parameters.target,
         conditioning,
         jax.random.split(jax.random.key(0), 2),
-        drafter=pipeline._drafter,
-        drafter_params={
-            "drafter": parameters["drafter"],
-            "head": parameters["target"]["params"]["head"]["kernel"],
-        },
+        drafting=lantern_jax.eagle(pipeline._drafter, lantern_jax.DraftTree.from_paths(json.loads(TREE))),
+        drafting_params=parameters.drafting,
         guidance=np.full(2, 2.0, np.float32),
         sampling=lantern_jax.SamplingParams.create(TEMPERATURE, 0, 1.0),
-        tree=lantern_jax.DraftTree.from_paths(json.loads(TREE)),
         rule=lantern_jax.rule_from_name("lantern", 8, 0.5),
-        codebook=parameters["codebook"],
+        codebook=parameters.codebook,
     )
     rows = np.asarray(decoded.tokens)
     assert rows.shape == (2, 8 * 9 + 1)

@@ -83,13 +83,11 @@ def ranks_of(
     """How many codes these features draft before the tokens offset + 1, offset + 2, ..., with their noise."""
     count = features.shape[2]
     positions = offset + 1 + jnp.arange(count, dtype=jnp.int32)
-    noise = gumbel_noise(
-        keys, jnp.broadcast_to(positions[None], (len(tokens), count)), head.shape[1], sampling
-    )
+    noise = gumbel_noise(keys, jnp.broadcast_to(positions[None], (len(tokens), count)), head.shape[1])
     logits = jnp.einsum("gbnd,dv->gbnv", features, head)
-    scores = process_logits(apply_guidance(logits, guidance), sampling) + noise
-    chosen = jnp.take_along_axis(scores, tokens[:, offset + 1 :, None], axis=-1)
-    return jnp.sum(scores > chosen, axis=-1).astype(jnp.int32)
+    perturbed = process_logits(apply_guidance(logits, guidance), sampling) + noise
+    chosen = jnp.take_along_axis(perturbed, tokens[:, offset + 1 :, None], axis=-1)
+    return jnp.sum(perturbed > chosen, axis=-1).astype(jnp.int32)
 
 
 def collect_ranks(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lantern_jax.commands.options import add_knobs, add_model, given_knobs
-from lantern_jax.commands.outputs import DEFAULT_OUT, check_outputs, plan_pictures, write_outputs
+from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.settings import check_count, check_seed, resolve_settings
 
 
@@ -25,6 +25,13 @@ def add(commands) -> None:
     add_model(generate)
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add(
+        "--first",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of the first picture: a set made in several calls is the set made in one (default: 0)",
+    )
     add_knobs(generate)
     add(
         "--out",
@@ -54,10 +61,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
         encoded = load_encoded(arguments.encoded)
     prompts = arguments.prompts if encoded is None else encoded.prompts
-    plan = plan_pictures(arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)])
+    plan = plan_pictures(
+        arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)], arguments.first
+    )
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
     # What does not depend on the checkpoint is wrong before a large one is read.
-    check_seed(arguments.seed)
+    check_seed(arguments.seed), check_seed(arguments.first, "--first")
     resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, has_drafter=True)
 
     from lantern_jax.compilation import keep_compiled_programs
@@ -65,17 +74,32 @@ def _run(arguments: argparse.Namespace) -> None:
 
     keep_compiled_programs()
     pipeline = load(arguments.model, arguments.dtype)
-    pipeline.check(prompts if encoded is None else encoded, num=arguments.num, seed=arguments.seed, **knobs)
+    numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
+    pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:
         raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
 
-    from lantern_jax.commands.report import picture_files, show_statistics, working
+    from lantern_jax.commands.report import decoding_progress, picture_files, show_statistics
 
-    call = {"num": arguments.num, "seed": arguments.seed, "compare": arguments.compare, **knobs}
-    with working(f"decoding {len(prompts) * arguments.num} picture(s); a first run also compiles"):
-        generation = pipeline.generate_from(pipeline.encode(prompts) if encoded is None else encoded, **call)
-    files = picture_files(plan, generation, arguments.num, arguments.show_acceptance)
-    if stats is not None:
-        files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
-    write_outputs(plan, files)
-    show_statistics(generation, plan.folder if plan.folder is not None else plan.files[0])
+    def write(generation, plan: PicturePlan, others: dict[Path, bytes]) -> None:
+        num = arguments.num if len(generation.numbers) == count else None
+        write_outputs(plan, picture_files(plan, generation, num, arguments.show_acceptance) | others)
+
+    count, generation = len(prompts) * arguments.num, None
+    try:
+        with decoding_progress(count, arguments.compare) as progress:
+            conditioning = pipeline.encode(prompts) if encoded is None else encoded
+            generation = pipeline.generate_from(
+                conditioning, compare=arguments.compare, progress=progress, **numbers, **knobs
+            )
+        statistics = json.dumps(generation.statistics.to_json(), indent=1) + "\n"
+        write(generation, plan, {} if stats is None else {stats: statistics.encode()})
+    except KeyboardInterrupt as stop:
+        # Of those that are done; all, where it came in while they were written.
+        generation = getattr(stop, "generation", generation)
+        if generation is None:
+            raise
+        write(generation, plan.of(generation.numbers - arguments.first), {})
+        wrote = f"wrote {len(generation.numbers)} of {count} pictures to {plan.place}"
+        raise KeyboardInterrupt(f"interrupted, {wrote}") from None
+    show_statistics(generation, plan.place)

@@ -26,8 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail("the device has too little memory for this: give a smaller --batch or --tree")
-    except KeyboardInterrupt:
-        print("lantern: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"lantern: {stop or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 

@@ -1,7 +1,8 @@
 """Where a command's files go: decided and checked before any work is done."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lantern_jax.files import check_new_file, check_writable, write_files
@@ -29,13 +30,25 @@ class PicturePlan:
         """All files of the plan."""
         return self.pictures if self.grid is None else (*self.pictures, self.grid)
 
+    @property
+    def place(self) -> Path:
+        """The folder or the one file that holds all."""
+        return self.files[0] if self.folder is None else self.folder
 
-def plan_pictures(out: str, names: Sequence[str]) -> PicturePlan:
+    def of(self, done: Iterable[int]) -> "PicturePlan":
+        """The files when only some of the pictures are there: theirs, or the one grid of what there is."""
+        if not self.pictures:
+            return self
+        return replace(self, pictures=tuple(self.pictures[index] for index in done), grid=None)
+
+
+def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan:
     """FILE.png holds one picture or a grid of several; DIR/ holds a file for each, and their grid.
 
     Args:
         out: as given by the user: ends in .png, or names a folder.
         names: prompt of every picture; files in a folder are called after their number and prompt.
+        first: number of the first.
 
     Raises:
         ValueError: another ending than .png.
@@ -46,8 +59,8 @@ def plan_pictures(out: str, names: Sequence[str]) -> PicturePlan:
         raise ValueError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
     if not is_folder:
         return PicturePlan((path,), None) if len(names) == 1 else PicturePlan((), path)
-    width = max(2, len(str(len(names) - 1)))
-    files = tuple(path / f"{i:0{width}}-{_slug(name)}.png" for i, name in enumerate(names))
+    width = max(2, len(str(first + len(names) - 1)))
+    files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
     return PicturePlan(files, path / GRID if len(names) > 1 else None, path)
 
 
@@ -57,9 +70,9 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
     if plan.folder is not None and not plan.folder.exists():
         check_writable(plan.folder.absolute().parent)
     files = (*plan.files, *others)
-    absolute = [path.absolute() for path in files]
-    for path, place in zip(files, absolute, strict=True):
-        if absolute.count(place) > 1:
+    times = Counter(path.absolute() for path in files)
+    for path in files:
+        if times[path.absolute()] > 1:
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
         new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
         check_new_file(path, overwrite, new_folder)

@@ -2,15 +2,18 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
 from lantern_jax.commands.outputs import PicturePlan
-from lantern_jax.generation import Generation
+from lantern_jax.generation import Generation, Progress
 from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, side_by_side
 
 
@@ -24,20 +27,55 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Shows on a terminal how far the decoding of so many pictures is; else nothing.
+
+    Until the first tokens are known it says what takes so long.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    count *= 2 if compare else 1
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rates]}"),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(f"decoding {count} picture(s); a first run also compiles", total=None, rates="")
+
+        def show(now: Progress) -> None:
+            bars.update(
+                task, description="decoding", total=now.total, completed=now.tokens, rates=rates(now, count)
+            )
+
+        yield show
+
+
+def rates(now: Progress, count: int) -> str:
+    """Pictures done of ``count``, tokens done and a second, and the time left at that speed."""
+    speed = now.tokens / max(now.seconds, 1e-9)
+    left = timedelta(seconds=round((now.total - now.tokens) / max(speed, 1e-9)))
+    pictures = f"{now.pictures}/{count} pictures, {now.tokens}/{now.total} tokens"
+    return f"{pictures}, {speed:.0f} tokens/s, {left} left"
+
+
 def picture_files(
-    plan: PicturePlan, generation: Generation, num: int, show_acceptance: bool
+    plan: PicturePlan, generation: Generation, num: int | None, show_acceptance: bool
 ) -> dict[Path, bytes]:
     """The contents of the planned files.
 
     With a comparison every picture stands to the right of plain decoding's; a grid of several prompts has a
-    row for each.
+    row for each, of ``num`` pictures (None: a grid as square as it goes).
     """
     shown = generation.draw_acceptance() if show_acceptance else list(generation.pictures)
     if generation.plain is not None:
         shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
     files = dict(zip(plan.pictures, map(encode_png, shown), strict=False))
     if plan.grid is not None:
-        files[plan.grid] = encode_png(grid(shown, num if 1 < num < len(shown) else None))
+        files[plan.grid] = encode_png(grid(shown, num if num and 1 < num < len(shown) else None))
     return files
 
 

@@ -8,7 +8,7 @@ at most (root excluded), S cache slots, D width, V codes, E head width.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import flax.linen as nn
 import flax.struct
@@ -155,101 +155,102 @@ class DrafterState:
 
 @cache
 def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``."""
+    """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``.
+
+    The same config and dtype return the same record, so compiled programs are reused.
+    """
     model = DrafterModel(config, dtype)
-    head_dim = config.transformer.head_dim
+    return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
 
-    def guided_logits(params, state, features):
-        head = params["head"].astype(dtype)
-        logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
-        return apply_guidance(logits, state.cache.guidance)
 
-    def init(params, prefix, slots, span, nodes):
-        rows, batch = prefix.tokens.shape[:2]
-        valid = prefix.mask[:, :, :-1]
-        _, block = model.apply(
-            params["drafter"],
-            prefix.features[:, :, :-1],
-            prefix.tokens[:, :, 1:],
-            sequence_rotary(config, valid),
-            padded_causal_mask(valid),
-        )
-        cache = new_cache(block, valid, prefix.guidance, slots)
+def _init(model: DrafterModel, params, prefix, slots: int, span: int, nodes: int) -> DrafterState:
+    config, (rows, batch) = model.config, prefix.tokens.shape[:2]
+    valid = prefix.mask[:, :, :-1]
+    _, block = model.apply(
+        params["drafter"],
+        prefix.features[:, :, :-1],
+        prefix.tokens[:, :, 1:],
+        sequence_rotary(config, valid),
+        padded_causal_mask(valid),
+    )
+    cache = new_cache(block, valid, prefix.guidance, slots)
 
-        def empty(places):
-            return jnp.zeros_like(cache.layers[0][0], shape=(rows, batch, config.num_heads, places, head_dim))
+    def empty(places):
+        shape = (rows, batch, config.num_heads, places, config.transformer.head_dim)
+        return jnp.zeros_like(cache.layers[0][0], shape=shape)
 
-        return DrafterState(
-            cache=cache,
-            recent=(empty(span), empty(span)),
-            count=jnp.zeros(batch, jnp.int32),
-            features=jnp.zeros((rows, batch, 1 + nodes, config.dim), dtype),
-            nodes=(empty(nodes), empty(nodes)),
-            ancestors=jnp.zeros((batch, 1 + nodes, nodes), bool),
-            depth=jnp.zeros((batch, 1 + nodes), jnp.int32),
-            expanded=jnp.int32(0),
-        )
+    return DrafterState(
+        cache=cache,
+        recent=(empty(span), empty(span)),
+        count=jnp.zeros(batch, jnp.int32),
+        features=jnp.zeros((rows, batch, 1 + nodes, config.dim), model.dtype),
+        nodes=(empty(nodes), empty(nodes)),
+        ancestors=jnp.zeros((batch, 1 + nodes, nodes), bool),
+        depth=jnp.zeros((batch, 1 + nodes), jnp.int32),
+        expanded=jnp.int32(0),
+    )
 
-    def absorb(params, state, features, tokens, count):
-        start = state.cache.prefix_mask.shape[-1] + state.cache.length
-        pairs = zip(state.cache.layers[0], state.recent, strict=True)
-        layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
-        cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
 
-        rows, batch, length = features.shape[:3]
-        positions = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-        causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
-        tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
-        predicted, (recent,) = model.apply(
-            params["drafter"], features, tokens, stream_rotary(config, cache.prefix_mask, positions), causal,
-            (cache.layers,), (cache.mask,),
-        )  # fmt: skip
-        last = jnp.maximum(count - 1, 0)[None, :, None, None]
-        root = jnp.take_along_axis(predicted, last, axis=2)
-        # Places after ``expanded`` are seen by no node: what they hold is of no account.
-        features = lax.dynamic_update_slice_in_dim(state.features, root.astype(dtype), 0, axis=2)
-        state = state.replace(
-            cache=cache,
-            recent=recent,
-            count=count,
-            features=features,
-            expanded=jnp.zeros_like(state.expanded),
-        )
-        return state, guided_logits(params, state, root)[:, 0]
+def _absorb(model: DrafterModel, params, state: DrafterState, features, tokens, count):
+    start = state.cache.prefix_mask.shape[-1] + state.cache.length
+    pairs = zip(state.cache.layers[0], state.recent, strict=True)
+    layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
+    cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
 
-    def expand(params, state, tokens, parents):
-        rows, batch = state.features.shape[:2]
-        nodes = tokens.shape[1]
-        parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
-        features = jnp.take_along_axis(state.features, parents[None, :, :, None], axis=2)
-        depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
-        seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
-        itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
-        # The root is the last absorbed token.
-        positions = (state.cache.length + state.count)[:, None] - 1 + depth
-        span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
-        recent_mask = (span[None] < state.count[:, None])[None, :, None]
-        predicted, (block,) = model.apply(
-            params["drafter"],
-            features,
-            jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
-            stream_rotary(config, state.cache.prefix_mask, positions),
-            itself[None],
-            (state.cache.layers, (state.recent,), (state.nodes,)),
-            (state.cache.mask, recent_mask, seen[None]),
-        )
-        at = state.expanded
+    rows, batch, length = features.shape[:3]
+    positions = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+    causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
+    tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
+    predicted, (recent,) = model.apply(
+        params["drafter"], features, tokens, stream_rotary(model.config, cache.prefix_mask, positions), causal,
+        (cache.layers,), (cache.mask,),
+    )  # fmt: skip
+    last = jnp.maximum(count - 1, 0)[None, :, None, None]
+    root = jnp.take_along_axis(predicted, last, axis=2)
+    # Places after ``expanded`` are seen by no node: what they hold is of no account.
+    features = lax.dynamic_update_slice_in_dim(state.features, root.astype(model.dtype), 0, axis=2)
+    state = state.replace(
+        cache=cache, recent=recent, count=count, features=features, expanded=jnp.zeros_like(state.expanded)
+    )
+    return state, _guided_logits(model, params, state, root)[:, 0]
 
-        def write(places, new, axis, offset=0):
-            return lax.dynamic_update_slice_in_dim(places, new.astype(places.dtype), at + offset, axis)
 
-        grown = state.replace(
-            features=write(state.features, predicted, 2, 1),
-            nodes=tuple(write(places, new, 3) for places, new in zip(state.nodes, block, strict=True)),
-            ancestors=write(state.ancestors, write(seen, itself, 2), 1, 1),
-            depth=write(state.depth, depth, 1, 1),
-            expanded=at + nodes,
-        )
-        return grown, guided_logits(params, state, predicted)
+def _expand(model: DrafterModel, params, state: DrafterState, tokens, parents):
+    (rows, batch), nodes = state.features.shape[:2], tokens.shape[1]
+    parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
+    features = jnp.take_along_axis(state.features, parents[None, :, :, None], axis=2)
+    depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
+    seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
+    itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
+    # The root is the last absorbed token.
+    positions = (state.cache.length + state.count)[:, None] - 1 + depth
+    span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
+    recent_mask = (span[None] < state.count[:, None])[None, :, None]
+    predicted, (block,) = model.apply(
+        params["drafter"],
+        features,
+        jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
+        stream_rotary(model.config, state.cache.prefix_mask, positions),
+        itself[None],
+        (state.cache.layers, (state.recent,), (state.nodes,)),
+        (state.cache.mask, recent_mask, seen[None]),
+    )
+    at = state.expanded
 
-    return Drafter(init, absorb, expand)
+    def write(places, new, axis, offset=0):
+        return lax.dynamic_update_slice_in_dim(places, new.astype(places.dtype), at + offset, axis)
+
+    grown = state.replace(
+        features=write(state.features, predicted, 2, 1),
+        nodes=tuple(write(places, new, 3) for places, new in zip(state.nodes, block, strict=True)),
+        ancestors=write(state.ancestors, write(seen, itself, 2), 1, 1),
+        depth=write(state.depth, depth, 1, 1),
+        expanded=at + nodes,
+    )
+    return grown, _guided_logits(model, params, state, predicted)
+
+
+def _guided_logits(model: DrafterModel, params, state: DrafterState, features):
+    head = params["head"].astype(model.dtype)
+    logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
+    return apply_guidance(logits, state.cache.guidance)
