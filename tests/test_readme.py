@@ -40,13 +40,28 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lantern_jax, "load", lambda model: tiny_pipeline(), raising=False)
     exec(compile(example, "README.md", "exec"), {})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["landscape-0.png", "landscape-1.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "forest-2.png",
+        "forest-3.png",
+        "landscape-0.png",
+        "landscape-1.png",
+    ]
     assert "100% the same tokens" in capsys.readouterr().out
 
 
 def test_files_it_shows_are_there():
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).is_file(), link
+
+
+def test_names_are_those_of_the_package():
+    names = re.findall(r"`lantern_jax\.(\w+)", README)
+    assert "Drafting" in names and set(names) <= set(lantern_jax.__all__)
+    listed = re.search(r"^\| Methods \| by name: (.+?);", README, re.MULTILINE)[1]
+    assert re.findall(r"`(.+?)`", listed) == list(lantern_jax.methods())
+    for option in re.findall(r"`(--[a-z-]+ [^`]+)`", README):
+        if "FILE" not in option:
+            make_parser().parse_args(["generate", "a lake", *option.split()])
 
 
 def test_version_is_the_distributions():

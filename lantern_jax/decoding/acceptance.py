@@ -107,9 +107,10 @@ class Rule:
         depth: Int[Array, "*rows"],
         codebook: Codebook | None,
     ) -> Bool[Array, "*rows"] | None:
-        """Whether x may stand in for the token that plain decoding wants there; coupling ``gumbel`` only.
+        """Whether x may stand in for ``wanted``, the token that plain decoding puts there; coupling ``Gumbel`` only.
 
-        None, the default, leaves it to ``lend``: x is accepted when it wins with its loan.
+        x = wanted is accepted without asking. None, the default, leaves it to ``lend``: x is accepted when it wins
+        with its loan.
         """
         return None
 

@@ -1,8 +1,9 @@
-"""The coupling of one shared noise: draft and target race with the same numbers (DESIGN of the library; ours).
+"""The coupling of one shared noise, ours: draft and target race with the same numbers.
 
 At a node with the target's distribution p let y = argmax(log p + g), g the Gumbel noise of that position, which plain
 decoding reads too. A child x is accepted when x = y or, under a relaxed rule, when x is the argmax once the codes of
-A(x) are out and their mass is x's own. Strictly decoded tokens are therefore plain decoding's, whatever was drafted.
+A(x) are out and their mass is x's own. Strictly decoded tokens are therefore plain decoding's, whatever was drafted:
+exactly where p is computed in float32, up to near-ties in bfloat16.
 
 Axes: B batch, N nodes (root included), M drafts = N - 1 or nodes of a level, L path length, V vocabulary.
 """

@@ -88,6 +88,9 @@ def speculative_decode(
 ) -> Decoded:
     """Generates a token stream for every sequence, checking several guesses in each pass of the target.
 
+    With the strict rule and ``Gumbel`` the tokens are those of ``autoregressive_decode`` with the same keys, whatever
+    is drafted: exactly in float32, up to near-ties in bfloat16, where a wide pass rounds otherwise than a narrow one.
+
     Args:
         target, target_params, conditioning: the model and what it is conditioned on, leaves [B, ...]: conditional
             rows alone.

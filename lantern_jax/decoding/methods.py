@@ -42,7 +42,7 @@ _METHODS = {
         {"rule": "lantern++", "coupling": "rejection"},
     ),
     "gumbel": Method(
-        "noise shared by drafter and target: the very tokens of plain decoding",
+        "noise shared by drafter and target: the very tokens of plain decoding (in float32)",
         {"rule": "strict", "coupling": "gumbel"},
     ),
     "lantern-g": Method(

@@ -115,9 +115,9 @@ class Draft:
     Attributes:
         tokens: int32 [B, N], node 0 the root.
         topology: a static ``DraftTree`` or a traced ``Topology``.
-        log_q: float32 [B, I, V], the distributions that children were drawn from, a row for every node with children
-            (a static tree's ``internal``, in that order; ``draft_rows`` of a traced topology); None for point masses,
-            and where no coupling but the shared noise will read it.
+        log_q: float32 [B, I, V], the distributions that children were drawn from: a row for each of a static tree's
+            ``internal`` nodes, in that order; N rows with a traced topology, whose ``draft_rows`` say which is whose.
+            None for point masses, and where no coupling but the shared noise will read it.
     """
 
     tokens: Int[Array, "B N"]
@@ -154,8 +154,10 @@ class Drafting:
     Attributes:
         init: (params, prefix, slots, span) -> state, before the first token is known. ``slots`` as in ``Target``;
             ``span`` is S, the most positions that a round commits.
-        propose: (params, state, pending, draws, sampling) -> (draft, state). ``draws`` are the round's random numbers;
-            ``draws.perturb(log_q [B, M, V], depth, nodes)`` ranks the children of M nodes at a depth.
+        propose: (params, state, pending, draws, sampling) -> (draft, state). ``pending`` is a ``Pending``;
+            ``process_logits(logits, sampling)`` makes log q of logits; ``draws`` are the round's random numbers:
+            the children of M nodes at a depth are the best codes, in order, of
+            ``draws.perturb(log_q [B, M, V], depth, nodes)``, with ``nodes`` their ids in the topology.
         observe: (params, state, outcome) -> state, with the state that ``propose`` returned: what it added for nodes
             that were not accepted is to be dropped. States keep their shapes, or the loop does not compile.
         max_depth: L - 1, depth of the topologies it proposes.

@@ -5,7 +5,8 @@ Axes: G guidance rows, B batch, L positions, M tree nodes, V vocabulary.
 Every method of the library samples by Gumbel-max: the token at position i of a sequence is the argmax of the
 *perturbed log-probabilities* ``log_probs + gumbel_noise``, with the noise of exactly that sequence and position.
 Plain decoding, drafting and verification read the same numbers, which is why strict speculative decoding repeats
-plain decoding. Nothing here branches or loops on data: on a GPU the host would have to read every predicate.
+plain decoding wherever the log-probabilities are the same. Nothing here branches or loops on data: on a GPU the host
+would have to read every predicate.
 """
 
 import math

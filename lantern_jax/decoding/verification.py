@@ -87,7 +87,7 @@ def verify_tree(
     """Accepts a path of the draft and samples the token after it.
 
     Under the strict rule both couplings give tokens of exactly the target's distribution; ``Gumbel`` gives the very
-    tokens of plain decoding with the same noise.
+    tokens of plain decoding with the same noise and log-probabilities.
 
     Args:
         draft: tokens [B, N] on a static or traced topology (the root's token is not read), with the log q that
