@@ -55,6 +55,11 @@ def size(path) -> tuple[int, int]:
         return image.size
 
 
+def pixels(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
 def test_one_picture(folder, capsys):
     assert main(["generate", PROMPT]) == 0
     assert files(folder) == {"lantern.png"}
@@ -109,6 +114,39 @@ def test_several_pictures_into_a_folder_or_a_grid(folder):
 def test_num_pictures_of_every_prompt_make_a_row(folder):
     assert main(["generate", "a lake", "--num", "2", "--out", "row.png"]) == 0
     assert size("row.png") == (2 * SIDE + 4, SIDE)
+
+
+def test_first_numbers_the_pictures(folder):
+    """A set made in two calls is the set made in one, names of files too."""
+    assert main(["generate", "a lake", "--num", "3", "--seed", "4", "--out", "once/"]) == 0
+    assert main(["generate", "a lake", "--num", "2", "--seed", "4", "--out", "twice/"]) == 0
+    second = ["generate", "a lake", "--seed", "4", "--out", "twice/"]
+    assert main([*second, "--first", "2"]) == 0
+    assert main([*second, "--first", "1"]) == 2, "picture 1 is there"
+    names = [f"{number:02d}-a-lake.png" for number in range(3)]
+    for name in names:
+        assert Path("twice", name).read_bytes() == Path("once", name).read_bytes()
+    assert len({Path("once", name).read_bytes() for name in names}) == 3
+    assert main(["generate", "a lake", "--first", "998", "--num", "3", "--out", "far/"]) == 0
+    assert {path.name for path in Path("far").iterdir()} == {
+        "0998-a-lake.png", "0999-a-lake.png", "1000-a-lake.png", "grid.png",
+    }  # fmt: skip
+
+
+def test_every_flag_of_the_first_version_is_still_taken(folder):
+    Path("tree.json").write_text("[[0], [1], [0, 0]]")
+    flags = """--model demo --dtype float32 --num 2 --seed 1 --guidance 3 --temperature 0.9 --top-k 20 --top-p 0.9
+        --tree tree.json --rule lantern++ --k 5 --delta 0.1 --lam 2 --coupling gumbel --path exact_first --batch 2
+        --out a.png --compare --show-acceptance --stats a.json --overwrite"""
+    assert main(["generate", PROMPT, *flags.split()]) == 0
+    assert files(folder) == {"tree.json", "a.png", "a.json"}
+    assert (
+        main(["encode", PROMPT, "--model", "demo", "--dtype", "float32", "--out", "a.npz", "--overwrite"])
+        == 0
+    )
+    demo = lantern_jax.pipeline.load("demo")
+    assert main(["generate", "--prompts", "a.npz", "--out", "b.png"]) == 0
+    np.testing.assert_array_equal(pixels("b.png"), demo.generate(PROMPT).pictures[0])
 
 
 def test_overwrite_replaces(folder):
@@ -176,6 +214,10 @@ GENERATE = {
     "batch zero": [PROMPT, "--batch", "0"],
     "seed negative": [PROMPT, "--seed", "-1"],
     "seed large": [PROMPT, "--seed", str(2**32)],
+    "first negative": [PROMPT, "--first", "-1"],
+    "first large": [PROMPT, "--first", str(2**32)],
+    "first fraction": [PROMPT, "--first", "1.5"],
+    "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "out exists": [PROMPT, "--out", "old.png"],
     "out is a jpeg": [PROMPT, "--out", "a.jpg"],
     "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
@@ -275,6 +317,7 @@ def test_help_is_not_an_error(capsys):
         "--model",
         "--num",
         "--seed",
+        "--first",
         "--out",
         "--compare",
         "--show-acceptance",

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,14 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+def read(terminal: int) -> bytes:
+    """What is there; nothing once the other end is closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
 def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
@@ -280,17 +289,17 @@ def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
     )  # fmt: skip
     os.close(end)
     shown, sent = b"", False
+    guard = threading.Timer(300, process.kill)
+    guard.start()
     try:
-        while True:
-            try:
-                shown += os.read(terminal, 65536)
-            except OSError:
-                break  # The other end is closed.
+        while new := read(terminal):
+            shown += new
             if not sent and re.search(rb"\b[1-9]\d*/100000 pictures", shown):
                 process.send_signal(signal.SIGINT)
                 sent = True
         printed = process.communicate(timeout=120)[0]
     finally:
+        guard.cancel()
         process.kill()
         os.close(terminal)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
