@@ -66,7 +66,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
     both = {"drafter": {"params": drafter_params}, "head": head}
     guidance = jnp.full(BATCH, 2.0)
     _, _, prefix = TARGET.prefill({"params": params}, conditioning, guidance, 32)
-    state = record.init(both, prefix, 32, 7)
+    state = record.init(both, prefix, 32, 7, 3)
     root = 6
     count = jnp.full(BATCH, root + 1, jnp.int32)
     state, _ = record.absorb(
@@ -76,7 +76,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
     for depth in range(1, 4):
         node = jnp.asarray(tokens[:, root + depth, None])
         state, _ = record.expand(both, state, node, jnp.full((BATCH, 1), depth - 1))
-        chain.append(state.features[:, :, -1])
+        chain.append(state.features[:, :, depth])
     for depth, expected in enumerate(chain):
         np.testing.assert_allclose(made[depth][:, :, 3 + root + depth], expected, atol=2e-4)
 

@@ -192,7 +192,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     seen = lantern_jax.Prefix(
         stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0, positions, jnp.ones(2)
     )
-    state = record.init(both, seen, 16, 4)
+    state = record.init(both, seen, 16, 4, 3)
     root = 3
     absorbed = stored[:, :, length - 1 : length + root]
     state, _ = record.absorb(both, state, absorbed, tokens[:, : root + 1], jnp.full(2, root + 1, jnp.int32))
@@ -200,7 +200,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     for depth in (1, 2):
         node = tokens[:, root + depth, None]
         state, _ = record.expand(both, state, node, jnp.full((2, 1), depth - 1))
-        chain.append(state.features[:, :, -1])
+        chain.append(state.features[:, :, depth])
     for depth, expected in enumerate(chain):
         np.testing.assert_allclose(made[depth][:, :, length - 1 + root + depth], expected, atol=2e-4)
 
