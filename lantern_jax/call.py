@@ -70,7 +70,8 @@ class Call:
             return self._generation(held)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                held = self._draw(held)
+                # As many as the batches before, whose program is compiled.
+                held = self._draw(held, min(count, self.batch))
             raise Interrupted(self._generation(held) if held.drawn else None) from None
 
     def compare(self, job: Job, plain: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
@@ -136,14 +137,14 @@ class Call:
         )
         return _Part(numbers, decoded)
 
-    def _draw(self, held: "_Held") -> "_Held":
-        """With the pictures of what is waiting."""
+    def _draw(self, held: "_Held", least: int = 0) -> "_Held":
+        """With the pictures of what is waiting; ``least``: a program for that many draws them."""
         if not held.waiting:
             return held
-        drawn = self._drawn(held.waiting)
+        drawn = self._drawn(held.waiting, least)
         return _Held((*held.drawn, drawn), (), held.spent + drawn.timing)
 
-    def _drawn(self, stashed: Sequence["_Part"]) -> "_Part":
+    def _drawn(self, stashed: Sequence["_Part"], least: int = 0) -> "_Part":
         """The sequences of several parts in the order of their numbers, with their pictures."""
         numbers = np.concatenate([part.numbers for part in stashed])
         order = np.argsort(numbers)
@@ -152,10 +153,12 @@ class Call:
         )
         if not self.draws:
             return _Part(numbers[order], decoded)
-        pictures, finite, timing = self.engine.draw(decoded.tokens, most=self.batch)
+        count = len(numbers)
+        tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
+        pictures, finite, timing = self.engine.draw(tokens, most=self.batch)
         if not finite.all():
             raise ValueError(_why_not_finite(self.engine, "the pictures", ("tokenizer",)))
-        return _Part(numbers[order], decoded, pictures, timing)
+        return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:
         parts = held.drawn

@@ -18,7 +18,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.generation import Interrupted
 from tests.command import files
-from tests.tiny_checkpoint import SIDE, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_checkpoint, tiny_pipeline
 
 PROMPT = "a lake"
 
@@ -95,6 +95,23 @@ def test_a_second_one_while_drawing_leaves_out_what_is_not_drawn(whole, monkeypa
     part = interrupted(num=5, first=4, batch=2, progress=stop_after(4))
     assert part.numbers.tolist() == [4, 5]
     assert drawn == [2, 2]
+
+
+def test_an_interruption_compiles_nothing(monkeypatch):
+    """Once a batch was drawn: what is done of the next one is drawn by the same program."""
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    pipeline = pipeline_on(1)
+    before = []
+
+    def progress(now):
+        before.append(len(pipeline.engine.programs))
+        if now.pictures % 4 in (1, 2) and now.pictures > 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stop:
+        pipeline.generate(["a lake", "a foggy forest"], num=6, seed=8, batch=4, progress=progress)
+    assert len(stop.value.generation.numbers) % 4 in (1, 2)
+    assert len(pipeline.engine.programs) == before[-1] == 3
 
 
 class Tracer:

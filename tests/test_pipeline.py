@@ -69,7 +69,7 @@ def test_statistics_agree_with_each_other(compared):
     assert plain.rounds == 2 * (TOKENS - 1)
     assert statistics.tokens_per_second == statistics.tokens / statistics.seconds
     assert statistics.speedup == plain.seconds / statistics.seconds
-    assert statistics.compile_seconds >= plain.compile_seconds > 0
+    assert statistics.compile_seconds >= plain.compile_seconds >= 0
     assert statistics.substituted == statistics.mean_distance == 0
 
 
