@@ -150,20 +150,21 @@ class Engine:
         step = partial(_advance_with, self._programs[step_key], shared, keys)
         timing = Timing(decoding=seconds, compiling=compiling)
         total = job.program.target.num_tokens
-        return Run(_flat(state.length)[:count], total, timing, state, step)
+        return Run(np.asarray(state.length).reshape(-1)[:count], total, timing, state, step)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
         limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
         (state, lengths), seconds = run_timed(run.step, run.state, limit)
-        lengths = _flat(lengths)[: len(run.lengths)]
+        lengths = np.asarray(lengths)[: len(run.lengths)]
         return dataclasses.replace(
             run, lengths=lengths, timing=run.timing + Timing(decoding=seconds), state=state
         )
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
-        return jax.tree.map(lambda leaf: _flat(leaf)[: len(run.lengths)], run.state.decoded)
+        flat = np.asarray if run.state.length.ndim == 1 else _flat
+        return jax.tree.map(lambda leaf: flat(leaf)[: len(run.lengths)], run.state.decoded)
 
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
@@ -238,16 +239,16 @@ def _flat(leaf) -> np.ndarray:
 
 
 def _start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
-    """(keys [B], state); a state's leaves have an axis of devices in front, since only the loop knows the others."""
+    """(keys [B], state). Over a mesh leaves of the state have an axis of devices in front: only the loop knows more."""
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
 
     def begin(inputs: Inputs):
         return jax.tree.map(lambda leaf: leaf[None], loop.start(program, inputs))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
-    if mesh is not None:
-        begin = loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))
-    return keys, begin(inputs)
+    if mesh is None:
+        return keys, loop.start(program, inputs)
+    return keys, loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))(inputs)
 
 
 def _advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
@@ -258,12 +259,15 @@ def _advance(program, mesh, target, drafting, guidance, sampling, rule, codebook
         return jax.tree.map(lambda leaf: leaf[None], loop.advance(program, inputs, state, rounds))
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
-    if mesh is not None:
+    if mesh is None:
+        # No axis of devices: taking it off and putting it on would copy the cache of a batch of 1.
+        state = loop.advance(program, inputs, state, rounds)
+    else:
         rows = PartitionSpec(AXIS)
         go_on = loop.over_mesh(go_on, mesh, AXIS, (loop.input_specs(AXIS), rows, PartitionSpec()), rows)
-    state = go_on(inputs, state, rounds)
+        state = go_on(inputs, state, rounds)
     # A copy: the state is given away with the next piece.
-    return state, jnp.copy(state.length)
+    return state, jnp.copy(state.length).reshape(-1)
 
 
 def _advance_with(step, shared, keys, state, rounds):

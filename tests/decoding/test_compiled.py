@@ -1,22 +1,37 @@
-"""What the compiler makes of the loop: no copy of the cache, no sort over the vocabulary, no trip to the host."""
+"""What the compiler makes of the loop: no copy of the cache, no sort over the vocabulary, no trip to the host.
 
+A trip to the host is also a branch or a loop that depends on data: a GPU's host reads every predicate. The decoding
+loop itself is the only one.
+"""
+
+import dataclasses
+import math
 import re
+from functools import cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
+from lantern_jax import engine
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import Inputs, Program
+from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import named_tree
+from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 from tests.quick_compilation import AS_USERS_COMPILE
+
+from . import toy_models as toys
+from .topologies import traced_drafting
 
 VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
@@ -148,3 +163,189 @@ def test_the_loop_exports_for_accelerators(platform, devices):
     assert exported.platforms == (platform,)
     assert exported.nr_devices == devices
     assert exported.out_avals[0].shape == (8, GRID * GRID)
+
+
+SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
+LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=24, num_codes=20, grid=3, layout="lumina")
+
+
+class Case(NamedTuple):
+    """A kind of program. ``stream``: "free" (LlamaGen) or "forced" (Chameleon, whose rows end in forced tokens)."""
+
+    platform: str
+    coupling: str
+    relaxed: bool
+    greedy: bool
+    batch: int
+    stream: str
+    topology: str
+
+
+CASES = [
+    Case("cuda", "gumbel", False, False, 1, "free", "static"),
+    Case("cuda", "gumbel", True, False, 3, "forced", "traced"),
+    Case("cuda", "gumbel", True, True, 1, "free", "traced"),
+    Case("cuda", "rejection", False, False, 3, "forced", "static"),
+    Case("cuda", "rejection", True, False, 1, "free", "traced"),
+    Case("cuda", "rejection", False, True, 3, "forced", "static"),
+    Case("tpu", "gumbel", False, False, 3, "forced", "static"),
+    Case("tpu", "gumbel", True, False, 1, "free", "static"),
+    Case("tpu", "gumbel", False, True, 3, "free", "traced"),
+    Case("tpu", "rejection", True, False, 1, "forced", "static"),
+    Case("tpu", "rejection", False, False, 3, "free", "traced"),
+    Case("tpu", "rejection", True, True, 1, "forced", "traced"),
+    Case("cpu", "gumbel", True, False, 3, "free", "static"),
+    Case("cpu", "rejection", True, False, 1, "forced", "traced"),
+]
+
+
+@cache
+def lumina():
+    """A target whose stream has two forced tokens at its end and one after each row; its parameters, its drafter's."""
+    prompt = TokenConditioning(jnp.ones((1, 4), jnp.int32), jnp.ones((1, 4), bool))
+    model = Chameleon(LUMINA)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), prompt))
+    config = DrafterConfig(hidden_dim=32, num_heads=2, prefix_length=4, **LUMINA.shared_with_drafter)
+    example = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1, 1, 4, 2))
+    drafter = jax.eval_shape(
+        DrafterModel(config).init, jax.random.key(0), *example, jnp.ones((1, 1, 1, 1), bool)
+    )
+    head = shapes["params"]["head"]["kernel"]
+    return chameleon_target(LUMINA), shapes, eagle_drafter(config), {"drafter": drafter, "head": head}
+
+
+def small_program(case: Case) -> tuple[Program, Inputs]:
+    """A program of that kind and the shapes of its inputs."""
+    if case.stream == "forced":
+        target, params, drafter, drafter_params = lumina()
+        tokens = jnp.ones((case.batch, 4), jnp.int32)
+        conditioning = TokenConditioning(tokens, tokens > 0)
+    else:
+        target, params, conditioning = toys.llamagen(), toys.target_params(), toys.conditioning(case.batch)
+        drafter, drafter_params = toys.random_drafter()
+    drafting, vocab = eagle(drafter, SMALL), target.vocab_size
+    if case.topology == "traced":
+        drafting = traced_drafting(drafting, SMALL)
+    inputs = Inputs(
+        params, drafter_params, conditioning, toys.sequence_keys(0, case.batch), jnp.full(case.batch, 2.0),
+        jnp.ones(case.batch, bool), SamplingParams.create(0.0 if case.greedy else 0.9, 5, 0.9),
+        loop.as_rule("strict"), None,
+    )  # fmt: skip
+    if case.relaxed:
+        book = Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2)))
+        inputs = inputs.replace(rule=LanternPlusPlus(jnp.float32(2.0), 4), codebook=book)
+    return Program(target, drafting, as_coupling(case.coupling)), inputs
+
+
+def lowered(program: Program, inputs: Inputs, platform: str):
+    return jax.jit(partial(loop.decode, program)).trace(inputs).lower(lowering_platforms=(platform,))
+
+
+def branches(hlo: str) -> list[str]:
+    """Lines of HLO that branch on data."""
+    return [line for line in hlo.splitlines() if re.search(r"= .*\bconditional\(", line)]
+
+
+def data_dependent_loops(compiled: str) -> list[str]:
+    """Lines of compiled HLO that loop, no one knows how often."""
+    loops = [line for line in compiled.splitlines() if re.search(r"= .*\bwhile\(", line)]
+    return [line for line in loops if '"known_trip_count"' not in line]
+
+
+def name_of(case: Case) -> str:
+    return "-".join(
+        (case.platform, case.coupling, "relaxed" if case.relaxed else "strict", "greedy" if case.greedy else "sampled",
+         str(case.batch), case.stream, case.topology)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_nothing_branches_on_data(case):
+    """Before compiling, which may fold here what stays elsewhere."""
+    assert not branches(lowered(*small_program(case), case.platform).as_text(dialect="hlo"))
+
+
+# Compiling takes longest by far: every value of every field, not every combination.
+@pytest.mark.parametrize("case", [CASES[i] for i in (1, 4, 8, 11, 12)], ids=name_of)
+def test_one_loop_depends_on_data(case):
+    """The decoding loop itself."""
+    loops = data_dependent_loops(lowered(*small_program(case), case.platform).compile().as_text())
+    assert len(loops) == 1, loops
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_nothing_branches_on_data_with_a_wide_tree(platform, coupling):
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE), as_coupling(coupling))
+    hlo = lowered(program, abstract_inputs(3), platform).as_text(dialect="hlo")
+    assert not branches(hlo)
+    assert re.search(r"= .*\bwhile\(", hlo), "not even the decoding loop is there: is this still the program?"
+
+
+def branching(drafting: Drafting) -> Drafting:
+    """The drafting with a branch on the data, whose result is not the same on both sides."""
+
+    def propose(params, state, pending, draws, sampling):
+        draft, state = drafting.propose(params, state, pending, draws, sampling)
+        odd = draft.tokens[0, 0] % 2 == 1
+        tokens = lax.cond(
+            odd, lambda tokens: tokens, lambda tokens: jnp.cumsum(tokens[::-1]), draft.tokens[0]
+        )
+        return draft.replace(tokens=draft.tokens.at[0].set(tokens % 20)), state
+
+    return dataclasses.replace(drafting, propose=propose)
+
+
+def looping(drafting: Drafting) -> Drafting:
+    """The drafting with a loop that ends when the data says so."""
+
+    def propose(params, state, pending, draws, sampling):
+        draft, state = drafting.propose(params, state, pending, draws, sampling)
+        tokens = lax.while_loop(
+            lambda tokens: jnp.max(tokens) > 9, lambda tokens: tokens // 2 + tokens // 5, draft.tokens
+        )
+        return draft.replace(tokens=tokens), state
+
+    return dataclasses.replace(drafting, propose=propose)
+
+
+def test_a_branch_and_a_loop_inside_a_round_would_be_found():
+    program, inputs = small_program(CASES[0])
+    branched, looped = (
+        lowered(program._replace(drafting=change(program.drafting)), inputs, "cuda")
+        for change in (branching, looping)
+    )
+    assert len(branches(branched.as_text(dialect="hlo"))) == 1
+    assert not branches(looped.as_text(dialect="hlo"))
+    assert len(data_dependent_loops(looped.compile().as_text())) == 2
+
+
+@pytest.mark.parametrize(("coupling", "batch"), [("gumbel", 1), ("gumbel", 3), ("rejection", 1)])
+def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
+    """The engine's program takes its state over: every leaf of it is an alias of the result, and no cache is copied,
+    inside the loop or around it."""
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
+    inputs = abstract_inputs(batch)
+    state = jax.eval_shape(partial(loop.start, program), inputs)
+    shared = (
+        inputs.target_params, inputs.drafting_params, inputs.guidance, inputs.sampling, inputs.rule, inputs.codebook,
+    )  # fmt: skip
+    advance = jax.jit(partial(engine._advance, program, None), donate_argnums=7)
+    rounds = jax.ShapeDtypeStruct((), jnp.int32)
+    hlo = (
+        advance.lower(*shared, inputs.keys, state, rounds)
+        .compile(compiler_options=AS_USERS_COMPILE)
+        .as_text()
+    )
+    aliases = re.search(r"input_output_alias=\{(.*?)\}, entry_computation_layout", hlo)
+    assert len(re.findall(r"(?:may|must)-alias", aliases[1])) == len(jax.tree.leaves(state))
+    slots = GRID * GRID + SMALL.max_depth + 1
+    caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
+    made_caches = [
+        (operation, line)
+        for operation, shape, line in ((*made(line.strip()), line) for line in hlo.splitlines())
+        if math.prod(shape) in caches and shape
+    ]
+    assert any(operation in ("dynamic-update-slice", "scatter") for operation, _ in made_caches)
+    moved = ("copy", "transpose", "concatenate", "convert", "pad", "reverse", "copy-start")
+    assert not [line for operation, line in made_caches if operation in moved]

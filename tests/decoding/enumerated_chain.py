@@ -1,0 +1,58 @@
+"""The law of a small Markov chain, sequence by sequence, and whether samples follow it."""
+
+import itertools
+
+import numpy as np
+from scipy import stats
+
+VOCAB, LENGTH, SAMPLES = 3, 5, 40_000
+
+
+def exact_distribution(params, forced=(-1,) * LENGTH, temperature=1.0, top_k=VOCAB, top_p=1.0) -> np.ndarray:
+    """The probability of each sequence of the chain, float64 [VOCAB ** LENGTH], ordered by its digits.
+
+    Args:
+        params: logits [VOCAB + 1, VOCAB], the last row for the first token, as in ``markov_target``.
+        forced: the id at each place where one is forced, else -1.
+        temperature, top_k, top_p: of the sampling distribution; written out by sorting, ties aside.
+    """
+    probs = np.stack([filtered(row, temperature, top_k, top_p) for row in np.asarray(params, np.float64)])
+
+    def probability(sequence):
+        result, last = 1.0, VOCAB
+        for place, token in enumerate(sequence):
+            if forced[place] < 0:
+                result *= probs[last, token]
+            elif token != forced[place]:
+                return 0.0
+            last = token
+        return result
+
+    return np.array([probability(s) for s in itertools.product(range(VOCAB), repeat=LENGTH)])
+
+
+def filtered(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    """Temperature, then the best ``top_k``, then the fewest of these whose mass reaches ``top_p``."""
+    probs = np.exp(logits / temperature)
+    order = np.argsort(-probs)
+    probs[order[top_k:]] = 0
+    probs /= probs.sum()
+    above = np.cumsum(probs[order]) - probs[order]
+    probs[order[above >= top_p]] = 0
+    return probs / probs.sum()
+
+
+def agreement(tokens, expected: np.ndarray) -> float:
+    """The p-value of a chi-square test of samples [B, LENGTH]; 0 if one of them cannot be."""
+    ids = np.asarray(tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
+    observed = np.bincount(ids, minlength=VOCAB**LENGTH)
+    if observed[expected == 0].any():
+        return 0.0
+    expected = expected * len(ids)
+    rare = expected < 5
+    if rare.any() and expected[rare].sum() > 0:
+        observed = np.append(observed[~rare], observed[rare].sum())
+        expected = np.append(expected[~rare], expected[rare].sum())
+    else:
+        observed, expected = observed[~rare], expected[~rare]
+    return float(stats.chisquare(observed, expected).pvalue)
