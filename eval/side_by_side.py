@@ -134,9 +134,7 @@ def measure_core(old: Path, new: Path, repeats: int) -> dict[str, dict]:
                 command = [sys.executable, "-m", "eval.decoding", "--part", "core", "--out", str(file)]
                 directory = {"old": old, "new": new}[version]
                 environment = {**os.environ, "PYTHONPATH": str(directory)}
-                subprocess.run(
-                    command, cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL
-                )
+                subprocess.run(command, cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
                 taken[version].append(json.loads(file.read_text(encoding="utf-8"))["core"])
     numbers = {}
     for name in taken["new"][0]:
@@ -147,7 +145,9 @@ def measure_core(old: Path, new: Path, repeats: int) -> dict[str, dict]:
 
 
 def print_demo(table: dict[str, dict]) -> None:
-    print(f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   min    cpu: median, min")
+    print(
+        f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   min    cpu: median, min"
+    )
     for name, row in table.items():
         slow = min(row["wall_median"], row["wall_min"]) > BOUND
         print(
