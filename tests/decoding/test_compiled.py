@@ -1,12 +1,15 @@
 """What the compiler makes of the loop: no copy of the cache, no sort over the vocabulary, no trip to the host."""
 
+import math
 import re
+from functools import partial
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
 
+from lantern_jax import engine
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.couplings import as_coupling
@@ -116,6 +119,28 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
     assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
     host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
     assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
+
+
+def test_a_piece_of_a_run_copies_no_cache_on_its_way_in_or_out():
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE))
+    inputs, number = abstract_inputs(1), jax.ShapeDtypeStruct((), jnp.int32)
+    keys, state = jax.eval_shape(
+        partial(engine._start, program, None), inputs.target_params, inputs.drafting_params, inputs.conditioning,
+        number, jax.ShapeDtypeStruct((1,), jnp.uint32), inputs.guidance, inputs.sampling, inputs.active,
+    )  # fmt: skip
+    lowered = jax.jit(partial(engine._advance, program, None), donate_argnums=7).lower(
+        inputs.target_params, inputs.drafting_params, inputs.guidance, inputs.sampling, inputs.rule, inputs.codebook,
+        keys, state, number,
+    )  # fmt: skip
+    hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
+    entry = [made(line.strip()) for line in hlo[hlo.index("\nENTRY") :].splitlines()]
+    caches = sorted(leaf.shape for layer in state.cache.layers for leaf in layer)
+    assert sum(operation == "parameter" and tuple(shape) in caches for operation, shape in entry) == 4
+    passed_on = ("parameter", "bitcast", "get-tuple-element")
+    strange = [
+        found for found in entry if math.prod(found[1]) == math.prod(caches[0]) and found[0] not in passed_on
+    ]
+    assert not strange, strange
 
 
 def test_bfloat16_parameters_are_not_copied_into_float32():
