@@ -1,6 +1,6 @@
 """How fast decoding is: against the machine's limit at LlamaGen-B size, and against plain decoding on the demo.
 
-    python -m eval.decoding [--part core|demo|all] [--pictures 16] [--out FILE.json]
+    python -m eval.decoding [--part core|demo|pieces|all] [--pictures 16] [--out FILE.json]
 
 core: LlamaGen-B (111M, random weights, float32, guidance), batch 1.
     step   one step of plain decoding over the bare matrix products of a step (same shapes, attention at half
@@ -10,7 +10,10 @@ core: LlamaGen-B (111M, random weights, float32, guidance), batch 1.
 demo: the shipped demo, batch 1, temperature 1, guidance on: tokens a target pass (step compression) and wall-clock
     speed-up over plain decoding of the same pictures, for every method and tree; pictures alternate between
     methods, so that a slow minute of the machine slows all of them.
+pieces: a picture of the demo in 16 pieces (``Engine.advance``) over the same picture in one, in turns, for plain
+    decoding and for the default tree: what it costs that somebody looks in between. Bound: 1.03.
 
+Two checkouts are compared by ``eval.side_by_side``.
 Compile time is never counted. Everything that is compared is measured in this one run.
 """
 
@@ -21,7 +24,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +34,18 @@ from rich.table import Table
 
 import lantern_jax
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.decoding.loop import Inputs, Program, decode
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.gumbel import PATHS
+from lantern_jax.decoding.loop import Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
-from lantern_jax.decoding.verification import COUPLINGS, PATHS
+from lantern_jax.engine import Engine, Job, Parameters, Run
+from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
 
 REPEATS = 3
+PIECES = 16
 PROMPTS = (
     "snowy mountains at dusk by a calm lake",
     "a foggy forest at dawn",
@@ -59,15 +65,27 @@ def seconds(function: Callable, *arguments) -> float:
     return time.perf_counter() - start
 
 
-def medians(runs: dict[str, Callable]) -> dict[str, float]:
-    """Median seconds of each run, taken in turns after one warm-up round."""
+def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """Median of the seconds that each run tells, taken in turns after one warm-up round."""
     for run in runs.values():
         run()
     times = {name: [] for name in runs}
     for _ in range(REPEATS):
         for name, run in runs.items():
-            times[name].append(seconds(run))
+            times[name].append(run())
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def rounds_of(engine: Engine, run: Run) -> int:
+    """Passes of the target so far, of a batch of one."""
+    return int(engine.finish(run).rounds[0])
+
+
+def seconds_a_round(engine: Engine, job: Job, conditioning) -> float:
+    """Of a whole picture, prefill left out."""
+    run = engine.start(job, conditioning)
+    done = engine.advance(run)
+    return (done.timing.decoding - run.timing.decoding) / rounds_of(engine, done)
 
 
 def bare_products(config, steps: int):
@@ -119,16 +137,11 @@ def draft_passes(tree: DraftTree, drafter):
     return jax.jit(run)
 
 
-def measure_core() -> dict[str, float]:
-    """Milliseconds and the two ratios of the part ``core``."""
+def core_models():
+    """Target, drafter, their parameters and a state of the drafter's shapes, at LlamaGen-B size."""
     config = published_config("B")
     drafter_config = DrafterConfig(
         config.dim, config.num_heads, config.transformer.hidden_dim, prefix_length=1
-    )
-    target, drafter, tree = (
-        llamagen_target(config),
-        eagle_drafter(drafter_config),
-        named_tree("naive_extend_57"),
     )
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, config.num_tokens), jnp.int32)
     params = jax.jit(LlamaGen(config).init)(jax.random.key(0), labels, tokens)
@@ -136,53 +149,93 @@ def measure_core() -> dict[str, float]:
     drafter_params = jax.jit(DrafterModel(drafter_config).init)(
         jax.random.key(1), *example, jnp.ones((1, 1, 1, 1), bool)
     )
-    drafter_params = {"drafter": drafter_params, "head": params["params"]["head"]["kernel"]}
-    guidance, keys = jnp.full(1, 4.0), jax.random.split(jax.random.key(2), 1)
-    sampling, active = SamplingParams.create(1.0, 2000), jnp.ones(1, bool)
+    drafting_params = {"drafter": drafter_params, "head": params["params"]["head"]["kernel"]}
+    return config, llamagen_target(config), eagle_drafter(drafter_config), params, drafting_params
 
-    inputs = Inputs(
-        params, drafter_params, labels, keys, guidance, active, sampling, lantern_jax.Strict(), None
+
+def measure_core() -> dict[str, float]:
+    """Milliseconds and the two ratios of the part ``core``."""
+    config, target, drafter, params, drafting_params = core_models()
+    tree, guidance = named_tree("naive_extend_57"), 4.0
+    span, expanded = tree.max_depth + 1, sum(len(level) for level in tree.internal_levels[1:])
+    engine = Engine(lambda where: Parameters(params, drafting_params))
+    sampling, labels = SamplingParams.create(top_k=2000), np.zeros((1, 1), np.int32)
+    jobs = {
+        "plain": Job(Program(target), guidance, sampling),
+        "round": Job(Program(target, eagle(drafter, tree)), guidance, sampling),
+    }
+
+    cache, _, prefix = jax.jit(target.prefill, static_argnums=3)(
+        params, labels, jnp.full(1, guidance), config.num_tokens + span
     )
-    plain = jax.jit(partial(decode, Program(target)))
-    drafted = jax.jit(partial(decode, Program(target, drafter, tree)))
-    span = tree.max_depth + 1
-    prefill = jax.jit(target.prefill, static_argnums=3)
-    cache, _, prefix = prefill(params, labels, guidance, config.num_tokens + span)
     cache = cache.replace(length=jnp.full(1, config.num_tokens // 2, jnp.int32))
     score = jax.jit(target.score)
     block = jnp.zeros((1, tree.num_nodes), jnp.int32)
-    state = drafter.init(drafter_params, prefix, config.num_tokens + span, span)
+    state = drafter.init(drafting_params, prefix, config.num_tokens + span, span, expanded)
     state = state.replace(cache=state.cache.replace(length=cache.length))
-    features = jnp.zeros((2, 1, span, config.dim))
+    features, count = jnp.zeros((2, 1, span, config.dim)), jnp.full(1, 4, jnp.int32)
     passes = draft_passes(tree, drafter)
     steps = 32
-    products, operands = bare_products(config, steps)
+    products, (x, *caches) = bare_products(config, steps)
 
-    rounds = {"plain": int(plain(inputs).rounds[0]), "round": int(drafted(inputs).rounds[0])}
     times = medians(
         {
-            "prefill": lambda: prefill(params, labels, guidance, config.num_tokens + span),
-            "plain": lambda: plain(inputs),
-            "round": lambda: drafted(inputs),
-            "products": lambda: products(operands[0], params["params"], *operands[1:]),
-            "score": lambda: score(params, cache, block, tree.depth, tree.ancestors),
-            "draft": lambda: passes(
-                drafter_params, state, features, block[:, :span], jnp.full(1, 4, jnp.int32)
-            ),
+            **{name: lambda job=job: seconds_a_round(engine, job, labels) for name, job in jobs.items()},
+            "products": lambda: seconds(products, x, params["params"], *caches) / steps,
+            "score": lambda: seconds(score, params, cache, block, tree.depth, tree.ancestors),
+            "draft": lambda: seconds(passes, drafting_params, state, features, block[:, :span], count),
         }
     )
-    step = (times["plain"] - times["prefill"]) / rounds["plain"]
-    one_round = (times["round"] - times["prefill"]) / rounds["round"]
-    bare = times["products"] / steps
+    overhead = times["round"] - times["score"] - times["draft"]
     return {
-        "plain_step_ms": 1e3 * step,
-        "bare_products_ms": 1e3 * bare,
-        "step_over_products": step / bare,
-        "round_ms": 1e3 * one_round,
+        "plain_step_ms": 1e3 * times["plain"],
+        "bare_products_ms": 1e3 * times["products"],
+        "step_over_products": times["plain"] / times["products"],
+        "round_ms": 1e3 * times["round"],
         "score_ms": 1e3 * times["score"],
         "drafter_passes_ms": 1e3 * times["draft"],
-        "round_overhead": (one_round - times["score"] - times["draft"]) / one_round,
+        "round_overhead": overhead / times["round"],
     }
+
+
+def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
+    """Plain decoding, and the default tree with the strict rule."""
+    checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1])
+    config, sampling = checkpoint.target_config, SamplingParams.create()
+    target = family_of(config).target(config, pipeline.dtype)
+    drafting = eagle(eagle_drafter(checkpoint.drafter_config, pipeline.dtype), settings.tree)
+    programs = {"plain": Program(target), "default tree": Program(target, drafting)}
+    return {name: Job(program, settings.guidance, sampling) for name, program in programs.items()}
+
+
+def measure_pieces(pictures: int, model: str) -> list[dict]:
+    """Seconds of pictures in one piece and in many, and the ratio."""
+    pipeline = lantern_jax.load(model)
+    engine = pipeline.engine
+
+    def decode(job: Job, seed: int, labels, pieces: int | None) -> float:
+        start = time.perf_counter()
+        run = engine.start(job, labels, seed=seed)
+        while not run.done:
+            run = engine.advance(run, pieces)
+        engine.finish(run)
+        return time.perf_counter() - start
+
+    table = []
+    for name, job in demo_jobs(pipeline).items():
+        times = {"one": [], "pieces": []}
+        for seed in range(pictures + 1):
+            labels = pipeline.encode(PROMPTS[seed % len(PROMPTS)]).arrays["labels"]
+            rounds = rounds_of(engine, engine.advance(engine.start(job, labels, seed=seed)))
+            limits = {"one": None, "pieces": -(-rounds // PIECES)}
+            for kind in sorted(limits, reverse=seed % 2 == 0):
+                took = decode(job, seed, labels, limits[kind])
+                times[kind] += [took] if seed else []  # The first picture warms up.
+        ratios = [many / one for many, one in zip(times["pieces"], times["one"], strict=True)]
+        ratio = statistics.median(ratios)
+        best = {kind: min(values) for kind, values in times.items()}
+        table.append({"method": name, **best, "ratio": ratio, "of_fastest": best["pieces"] / best["one"]})
+    return table
 
 
 def measure_demo(pictures: int, model: str, tree_names: list[str]) -> list[dict]:
@@ -193,7 +246,7 @@ def measure_demo(pictures: int, model: str, tree_names: list[str]) -> list[dict]
     trees = {"best": best, **{name: named_tree(name) for name in tree_names}}
     methods = [{"tree": "none"}]
     for name in trees:
-        for coupling in COUPLINGS:
+        for coupling in ("gumbel", "rejection"):
             for rule in ("strict", "lantern++"):
                 paths = PATHS if (coupling, rule) == ("gumbel", "lantern++") else ("longest",)
                 methods += [
@@ -249,11 +302,20 @@ def print_demo(console: Console, rows: list[dict], pictures: int) -> None:
     console.print(table)
 
 
+def print_pieces(console: Console, rows: list[dict], pictures: int) -> None:
+    title = f"Demo, {pictures} pictures in {PIECES} pieces and in one"
+    table = Table("method", "seconds in one", "in pieces", "ratio", "of fastest", "bound", title=title)
+    for row in rows:
+        numbers = (row[name] for name in ("one", "pieces", "ratio", "of_fastest"))
+        table.add_row(row["method"], *(f"{number:.3f}" for number in numbers), "1.03")
+    console.print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", choices=("core", "demo", "all"), default="all")
+    parser.add_argument("--part", choices=("core", "demo", "pieces", "all"), default="all")
     parser.add_argument("--pictures", type=int, default=16, help="demo: pictures a method")
     parser.add_argument("--model", default="demo", help="demo: checkpoint directory")
     parser.add_argument(
@@ -267,10 +329,13 @@ def main() -> None:
         {"machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {jax.devices()[0].device_kind}"},
     )
     console.print(f"{report['machine']}, jax {jax.__version__}")
-    if options.part != "demo":
+    if options.part in ("core", "all"):
         report["core"] = measure_core()
         print_core(console, report["core"])
-    if options.part != "core":
+    if options.part in ("pieces", "all"):
+        report["pieces"] = measure_pieces(options.pictures, options.model)
+        print_pieces(console, report["pieces"], options.pictures)
+    if options.part in ("demo", "all"):
         report["demo"] = measure_demo(options.pictures, options.model, options.trees)
         print_demo(console, report["demo"], options.pictures)
     if options.out:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,7 +151,7 @@ class Engine:
         step = partial(_advance_with, self._programs[step_key], shared, keys)
         timing = Timing(decoding=seconds, compiling=compiling)
         total = job.program.target.num_tokens
-        return Run(np.asarray(state.length).reshape(-1)[:count], total, timing, state, step)
+        return Run(np.asarray(state.length)[:count], total, timing, state, step)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
@@ -163,8 +164,7 @@ class Engine:
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
-        flat = np.asarray if run.state.length.ndim == 1 else _flat
-        return jax.tree.map(lambda leaf: flat(leaf)[: len(run.lengths)], run.state.decoded)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(run.lengths)], run.state.decoded)
 
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
@@ -232,42 +232,57 @@ def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
     return devices, max(each, min(1 << (each - 1).bit_length(), limit)) * devices
 
 
-def _flat(leaf) -> np.ndarray:
-    """[B, ...] on the host, of a state's leaf [devices, B / devices, ...]."""
-    leaf = np.asarray(leaf)
-    return leaf.reshape(-1, *leaf.shape[2:])
+@flax.struct.dataclass
+class _OneEach:
+    """A scalar of the loop's state, of which every device has its own: [devices]."""
+
+    value: Any
+
+
+def _joined(state):
+    """A device's state with an axis in front of every leaf, along which those of all devices are joined.
+
+    Leaves have one already, be it of sequences or not. Another one in front would not do: the loop then copies its
+    whole state, caches and all, when a piece begins and when it ends.
+    """
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
+
+
+def _own(state):
+    """A device's part of a joined state as the loop knows it."""
+
+    def is_one(leaf) -> bool:
+        return isinstance(leaf, _OneEach)
+
+    return jax.tree.map(lambda leaf: leaf.value[0] if is_one(leaf) else leaf, state, is_leaf=is_one)
 
 
 def _start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
-    """(keys [B], state). Over a mesh leaves of the state have an axis of devices in front: only the loop knows more."""
+    """(keys [B], joined state)."""
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
 
     def begin(inputs: Inputs):
-        return jax.tree.map(lambda leaf: leaf[None], loop.start(program, inputs))
+        return _joined(loop.start(program, inputs))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
-    if mesh is None:
-        return keys, loop.start(program, inputs)
-    return keys, loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))(inputs)
+    if mesh is not None:
+        begin = loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))
+    return keys, begin(inputs)
 
 
 def _advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
     """(state after at most so many rounds, its lengths)."""
 
     def go_on(inputs: Inputs, state, rounds):
-        state = jax.tree.map(lambda leaf: leaf[0], state)
-        return jax.tree.map(lambda leaf: leaf[None], loop.advance(program, inputs, state, rounds))
+        return _joined(loop.advance(program, inputs, _own(state), rounds))
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
-    if mesh is None:
-        # No axis of devices: taking it off and putting it on would copy the cache of a batch of 1.
-        state = loop.advance(program, inputs, state, rounds)
-    else:
+    if mesh is not None:
         rows = PartitionSpec(AXIS)
         go_on = loop.over_mesh(go_on, mesh, AXIS, (loop.input_specs(AXIS), rows, PartitionSpec()), rows)
-        state = go_on(inputs, state, rounds)
+    state = go_on(inputs, state, rounds)
     # A copy: the state is given away with the next piece.
-    return state, jnp.copy(state.length).reshape(-1)
+    return state, jnp.copy(state.length)
 
 
 def _advance_with(step, shared, keys, state, rounds):

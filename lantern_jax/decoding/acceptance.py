@@ -97,7 +97,7 @@ class Rule:
             token: x.
             depth: of x in its tree, from 1; broadcasts against ``token``.
         """
-        raise TypeError(f"{type(self).__name__} has no lend: the rejection coupling needs a rule that has")
+        raise ValueError(f"{type(self).__name__} has no lend: the rejection coupling needs a rule that has")
 
     def accepts(
         self,

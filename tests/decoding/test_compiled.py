@@ -326,7 +326,7 @@ def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batc
     inside the loop or around it."""
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
     inputs = abstract_inputs(batch)
-    state = jax.eval_shape(partial(loop.start, program), inputs)
+    state = jax.eval_shape(lambda inputs: engine._joined(loop.start(program, inputs)), inputs)
     shared = (
         inputs.target_params, inputs.drafting_params, inputs.guidance, inputs.sampling, inputs.rule, inputs.codebook,
     )  # fmt: skip

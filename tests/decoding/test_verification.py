@@ -403,7 +403,7 @@ def test_a_rule_of_ones_own_by_the_wanted_token():
     exact = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel(), rule=AnyCode(0))
     strict = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel())
     jax.tree.map(np.testing.assert_array_equal, exact, strict)
-    with pytest.raises(TypeError, match="AnyCode has no lend: the rejection coupling needs a rule that has"):
+    with pytest.raises(ValueError, match="AnyCode has no lend: the rejection coupling needs a rule that has"):
         verify_tree(draft, log_probs, draws_of(Rejection(), 40), coupling=Rejection(), rule=AnyCode(0))
 
 

@@ -1,0 +1,194 @@
+"""Two checkouts of the library side by side: is a pass of the newer one slower than one of the older?
+
+    python -m eval.side_by_side --old DIR --new DIR [--pictures 12] [--rows WORD ...] [--core 3] [--out FILE.json]
+
+Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
+method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
+slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
+differ), so what is compared is seconds a pass of the target, prefill and everything around it included, the VQ decoder
+left out: wall time, and CPU time of the process, which other programs disturb less.
+
+    wall   median over the pictures of new / old, each pair one after the other; and new / old of the fastest ones
+    cpu    the same of CPU time
+    core   ``eval.decoding --part core`` of both checkouts in turns: a step of plain decoding and a round
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROMPTS = ("snowy mountains at dusk by a calm lake", "a foggy forest at dawn", "dunes at dawn")
+BOUND = 1.03
+
+
+def rows() -> dict[str, dict]:
+    """The knobs of every row: plain decoding, and every tree with each coupling, rule and path policy."""
+    found = {"plain": {"tree": "none"}}
+    for tree in ("chain", "naive_extend_57", "demo_57"):
+        for coupling in ("gumbel", "rejection"):
+            for rule in ("strict", "lantern++"):
+                relaxed = (coupling, rule) == ("gumbel", "lantern++")
+                for path in ("longest", "exact_first") if relaxed else ("longest",):
+                    name = f"{tree} {coupling} {rule}" + (f" {path}" if relaxed else "")
+                    found[name] = {"tree": tree, "coupling": coupling, "rule": rule, "path": path}
+    return found
+
+
+class Worker:
+    """A process that decodes with one checkout, a picture at a time."""
+
+    def __init__(self, directory: Path):
+        paths = [str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), "--worker"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def picture(self, prompt: str, seed: int, knobs: dict) -> dict[str, float]:
+        """Wall and CPU seconds a pass, and passes, of one picture."""
+        self.process.stdin.write(json.dumps({"prompt": prompt, "seed": seed, "knobs": knobs}) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the worker of {self.process.args} ended: see its messages above")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def work() -> None:
+    """The worker's side: answers each line on standard input with a line on standard output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Whatever else prints goes to standard error.
+    import dataclasses
+
+    import lantern_jax
+    from lantern_jax.compilation import keep_compiled_programs
+    from lantern_jax.decoding.tree import named_tree
+
+    keep_compiled_programs()
+    checkpoint = dataclasses.replace(lantern_jax.load("demo").checkpoint, tokenizer_params=None)
+    pipeline = lantern_jax.Pipeline(checkpoint)
+    # The demo's own default tree is the chain of the rows' names.
+    default = pipeline.check(PROMPTS[:1]).tree
+    for line in sys.stdin:
+        order = json.loads(line)
+        knobs = {"batch": 1, "temperature": 1.0, "k": 10, "lam": 2.0, **order["knobs"]}
+        if knobs["tree"] != "none":
+            knobs["tree"] = default if knobs["tree"] == "chain" else named_tree(knobs["tree"])
+        wall, cpu = time.perf_counter(), time.process_time()
+        made = pipeline.generate(order["prompt"], seed=order["seed"], **knobs).statistics
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        answer = {"wall": wall / made.rounds, "cpu": cpu / made.rounds, "rounds": made.rounds}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def measure_demo(old: Path, new: Path, pictures: int, wanted: list[str]) -> dict[str, dict]:
+    """Ratios new / old of every row, with the fastest passes of either in milliseconds."""
+    workers = {"old": Worker(old), "new": Worker(new)}
+    methods = {name: knobs for name, knobs in rows().items() if all(word in name for word in wanted)}
+    taken = {name: {version: [] for version in workers} for name in methods}
+    for seed in range(pictures + 1):
+        for name, knobs in methods.items():
+            for version in sorted(workers, reverse=seed % 2 == 0):
+                picture = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
+                if seed:  # The first picture compiles.
+                    taken[name][version].append(picture)
+        print(f"\r{seed} of {pictures} pictures a row", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    for worker in workers.values():
+        worker.close()
+    return {name: compare(both["old"], both["new"]) for name, both in taken.items()}
+
+
+def compare(old: list[dict], new: list[dict]) -> dict[str, float]:
+    """What a row says of two lists of pictures, pair by pair."""
+    row = {}
+    for clock in ("wall", "cpu"):
+        ours, theirs = ([picture[clock] for picture in pictures] for pictures in (new, old))
+        row[f"{clock}_old_ms"], row[f"{clock}_new_ms"] = 1e3 * min(theirs), 1e3 * min(ours)
+        row[f"{clock}_median"] = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        row[f"{clock}_min"] = min(ours) / min(theirs)
+    return row
+
+
+def measure_core(old: Path, new: Path, repeats: int) -> dict[str, dict]:
+    """The numbers of ``eval.decoding --part core`` in turns: fastest of either, and their ratio."""
+    taken = {"old": [], "new": []}
+    for repeat in range(repeats):
+        for version in sorted(taken, reverse=repeat % 2 == 0):
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "core.json")
+                command = [sys.executable, "-m", "eval.decoding", "--part", "core", "--out", str(file)]
+                directory = {"old": old, "new": new}[version]
+                environment = {**os.environ, "PYTHONPATH": str(directory)}
+                subprocess.run(command, cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
+                taken[version].append(json.loads(file.read_text(encoding="utf-8"))["core"])
+    numbers = {}
+    for name in taken["new"][0]:
+        best = {version: min(run[name] for run in runs) for version, runs in taken.items()}
+        ratio = statistics.median(a[name] / b[name] for a, b in zip(taken["new"], taken["old"], strict=True))
+        numbers[name] = {**best, "median": ratio}
+    return numbers
+
+
+def print_demo(table: dict[str, dict]) -> None:
+    print(
+        f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   min    cpu: median, min"
+    )
+    for name, row in table.items():
+        slow = min(row["wall_median"], row["wall_min"]) > BOUND
+        print(
+            f"{name:46} {row['wall_old_ms']:13.3f} {row['wall_new_ms']:7.3f} {row['wall_median']:7.3f} "
+            f"{row['wall_min']:6.3f} {row['cpu_median']:14.3f} {row['cpu_min']:6.3f}{'  slower' if slow else ''}"
+        )
+
+
+def print_core(table: dict[str, dict]) -> None:
+    print(f"{'core, fastest run':46}    old     new  median new / old")
+    for name, row in table.items():
+        print(f"{name:46} {row['old']:7.3f} {row['new']:7.3f} {row['median']:7.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--old", type=Path, help="checkout to compare with")
+    parser.add_argument("--new", type=Path, default=Path(), help="checkout to judge (this directory)")
+    parser.add_argument("--pictures", type=int, default=12, help="pictures a row; 0 leaves the demo out")
+    parser.add_argument("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
+    parser.add_argument("--core", type=int, default=0, help="how often to run the part core of either")
+    parser.add_argument("--out", help="write all numbers as JSON")
+    options = parser.parse_args()
+    if options.worker:
+        return work()
+    if options.old is None:
+        parser.error("give --old, the checkout to compare with")
+    old, new, report = options.old.resolve(), options.new.resolve(), {}
+    if options.pictures:
+        report["demo"] = measure_demo(old, new, options.pictures, options.rows)
+        print_demo(report["demo"])
+    if options.core:
+        report["core"] = measure_core(old, new, options.core)
+        print_core(report["core"])
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return None
+
+
+if __name__ == "__main__":
+    main()
