@@ -6,12 +6,14 @@ and width.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Sharding
 from jaxtyping import Bool, Float, Int
 
 from lantern_jax import errors
@@ -71,7 +73,9 @@ class Pipeline:
         self._drafter = None
         if checkpoint.drafter_config is not None:
             self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
-        self.engine = Engine(self._read, VQModel(checkpoint.tokenizer_config) if self.draws else None)
+        self.engine = Engine(
+            partial(_read, checkpoint, dtype), VQModel(checkpoint.tokenizer_config) if self.draws else None
+        )
 
     @property
     def draws(self) -> bool:
@@ -236,21 +240,24 @@ class Pipeline:
         program = Program(self._target, eagle(self._drafter, settings.tree), coupling)
         return Job(program, settings.guidance, sampling, settings.rule_value())
 
-    def _read(self, where) -> Parameters:
-        """The parameters by their part in decoding, the target's and drafter's in the pipeline's dtype."""
-        checkpoint = self.checkpoint
-        if checkpoint.is_abstract:
-            checkpoint = load_checkpoint(checkpoint.directory, self.dtype, where)
 
-        def cast(leaf):
-            return leaf if leaf.dtype == self.dtype else leaf.astype(self.dtype)
+def _read(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) -> Parameters:
+    """A checkpoint's parameters by their part in decoding, the target's and drafter's in one dtype.
 
-        target = jax.tree.map(cast, checkpoint.target_params)
-        drafting = None
-        if self._drafter is not None:
-            drafter = jax.tree.map(cast, checkpoint.drafter_params)
-            drafting = {"drafter": drafter, "head": self.family.head(target)}
-        return Parameters(target, drafting, checkpoint.tokenizer_params, checkpoint.codebook)
+    No method: an engine that held its pipeline would keep the parameters in memory until Python looks for cycles.
+    """
+    if checkpoint.is_abstract:
+        checkpoint = load_checkpoint(checkpoint.directory, dtype, where)
+
+    def cast(leaf):
+        return leaf if leaf.dtype == dtype else leaf.astype(dtype)
+
+    target = jax.tree.map(cast, checkpoint.target_params)
+    drafting = None
+    if checkpoint.drafter_params is not None:
+        head = family_of(checkpoint.target_config).head(target)
+        drafting = {"drafter": jax.tree.map(cast, checkpoint.drafter_params), "head": head}
+    return Parameters(target, drafting, checkpoint.tokenizer_params, checkpoint.codebook)
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:

@@ -4,6 +4,7 @@ Strict decoding must be plain decoding, from the prompt to the picture; relaxed 
 """
 
 import dataclasses
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -256,6 +257,7 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())
 
     jax.clear_caches()
+    gc.collect()
     t5, gpt = layouts.TINY_T5, layouts.TINY_CAPTION
     embeddings = (t5["vocab_size"], t5["d_model"]), (gpt.dim, gpt.vocab_size)
     before = [on_device(*shape) for shape in embeddings]
@@ -265,6 +267,9 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     made = pipeline.generate_from(encoded, tree="none")
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
+    # And they go with the pipeline, not when Python next looks for cycles.
+    del pipeline
+    assert [on_device(*shape) for shape in embeddings] == before
 
 
 def test_parts_are_added_to_a_checkpoint(converted, published, tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def tiny_pipeline() -> Pipeline:
 def pipeline_on(devices: int) -> Pipeline:
     """A new one on so many devices, which has nothing compiled."""
     pipeline = Pipeline(tiny_checkpoint())
-    pipeline.engine = Engine(pipeline._read, VQModel(VQ), jax.devices()[:devices])
+    pipeline.engine = Engine(pipeline.engine._read, VQModel(VQ), jax.devices()[:devices])
     return pipeline
 
 

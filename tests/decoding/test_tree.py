@@ -42,7 +42,7 @@ def test_derived_arrays_are_those_of_the_picture():
     assert SMALL.levels == ((0,), (1, 2), (3, 4, 5), (6,))
     assert SMALL.internal == (0, 1, 2, 4)
     assert SMALL.internal_levels == ((0,), (1, 2), (4,))
-    np.testing.assert_array_equal(SMALL.internal_index, [0, 1, 2, -1, 3, -1, -1])
+    np.testing.assert_array_equal(SMALL.draft_rows, [0, 1, 2, -1, 3, -1, -1])
     np.testing.assert_array_equal(
         SMALL.ancestors.astype(int),
         [
