@@ -112,12 +112,6 @@ class DraftTree:
         return table
 
     @cached_property
-    def dfs_order(self) -> np.ndarray:
-        """int32 [N]: node ids in depth-first order, children by rank."""
-        paths = ((), *self.paths)
-        return _frozen(sorted(range(self.num_nodes), key=lambda node: paths[node]))
-
-    @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Node ids by depth, from the root's level on; each a contiguous range."""
         depths = range(self.max_depth + 1)

@@ -38,7 +38,6 @@ def test_derived_arrays_are_those_of_the_picture():
     np.testing.assert_array_equal(
         SMALL.children, [[1, 2], [3, 4], [5, -1], [-1, -1], [6, -1], [-1, -1], [-1, -1]]
     )
-    np.testing.assert_array_equal(SMALL.dfs_order, [0, 1, 3, 4, 6, 2, 5])
     assert SMALL.levels == ((0,), (1, 2), (3, 4, 5), (6,))
     assert SMALL.internal == (0, 1, 2, 4)
     assert SMALL.internal_levels == ((0,), (1, 2), (4,))
@@ -90,7 +89,6 @@ def test_structure_of_any_tree(tree):
         assert set(np.flatnonzero(tree.ancestors[node])) == prefixes == set(tree.node_paths[node].tolist())
         below = [child for child in tree.children[node] if child >= 0]
         assert [paths[child] for child in below] == sorted(other for other in paths[1:] if other[:-1] == path)
-    assert [paths[node] for node in tree.dfs_order] == sorted(paths)
     assert all(level == tuple(range(level[0], level[-1] + 1)) for level in tree.levels)
 
 
