@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from lantern_jax.decoding.stream import Decoded
-from lantern_jax.engine import Engine, Job, Run, batches
+from lantern_jax.engine import Engine, Job, Run
 from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
 from lantern_jax.text.encoders import Conditioning
 
@@ -116,17 +116,14 @@ class Call:
         numbers = np.arange(part.start, part.stop)
         rows = jax.tree.map(lambda leaf: leaf[numbers // self.num], self.conditioning)
         run = self.engine.start(job, rows, seed=self.seed, first=self.first + part.start, most=self.batch)
-        seen, rounds = np.zeros(len(numbers), bool), 1
+        seen = np.zeros(len(numbers), bool)
         while True:
             new = run.finished & ~seen
             seen = seen | new
             yield run, self._part(numbers[new], run, new) if new.any() else None
             if run.done:
                 return
-            before = run.timing.decoding
-            run = self.engine.advance(run, rounds)
-            took = run.timing.decoding - before
-            rounds = max(1, min(4 * rounds, int(rounds * PIECE_SECONDS / max(took, 1e-6))))
+            run = self.engine.advance_for(run, PIECE_SECONDS)
 
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
@@ -209,6 +206,12 @@ class _Held:
         """After another piece of the batch on its way."""
         waiting = self.waiting if fresh is None else (*self.waiting, fresh)
         return dataclasses.replace(self, waiting=waiting, running=run.timing)
+
+
+def batches(count: int, most: int) -> Iterator[slice]:
+    """``count`` sequences in batches of at most ``most``."""
+    for start in range(0, count, most):
+        yield slice(start, min(start + most, count))
 
 
 def _why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:

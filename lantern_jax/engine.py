@@ -3,12 +3,11 @@
 Everything that knows of devices is here: where parameters lie, how many sequences a program takes, which programs
 there are. A batch has one of a few sizes, so that another number of pictures finds its program compiled.
 
-Axes: n sequences asked for, B sequences of a program (n and padding), T stream tokens, C codes of a picture, H W height
-and width.
+Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens, C codes of a picture, H W pixels.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -72,7 +71,8 @@ class Run:
         lengths: int32 [n], stream tokens that each sequence knows.
         total: T.
         timing: seconds so far.
-        state, step: the loop's state on the devices, and the compiled program that advances it.
+        state: the loop's, on the devices.
+        step, program: the compiled program that advances it, and what names it.
     """
 
     lengths: Int[np.ndarray, " n"]
@@ -80,6 +80,7 @@ class Run:
     timing: Timing
     state: State
     step: Callable[[State, Any], tuple[State, Any]]
+    program: tuple
 
     @property
     def finished(self) -> Bool[np.ndarray, " n"]:
@@ -112,6 +113,7 @@ class Engine:
         self._parameters: Parameters | None = None
         self._spread = 0
         self._programs: dict[Any, Callable] = {}
+        self._pace: dict[Any, float] = {}
 
     @property
     def programs(self) -> tuple[tuple, ...]:
@@ -151,16 +153,24 @@ class Engine:
         step = partial(_advance_with, self._programs[step_key], shared, keys)
         timing = Timing(decoding=seconds, compiling=compiling)
         total = job.program.target.num_tokens
-        return Run(np.asarray(state.length)[:count], total, timing, state, step)
+        return Run(np.asarray(state.length)[:count], total, timing, state, step, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
         limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
         (state, lengths), seconds = run_timed(run.step, run.state, limit)
         lengths = np.asarray(lengths)[: len(run.lengths)]
-        return dataclasses.replace(
-            run, lengths=lengths, timing=run.timing + Timing(decoding=seconds), state=state
-        )
+        timing = run.timing + Timing(decoding=seconds)
+        return dataclasses.replace(run, lengths=lengths, timing=timing, state=state)
+
+    def advance_for(self, run: Run, seconds: float) -> Run:
+        """As ``advance``, by as many rounds as take so long: one to begin with, then by the pace of earlier pieces."""
+        pace = self._pace.get(run.program)
+        rounds = max(1, min(int(seconds / pace), run.total)) if pace else 1
+        after = self.advance(run, rounds)
+        if not after.done:  # Else it may have been fewer.
+            self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
+        return after
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
@@ -215,12 +225,6 @@ class Engine:
             parts = jax.block_until_ready(jax.device_put(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), devices
         return self._parameters
-
-
-def batches(count: int, most: int) -> Iterator[slice]:
-    """``count`` sequences in batches of at most ``most``."""
-    for start in range(0, count, most):
-        yield slice(start, min(start + most, count))
 
 
 def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:

@@ -237,6 +237,9 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
 
     with jax.named_scope("commit"):
         path = stream.block_path(pending, verdict.path)
+        if not drafting.max_depth:
+            # Always 0, but not to the compiler: it would write the cache before the last reading and copy it for that.
+            path = path + jnp.minimum(verdict.bonus, 0)[:, None]
         count = jnp.where(running, state.pending + verdict.count, 0)
         cache = target.commit(state.cache, block, path, count)
         decoded, added = stream.record(decoded, state.length, running, draft.tokens, verdict)

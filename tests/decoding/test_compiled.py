@@ -107,13 +107,15 @@ def made(line: str) -> tuple[str, list[int]]:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
-def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, coupling):
-    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE), as_coupling(coupling))
+@pytest.mark.parametrize("method", ["gumbel", "rejection", "plain"])
+def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, method):
+    program = Program(llamagen_target(TARGET))
+    if method != "plain":
+        program = Program(program.target, eagle(eagle_drafter(DRAFTER), TREE), as_coupling(method))
     lowered = loop._decode_jit.lower(program, abstract_inputs(batch))
     hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
     lines = loop_lines(hlo)
-    slots = GRID * GRID + TREE.max_depth + 1
+    slots = GRID * GRID + program.drafting.max_depth + 1
     caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
     sizes, writes = [], 0
     for line in lines:
@@ -124,7 +126,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, c
         writes += operation in ("dynamic-update-slice", "scatter") and size in caches
         if size in caches and operation in ("copy", "transpose", "concatenate", "convert", "pad", "reverse"):
             sizes.append(line)
-    assert writes >= 6, (
+    assert writes >= (4 if method == "plain" else 6), (
         "the test does not see the cache being written: is it still looking at the right loop?"
     )
     assert not sizes, sizes
