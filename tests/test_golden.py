@@ -17,12 +17,13 @@ from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
+from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.decoding.protocols import Draft, Prefix
+from lantern_jax.decoding.protocols import Draft, Pending, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.decoding.verification import verify_tree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
 from lantern_jax.models.llamagen import (
@@ -36,7 +37,6 @@ from tests.golden_residual import run_published_residual
 
 PENDING = {
     "inception_fid": "the FID network is not built yet",
-    "lantern_drafter_llamagen:dynamic_tree": "dynamic draft trees are not built yet",
 }
 GREEDY = SamplingParams.create(0.0)
 
@@ -159,6 +159,43 @@ def _run_drafter(case, assert_close):
     assert_close(jnp.einsum("gnd,dv->gnv", predicted, head), arrays["logits"])
 
     _absorb_in_steps(config, {"drafter": params, "head": head}, case, assert_close)
+    _grow_dynamic_tree(config, {"drafter": params, "head": head}, case)
+
+
+def _grow_dynamic_tree(config, params, case):
+    """EAGLE-2's tree after the last position, drawn greedily."""
+    arrays, sizes = case.arrays, case.config["dynamic_tree"]
+    width = sizes["top_k"]
+    # Published: a first pass and ``depth`` more, and the root counts as a node.
+    tree = DynamicTree(sizes["total_tokens"] - 1, sizes["depth"] + 1, frontier=width, children=width)
+    drafting, first = eagle(eagle_drafter(config), tree), config.prefix_length - 1
+    features = jnp.asarray(arrays["features"])[:, None]
+    tokens = jnp.asarray(arrays["token_ids"][:1], jnp.int32)
+    count = tokens.shape[1] - first
+    state = drafting.init(params, _drafter_prefix(case, first), tokens.shape[1], count)
+    state = state.replace(
+        features=features[:, :, first:],
+        tokens=jnp.roll(tokens[:, first:], 1, axis=1),
+        count=jnp.asarray([count], jnp.int32),
+    )
+    pending = Pending(tokens[:, -1:], jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32))
+    draft, _ = drafting.propose(params, state, pending, Greedy(), GREEDY)
+    np.testing.assert_array_equal(draft.tokens[0], arrays["dynamic_tree_tokens"])
+    np.testing.assert_array_equal(draft.topology.ancestors[0], arrays["dynamic_tree_mask"] != 0)
+    np.testing.assert_array_equal(draft.topology.depth[0], arrays["dynamic_tree_depth"])
+
+
+def _drafter_prefix(case, first):
+    """The target's prefix, one longer than the drafter's, which sees the last position's feature when it absorbs."""
+    features = jnp.asarray(case.arrays["features"])[:, None]
+    rows = len(features)
+    return Prefix(
+        features=features[:, :, : first + 1],
+        tokens=jnp.zeros((rows, 1, first + 1), jnp.int32),
+        mask=jnp.ones((rows, 1, first + 1), bool),
+        positions=jnp.zeros((rows, 1, first + 1), jnp.int32),
+        guidance=jnp.asarray([case.config["cfg_scale"]], jnp.float32),
+    )
 
 
 def _absorb_in_steps(config, params, case, assert_close):
@@ -167,16 +204,7 @@ def _absorb_in_steps(config, params, case, assert_close):
     drafter, first = eagle_drafter(config), config.prefix_length - 1
     features = jnp.asarray(arrays["features"])[:, None]
     tokens = jnp.asarray(arrays["token_ids"], jnp.int32)[:, None]
-    rows, _, length = tokens.shape
-    # The target's prefix is one longer; the drafter sees the last position's feature when it absorbs.
-    prefix = Prefix(
-        features=features[:, :, : first + 1],
-        tokens=jnp.zeros((rows, 1, first + 1), jnp.int32),
-        mask=jnp.ones((rows, 1, first + 1), bool),
-        positions=jnp.zeros((rows, 1, first + 1), jnp.int32),
-        guidance=jnp.asarray([scale], jnp.float32),
-    )
-    state = drafter.init(params, prefix, length, 3, 1)
+    state = drafter.init(params, _drafter_prefix(case, first), tokens.shape[2], 3, 1)
     unconditional, conditional = arrays["logits"][1], arrays["logits"][0]
     guided = unconditional + scale * (conditional - unconditional)
     absorb, start, block = jax.jit(drafter.absorb), first, 3

@@ -53,6 +53,41 @@ class Topology:
 AnyTopology = DraftTree | Topology
 
 
+def topology_of(
+    parents: Int[Array, "B N"], max_depth: int, width: int, draft_rows: Int[Array, "B N"] | None = None
+) -> Topology:
+    """The topology of nodes that know their parents; jittable.
+
+    Args:
+        parents: -1 for node 0, the root; a parent comes before its children, deeper nodes after shallower ones and
+            siblings in draft order.
+        max_depth: depth that no node exceeds.
+        width: children that no node exceeds.
+        draft_rows: as in ``Topology``; None where nothing has a row.
+    """
+    batch, nodes = parents.shape
+    ids = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None], parents.shape)
+    # above[h] is the ancestor h levels up, the root's own ancestors being the root.
+    above = [ids]
+    for _ in range(max_depth):
+        above.append(jnp.maximum(jnp.take_along_axis(parents, above[-1], axis=1), 0))
+    above = jnp.stack(above, axis=-1)
+    depth = jnp.sum(above[..., :-1] != 0, axis=-1, dtype=jnp.int32)
+    steps = jnp.arange(max_depth + 1, dtype=jnp.int32)[None, None]
+    node_paths = jnp.take_along_axis(above, jnp.maximum(depth[..., None] - steps, 0), axis=-1)
+    ancestors = jnp.any(node_paths[..., None] == ids[:, None, None, :], axis=2)
+
+    related = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, None, :]
+    place = jnp.sum(related & np.tri(nodes, k=-1, dtype=bool)[None], axis=-1, dtype=jnp.int32)
+    # The root is nobody's child: it falls off the end.
+    row = jnp.where(parents >= 0, parents, nodes)
+    children = jnp.full((batch, nodes, width), -1, jnp.int32)
+    children = children.at[jnp.arange(batch, dtype=jnp.int32)[:, None], row, place].set(ids, mode="drop")
+    if draft_rows is None:
+        draft_rows = jnp.full_like(parents, -1)
+    return Topology(depth, parents, ancestors, node_paths, children, draft_rows)
+
+
 def take_nodes(values, nodes):
     """``values`` at ``nodes``, for values [N, ...] (NumPy) or [B, N, ...] and nodes [M] (NumPy) or [B, ...].
 

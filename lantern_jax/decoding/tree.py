@@ -20,6 +20,81 @@ import numpy as np
 from lantern_jax import errors
 
 NO_TREE = "none"
+RANKINGS = ("probability", "gap")
+
+
+@dataclass(frozen=True)
+class DynamicTree:
+    """A tree that is grown anew in each round, another one for each sequence (EAGLE-2, arXiv 2406.16858).
+
+    Level by level the best ``frontier`` nodes are expanded, each into ``children``; of everything that was drafted the
+    best ``nodes`` are kept, by the product of what a node and its ancestors are worth.
+
+    Attributes:
+        nodes: drafted nodes, the root not counted.
+        depth: levels below the root, each a pass of the drafter.
+        ranking: what a node is worth: ``probability``, its q, children being the most probable codes and point masses
+            to an accept test (as published); or ``gap``, how clearly it leads in the race log q + g that the target
+            runs too, for the shared noise.
+        sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes.
+        threshold: dynamic depth (DDD, arXiv 2409.00142): a sequence's tree gets no deeper once its frontier's total
+            worth falls under it; 0 is never.
+        checks: the depths at which that is looked at; a tree always gets as deep as the first of them.
+
+    Raises:
+        ValueError: a number that is not valid, or an unknown ranking.
+    """
+
+    nodes: int
+    depth: int
+    frontier: int = 10
+    children: int = 10
+    ranking: str = "probability"
+    sharpness: float = 2.0
+    threshold: float = 0.0
+    checks: tuple[int, ...] = (5, 7, 9)
+
+    def __post_init__(self):
+        for name in ("nodes", "depth", "frontier", "children"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} {value!r} of a dynamic tree is not valid: give a whole number >= 1")
+        if self.ranking not in RANKINGS:
+            raise ValueError(f"unknown ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
+        if self.nodes > self.drafts:
+            raise ValueError(
+                f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "
+                f"{self.children} children draft {self.drafts}"
+            )
+
+    @property
+    def drafts(self) -> int:
+        """How many nodes are drafted, of which ``nodes`` are kept."""
+        return self.children * (1 + sum(self.expanded))
+
+    @property
+    def expanded(self) -> tuple[int, ...]:
+        """How many nodes of the levels 1 to depth - 1 are expanded."""
+        widths, there = [], self.children
+        for _ in range(1, self.depth):
+            widths.append(min(self.frontier, there))
+            there = widths[-1] * self.children
+        return tuple(widths)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return self.nodes + 1
+
+    @property
+    def max_depth(self) -> int:
+        """Depth that no node exceeds."""
+        return self.depth
+
+    @property
+    def max_rank(self) -> int:
+        """Largest child rank."""
+        return self.children - 1
 
 
 @dataclass(frozen=True)
@@ -137,6 +212,11 @@ class DraftTree:
         index[list(self.internal)] = np.arange(len(self.internal))
         index.flags.writeable = False
         return index
+
+    @property
+    def expanded(self) -> tuple[int, ...]:
+        """How many nodes of the levels 1 to max_depth - 1 have children."""
+        return tuple(len(level) for level in self.internal_levels[1:])
 
     @property
     def max_rank(self) -> int:

@@ -1,4 +1,4 @@
-"""Drafting a static tree with an EAGLE-style drafter (arXiv 2401.15077): level by level, each level in one pass.
+"""Drafting a tree with an EAGLE-style drafter (arXiv 2401.15077): level by level, each level in one pass.
 
 Axes: G guidance rows, B batch, N tree nodes (root included), M nodes of a level, R pending tokens at most,
 S = R - 1 + L positions, L = max depth + 1, V codes, D feature width.
@@ -10,14 +10,17 @@ from functools import cache
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.decoding.drafting.dynamic import grow_dynamic
+from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
-from lantern_jax.decoding.sampling import SamplingParams, process_logits, top_children
-from lantern_jax.decoding.tree import DraftTree, resolve_tree
+from lantern_jax.decoding.sampling import process_logits, top_children
+from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
 
 
 @dataclass(frozen=True)
@@ -46,49 +49,78 @@ class EagleState:
     Attributes:
         drafter: as of the last ``absorb``, without any expanded node.
         features, tokens, count: what the last round committed, as in ``Outcome``.
+        position, before: int32 [B], of the token that the root predicted in it, and the token before that root.
+        memory: an ``echo.Memory`` of its nodes; None without echo.
     """
 
     drafter: Any
     features: Float[Array, "G B S D"]
     tokens: Int[Array, "B S"]
     count: Int[Array, " B"]
+    position: Int[Array, " B"]
+    before: Int[Array, " B"]
+    memory: Memory | None
 
 
 @cache
-def eagle(drafter: Drafter, tree: DraftTree | str) -> Drafting:
-    """The drafting of a static tree (EAGLE; LANTERN++): child number r of a node is rank r of what the coupling makes
-    of log q.
+def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | None = None) -> Drafting:
+    """The drafting of a tree: static (EAGLE; LANTERN++), child number r of a node being rank r of what the coupling
+    makes of log q, or dynamic (EAGLE-2, DDD).
 
     Args:
-        tree: a DraftTree with at least one node below the root, or the name of a shipped one.
+        tree: a DraftTree with at least one node below the root, the name of a shipped one, or a DynamicTree.
+        echo: mixes what the target said of the last round's nodes into log q; None leaves it out.
 
     Raises:
         ValueError: an unknown name, or a tree of the root alone.
     """
-    tree = resolve_tree(tree)
+    tree = tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if not tree.max_depth:
         raise ValueError("the tree has no node below its root: leave the drafting out to decode plainly")
-    expanded = sum(len(level) for level in tree.internal_levels[1:])
+    grow = grow_dynamic if isinstance(tree, DynamicTree) else grow_static
 
     def init(params, prefix, slots, span) -> EagleState:
         chain = span - 1 - tree.max_depth
         last = prefix.features[:, :, -1:]
-        batch = last.shape[1]
-        return EagleState(
-            drafter=drafter.init(params, prefix, slots, span, chain + expanded),
+        batch, memory = last.shape[1], None
+        state = EagleState(
+            drafter=drafter.init(params, prefix, slots, span, chain + sum(tree.expanded)),
             features=jnp.pad(last, ((0, 0), (0, 0), (0, span - 1), (0, 0))),
             tokens=jnp.zeros((batch, span), jnp.int32),
             count=jnp.ones(batch, jnp.int32),
+            position=jnp.zeros(batch, jnp.int32),
+            before=jnp.full(batch, -1, jnp.int32),
+            memory=None,
         )
+        if echo is not None:
+            absorbed = jax.eval_shape(
+                drafter.absorb, params, state.drafter, state.features, state.tokens, state.count
+            )
+            memory = nothing(batch, tree.num_nodes, absorbed[1].shape[-1])
+        return state.replace(memory=memory)
 
     def propose(params, state: EagleState, pending: Pending, draws, sampling):
         absorbed, logits = _absorb(drafter, params, state, pending)
         walked, logits, root = _walk_pending(drafter, params, absorbed, logits, pending)
-        draft = _grow(tree, drafter, params, walked, logits, root, pending, draws, sampling)
-        return draft, state.replace(drafter=absorbed)
+
+        def expand(state, tokens, parents):
+            return drafter.expand(params, state, tokens, parents)
+
+        def log_q_below(logits, tokens, before, depth):
+            log_q = process_logits(logits, sampling)
+            if echo is None:
+                return log_q
+            return mixed(echo, state.memory, log_q, tokens, before, pending.position + depth)
+
+        before = _before_root(state, pending)
+        draft = grow(tree, expand, log_q_below, walked, logits, root, before, pending, draws)
+        return draft, state.replace(drafter=absorbed, position=pending.position, before=before)
 
     def observe(params, state: EagleState, outcome: Outcome) -> EagleState:
-        return state.replace(features=outcome.features, tokens=outcome.tokens, count=outcome.count)
+        state = state.replace(features=outcome.features, tokens=outcome.tokens, count=outcome.count)
+        if echo is None:
+            return state
+        return state.replace(memory=remember(outcome, state.position, state.before))
 
     return Drafting(init, propose, observe, tree.max_depth)
 
@@ -101,6 +133,14 @@ def _absorb(drafter: Drafter, params, state: EagleState, pending: Pending):
     last = jnp.arange(span, dtype=jnp.int32)[None] == state.count[:, None] - 1
     following = jnp.where(last, first, following)
     return drafter.absorb(params, state.drafter, state.features, following, state.count)
+
+
+def _before_root(state: EagleState, pending: Pending) -> Int[Array, " B"]:
+    """The token before the root: a pending one, or the last that was committed."""
+    last = jnp.take_along_axis(state.tokens, jnp.maximum(state.count - 1, 0)[:, None], axis=1)[:, 0]
+    if pending.tokens.shape[1] == 1:
+        return last
+    return jnp.where(pending.count > 1, pending.tokens[:, -2], last)
 
 
 def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], pending: Pending):
@@ -123,33 +163,35 @@ def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], 
     return lax.fori_loop(jnp.int32(1), jnp.int32(longest), step, carry) if longest > 1 else carry
 
 
-def _grow(
+def grow_static(
     tree: DraftTree,
-    drafter: Drafter,
-    params,
-    state,
+    expand: Callable[..., tuple[Any, Float[Array, "B M V"]]],
+    log_q_below: Callable[..., Float[Array, "B M V"]],
+    state: Any,
     logits: Float[Array, "B V"],
     root: Int[Array, " B"],
+    before: Int[Array, " B"],
     pending: Pending,
-    draws,
-    sampling: SamplingParams,
+    draws: Any,
 ) -> Draft:
-    """Fills the tree below the root, which is expanded node ``root`` of the drafter."""
+    """Fills the tree below the root; arguments as in ``grow_dynamic``."""
     batch, longest = pending.tokens.shape
     tokens, log_q = [pending.tokens[:, -1:]], []
-    # Of the level's nodes that have children: logits [B, M, V] and place among the expanded ones [B, M].
+    # Of the level's nodes that have children: logits [B, M, V], place among expanded ones, token, the one before.
     logits, nodes, expanded = logits[:, None], root[:, None], longest
+    inner, before = tokens[-1], before[:, None]
     for depth, internal in enumerate(tree.internal_levels):
         level = np.asarray(tree.levels[depth + 1])
         parent = np.searchsorted(np.asarray(internal), tree.parents[level])
-        log_q.append(process_logits(logits, sampling))
+        log_q.append(log_q_below(logits, inner, before, depth))
         ranked = draws.perturb(log_q[-1], depth, np.asarray(internal))
         _, best = top_children(ranked, int(tree.rank[level].max()) + 1)
         tokens.append(best[:, parent, tree.rank[level]])
         if depth + 1 < tree.max_depth:
-            inner = np.searchsorted(level, np.asarray(tree.internal_levels[depth + 1]))
-            state, logits = drafter.expand(params, state, tokens[-1][:, inner], nodes[:, parent[inner]])
-            nodes = expanded + jnp.arange(len(inner), dtype=jnp.int32)
-            nodes = jnp.broadcast_to(nodes[None], (batch, len(inner)))
-            expanded += len(inner)
+            below = np.searchsorted(level, np.asarray(tree.internal_levels[depth + 1]))
+            inner, before = tokens[-1][:, below], inner[:, parent[below]]
+            state, logits = expand(state, inner, nodes[:, parent[below]])
+            nodes = expanded + jnp.arange(len(below), dtype=jnp.int32)
+            nodes = jnp.broadcast_to(nodes[None], (batch, len(below)))
+            expanded += len(below)
     return Draft(jnp.concatenate(tokens, axis=1), tree, jnp.concatenate(log_q, axis=1))

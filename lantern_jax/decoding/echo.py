@@ -1,0 +1,97 @@
+"""Echo: memory of what the target already said of the coming positions, in slightly wrong contexts. Ours.
+
+A round scores many nodes and keeps a few; what the target said after the others is not lost. When children are drafted
+below a node, old nodes of the last round at its position are looked up: those with its token and its parent's token,
+or, if there are none, with its token, or any. The average of their log p, p_old, is mixed with the drafter's q:
+
+    log q' = a log q + b log p_old + a constant,
+
+(a, b) by how well they match. What is drawn from is q': strict decoding stays strict with every coupling, and it
+costs no pass.
+
+Axes: B batch, N nodes of the last round (root included), M nodes whose children are drafted, V codes.
+"""
+
+from dataclasses import dataclass
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.protocols import Outcome
+from lantern_jax.decoding.topology import take_nodes, with_batch
+
+# Probabilities under this are as good as none: a code that was filtered out must not rule out what q holds likely.
+_LEAST = -20.0
+
+
+@dataclass(frozen=True)
+class Echo:
+    """How old and new are mixed: (a, b) for old nodes that agree in position alone, in token too, in parent too."""
+
+    position: tuple[float, float] = (0.8, 0.25)
+    token: tuple[float, float] = (0.3, 0.8)
+    parent: tuple[float, float] = (0.2, 0.9)
+
+
+@flax.struct.dataclass
+class Memory:
+    """The nodes of the last round.
+
+    Attributes:
+        tokens, before: int32 [B, N], of a node and of its parent.
+        positions: int32 [B, N], of the token that follows the node; -1 where there is no node.
+        log_probs: float32 [B, N, V], the target's after the node.
+    """
+
+    tokens: Int[Array, "B N"]
+    before: Int[Array, "B N"]
+    positions: Int[Array, "B N"]
+    log_probs: Float[Array, "B N V"]
+
+
+def nothing(batch: int, nodes: int, vocab_size: int) -> Memory:
+    """The memory before the first round."""
+    none = jnp.full((batch, nodes), -1, jnp.int32)
+    return Memory(none, none, none, jnp.zeros((batch, nodes, vocab_size), jnp.float32))
+
+
+def remember(outcome: Outcome, position: Int[Array, " B"], before: Int[Array, " B"]) -> Memory:
+    """The nodes of a round that began at ``position`` (of the token that its root predicts); ``before`` its root."""
+    draft = outcome.draft
+    parents = draft.topology.parents
+    above = take_nodes(draft.tokens, jnp.maximum(with_batch(parents, 2), 0) + jnp.zeros_like(draft.tokens))
+    above = above.at[:, 0].set(before)
+    depth = with_batch(draft.topology.depth, 2)
+    return Memory(draft.tokens, above, position[:, None] + depth, outcome.log_probs)
+
+
+def mixed(
+    echo: Echo,
+    memory: Memory,
+    log_q: Float[Array, "B M V"],
+    tokens: Int[Array, "B M"],
+    before: Int[Array, "B M"],
+    positions: Int[Array, " B"],
+) -> Float[Array, "B M V"]:
+    """log q', normalized.
+
+    Args:
+        log_q: the drafter's, of the children of nodes.
+        tokens, before: of those nodes and of their parents.
+        positions: of the token that follows them.
+    """
+    there = positions[:, None, None] == memory.positions[:, None, :]
+    same = there & (tokens[..., None] == memory.tokens[:, None, :])
+    parent = same & (before[..., None] == memory.before[:, None, :])
+    weights, shares = (
+        jnp.zeros(there.shape, jnp.float32),
+        jnp.broadcast_to(jnp.float32([1, 0]), (*tokens.shape, 2)),
+    )
+    for matches, share in ((there, echo.position), (same, echo.token), (parent, echo.parent)):
+        number = jnp.sum(matches, axis=-1, keepdims=True, dtype=jnp.float32)
+        weights = jnp.where(number > 0, matches.astype(jnp.float32) / jnp.maximum(number, 1), weights)
+        shares = jnp.where(number > 0, jnp.float32(share), shares)
+    old = jnp.einsum("bmn,bnv->bmv", weights, jnp.maximum(memory.log_probs, _LEAST))
+    return jax.nn.log_softmax(shares[..., :1] * log_q + shares[..., 1:] * old, axis=-1)

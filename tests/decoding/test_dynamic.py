@@ -1,0 +1,173 @@
+"""Trees grown by the drafter's word: their shape, the equality with plain decoding, the law under accept tests."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.dynamic import grow_dynamic
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.gumbel import Greedy, SharedNoise
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.protocols import Pending
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.topology import topology_of
+from lantern_jax.decoding.tree import DynamicTree, named_tree, tree_names
+
+from . import enumerated_chain as laws
+from . import toy_models as toys
+
+TREES = {
+    "published": DynamicTree(9, 4, frontier=3, children=4),
+    "gap": DynamicTree(9, 4, frontier=3, children=4, ranking="gap"),
+    "ddd": DynamicTree(9, 4, frontier=3, children=4, threshold=0.3, checks=(2, 3)),
+}
+VOCAB, LENGTH, BATCH = 16, 21, 8
+
+
+@pytest.mark.parametrize("name", tree_names())
+def test_a_topology_made_of_parents_is_the_static_tree(name):
+    tree = named_tree(name)
+    made = topology_of(jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1])
+    for field in ("depth", "ancestors", "node_paths", "children"):
+        np.testing.assert_array_equal(getattr(made, field)[0], getattr(tree, field), field)
+    assert made.num_nodes == tree.num_nodes and made.max_depth == tree.max_depth
+
+
+def worths(scores: np.ndarray, tree: DynamicTree) -> np.ndarray:
+    """The log of what every code is worth as a child, float64 [V]."""
+    scores = scores * (tree.sharpness if tree.ranking == "gap" else 1)
+    return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+
+
+def slow_tree(table: np.ndarray, noise: np.ndarray, root: int, tree: DynamicTree) -> set:
+    """The kept nodes as paths of tokens, by a plain reading of the algorithm over a bigram table."""
+    log_q = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    frontier, pool = [((), 0.0)], []
+    for depth in range(tree.depth):
+        level = []
+        for path, worth in frontier:
+            scores = log_q[path[-1] if path else root]
+            scores = scores + noise[depth] if tree.ranking == "gap" else scores
+            values = worths(scores, tree)
+            best = np.argsort(-values, kind="stable")[: tree.children]
+            level += [((*path, int(code)), worth + values[code]) for code in best]
+        pool += level
+        frontier = sorted(level, key=lambda node: -node[1])[: tree.frontier]
+        total = sum(np.exp(worth) for _, worth in frontier)
+        if tree.threshold and depth + 1 in tree.checks and total < tree.threshold:
+            break
+    return {path for path, _ in sorted(pool, key=lambda node: -node[1])[: tree.nodes]}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_best_nodes_are_kept(name):
+    tree, rng = TREES[name], np.random.default_rng(0)
+    if name == "ddd":
+        tree = DynamicTree(30, 4, frontier=3, children=4, threshold=0.22, checks=(2, 3))
+    batch, table = 32, rng.normal(size=(VOCAB, VOCAB)).astype(np.float32) * 1.5
+    noise = rng.gumbel(size=(batch, tree.depth + 1, VOCAB)).astype(np.float32)
+    roots = rng.integers(VOCAB, size=batch).astype(np.int32)
+
+    def expand(state, tokens, parents):
+        return state, jnp.asarray(table)[tokens]
+
+    def log_q_below(logits, tokens, before, depth):
+        return jax.nn.log_softmax(logits, axis=-1)
+
+    one = jnp.zeros(batch, jnp.int32)
+    draws = SharedNoise(jnp.asarray(noise)) if tree.ranking == "gap" else Greedy()
+    pending = Pending(jnp.asarray(roots)[:, None], one + 1, one)
+    draft = grow_dynamic(tree, expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
+    depths = []
+    for row in range(batch):
+        wanted = slow_tree(table.astype(np.float64), noise[row], roots[row], tree)
+        topology = jax.tree.map(lambda field, row=row: np.asarray(field)[row], draft.topology)
+        paths = topology.node_paths
+        tokens = np.asarray(draft.tokens)[row]
+        found = {tuple(tokens[paths[n][1 : topology.depth[n] + 1]]) for n in range(1, tree.num_nodes)}
+        # Where a tree stops getting deeper, nodes of no worth fill it up.
+        assert found >= wanted if tree.threshold else found == wanted
+        assert (topology.parents[1:] < np.arange(1, tree.num_nodes)).all()
+        depths.append(max(map(len, wanted)))
+    if tree.threshold:
+        assert len(set(depths)) > 1, "every tree stops at the same depth: the threshold shows nothing"
+
+
+@cache
+def decode(name, temperature, guided, noise, devices=1, coupling="gumbel"):
+    target, params, conditioning = toys.llamagen(), toys.target_params(), toys.conditioning(BATCH)
+    mesh = None if devices == 1 else jax.make_mesh((devices,), ("data",))
+    return speculative_decode(
+        target, params, conditioning, toys.sequence_keys(0, BATCH),
+        drafting=eagle(toys.noisy_drafter(target), TREES[name]),
+        drafting_params=toys.noisy_params(params, conditioning, noise),
+        guidance=jnp.full(BATCH, 2.5) if guided else None, sampling=SamplingParams.create(temperature),
+        coupling=coupling, mesh=mesh,
+    )  # fmt: skip
+
+
+@cache
+def plain(temperature, guided):
+    return autoregressive_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(0, BATCH),
+        guidance=jnp.full(BATCH, 2.5) if guided else None, sampling=SamplingParams.create(temperature),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_strict_decoding_is_plain_decoding(name):
+    for temperature, guided, noise in (
+        (1.0, True, 0.2),
+        (1.0, True, 1e3),
+        (0.0, True, 0.2),
+        (1.0, False, 0.7),
+    ):
+        decoded = decode(name, temperature, guided, noise)
+        np.testing.assert_array_equal(decoded.tokens, plain(temperature, guided).tokens)
+        if noise == 0.2:
+            most = 0.6 if name == "gap" else 0.8
+            assert int(decoded.rounds.sum()) < BATCH * 24 * most
+
+
+def test_strict_decoding_is_plain_decoding_on_eight_devices():
+    np.testing.assert_array_equal(decode("gap", 1.0, True, 0.2, devices=8).tokens, plain(1.0, True).tokens)
+
+
+def test_greedy_rejection_is_plain_decoding():
+    decoded = decode("published", 0.0, True, 0.2, coupling="rejection")
+    np.testing.assert_array_equal(decoded.tokens, plain(0.0, True).tokens)
+
+
+def test_gaps_find_more_than_probabilities_do():
+    """Given the noise, q says little about a match: ranking by gaps takes fewer rounds with the same nodes."""
+    gap, published = (int(decode(name, 1.0, True, 0.7).rounds.sum()) for name in ("gap", "published"))
+    assert gap < 0.85 * published
+
+
+@pytest.mark.parametrize("name", ["published", "ddd"])
+def test_point_masses_follow_the_exact_distribution_under_rejection(name):
+    vocab, length, samples = laws.VOCAB, laws.LENGTH, laws.SAMPLES
+    target, params = toys.markov_target(vocab, length), toys.markov_params(vocab)
+    conditioning = jnp.zeros((samples, 1))
+    threshold = 0.5 if name == "ddd" else 0.0
+    tree = DynamicTree(5, 3, frontier=2, children=2, threshold=threshold, checks=(1, 2))
+    decoded = speculative_decode(
+        target, params, conditioning, toys.sequence_keys(5, samples),
+        drafting=eagle(toys.noisy_drafter(target), tree),
+        drafting_params=toys.noisy_params(params, conditioning, 0.7), coupling="rejection",
+    )  # fmt: skip
+    assert laws.agreement(decoded.tokens, laws.exact_distribution(params)) > 1e-3
+    assert int(decoded.accepted[:, 1:].sum()) > 0
+
+
+def test_gaps_under_rejection_are_refused():
+    with pytest.raises(ValueError, match="ranking by gap needs the shared noise"):
+        decode("gap", 1.0, True, 0.2, coupling="rejection")
+
+
+def test_a_tree_that_keeps_more_than_it_drafts_is_refused():
+    with pytest.raises(ValueError, match=r"nodes 40 of a dynamic tree is too many: .* draft 6"):
+        DynamicTree(40, 2, frontier=3, children=2)

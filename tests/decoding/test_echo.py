@@ -1,0 +1,125 @@
+"""Echo: what is remembered, how it is mixed, and that it changes the number of rounds and nothing else."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
+
+from . import enumerated_chain as laws
+from . import toy_models as toys
+
+TREES = {
+    "chain": DraftTree.chain(3),
+    "wide": DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]),
+    "gap": DynamicTree(9, 4, frontier=3, children=4, ranking="gap"),
+}
+VOCAB, BATCH = 6, 8
+
+
+def slow_mix(echo, memory, log_q, token, before, position):
+    """The mixture of one node, by the words of the module."""
+    old = [
+        (int(memory.tokens[n]) == token, int(memory.before[n]) == before, memory.log_probs[n])
+        for n in range(len(memory.tokens))
+        if int(memory.positions[n]) == position
+    ]
+    tiers = (
+        (echo.parent, [p for same, parent, p in old if same and parent]),
+        (echo.token, [p for same, _, p in old if same]),
+        (echo.position, [p for _, _, p in old]),
+    )
+    for (a, b), found in tiers:
+        if found:
+            scores = a * log_q + b * np.mean(np.maximum(found, -20.0), axis=0)
+            return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+    return log_q
+
+
+def test_old_nodes_are_mixed_in_by_how_well_they_match():
+    rng, nodes = np.random.default_rng(1), 12
+    memory = Memory(
+        *(rng.integers(3, size=(1, nodes)).astype(np.int32) for _ in range(2)),
+        rng.integers(4, 7, size=(1, nodes)).astype(np.int32),
+        np.array(jax.nn.log_softmax(rng.normal(size=(1, nodes, VOCAB)).astype(np.float32))),
+    )
+    memory.log_probs[0, :, 2] = -np.inf
+    log_q = np.array(jax.nn.log_softmax(rng.normal(size=(1, 36, VOCAB)).astype(np.float32)))
+    tokens, before = np.repeat(np.arange(4), 9)[None], np.tile(np.arange(9) % 3, 4)[None]
+    echo, seen = Echo((0.8, 0.25), (0.3, 0.8), (0.1, 0.7)), set()
+    for position in range(3, 8):
+        made = mixed(
+            echo, memory, jnp.asarray(log_q), jnp.asarray(tokens), jnp.asarray(before), jnp.full(1, position)
+        )
+        for row in range(36):
+            single = jax.tree.map(lambda field: field[0], memory)
+            wanted = slow_mix(echo, single, log_q[0, row], tokens[0, row], before[0, row], position)
+            np.testing.assert_allclose(made[0, row], wanted, atol=2e-5)
+            seen.add(bool(np.allclose(wanted, log_q[0, row])))
+    assert seen == {True, False}
+
+
+def test_nothing_is_remembered_before_the_first_round():
+    log_q = jax.nn.log_softmax(jnp.arange(12.0).reshape(1, 2, 6))
+    memory = nothing(1, 3, 6)
+    made = mixed(Echo(), memory, log_q, jnp.full((1, 2), -1), jnp.full((1, 2), -1), jnp.zeros(1, jnp.int32))
+    np.testing.assert_allclose(made, log_q, atol=1e-6)
+
+
+@cache
+def decode(name, echo, temperature=1.0, guided=True, devices=1, coupling="gumbel"):
+    target, params, conditioning = toys.llamagen(), toys.target_params(), toys.conditioning(BATCH)
+    return speculative_decode(
+        target, params, conditioning, toys.sequence_keys(0, BATCH),
+        drafting=eagle(toys.noisy_drafter(target), TREES[name], Echo() if echo else None),
+        drafting_params=toys.noisy_params(params, conditioning, 1.5),
+        guidance=jnp.full(BATCH, 2.5) if guided else None, sampling=SamplingParams.create(temperature),
+        coupling=coupling, mesh=None if devices == 1 else jax.make_mesh((devices,), ("data",)),
+    )  # fmt: skip
+
+
+@cache
+def plain(temperature, guided=True):
+    return autoregressive_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(0, BATCH),
+        guidance=jnp.full(BATCH, 2.5) if guided else None, sampling=SamplingParams.create(temperature),
+    ).tokens  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_strict_decoding_is_plain_decoding(name):
+    for temperature in (0.0, 1.0):
+        np.testing.assert_array_equal(decode(name, True, temperature).tokens, plain(temperature))
+
+
+def test_strict_decoding_is_plain_decoding_elsewhere():
+    np.testing.assert_array_equal(decode("gap", True, devices=8).tokens, plain(1.0))
+    np.testing.assert_array_equal(decode("wide", True, guided=False).tokens, plain(1.0, False))
+
+
+@pytest.mark.parametrize("name", ["wide", "gap"])
+def test_it_saves_rounds(name):
+    """A drafter that is often wrong is put right by what the target said a round ago."""
+    with_echo, without = (int(decode(name, echo).rounds.sum()) for echo in (True, False))
+    assert with_echo < 0.95 * without
+
+
+def test_drafts_of_the_mixture_follow_the_exact_distribution_under_rejection():
+    vocab, length, samples = laws.VOCAB, laws.LENGTH, laws.SAMPLES
+    forced = (-1, -1, 1, -1, -1)
+    target, params = toys.markov_target(vocab, length, forced), toys.markov_params(vocab)
+    conditioning = jnp.zeros((samples, 1))
+    decoded = speculative_decode(
+        target, params, conditioning, toys.sequence_keys(5, samples),
+        drafting=eagle(toys.noisy_drafter(target), TREES["wide"], Echo()),
+        drafting_params=toys.noisy_params(params, conditioning, 0.7), coupling="rejection",
+    )  # fmt: skip
+    assert laws.agreement(decoded.tokens, laws.exact_distribution(params, forced)) > 1e-3
+    assert int(decoded.accepted[:, 1:].sum()) > 0
