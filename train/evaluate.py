@@ -89,7 +89,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
 
     Raises ValueError where the checkpoint has no tokenizer, no drafter or another vocabulary.
     """
-    parts = (checkpoint.tokenizer_config, checkpoint.drafter_config, checkpoint.vocabulary)
+    parts = (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle"), checkpoint.vocabulary)
     if None in parts or checkpoint.vocabulary.num_labels != LANDSCAPES.num_labels:
         raise ValueError(
             f"checkpoint {checkpoint.model}: expected a tokenizer, a drafter and the landscapes' vocabulary; "
@@ -106,8 +106,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
         features, prefix = features_of(record)(params, conditioning, codes)
         drafted.append(
             drafter_agreement(
-                checkpoint.drafter_config,
-                checkpoint.drafter_params,
+                *checkpoint.drafters["eagle"],
                 family_of(sizes).head(params),
                 features,
                 prefix,

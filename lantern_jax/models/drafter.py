@@ -9,9 +9,11 @@ at most (root excluded), S cache slots, D width, V codes, E head width.
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -97,6 +99,14 @@ class DrafterModel(nn.Module):
         )(x)  # fmt: skip
         transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
         return transformer(x, rotary, mask, past, past_masks)
+
+
+def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a drafter."""
+    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
+    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
+    return jax.eval_shape(DrafterModel(config).init, jax.random.key(0), features, tokens, rotary, mask)
 
 
 def sequence_rotary(

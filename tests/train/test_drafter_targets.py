@@ -263,8 +263,8 @@ def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
     drafter.train(config_of(name), model, workdir, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
-    checkpoint = export.with_drafter(model, tmp_path / "run")
-    assert checkpoint.drafter_config == target_drafter(name, checkpoint)
+    checkpoint = export.with_drafters(model, [tmp_path / "run"])
+    assert checkpoint.drafters["eagle"][0] == target_drafter(name, checkpoint)
     lantern_jax.checkpoints.store.save(tmp_path / "drafting", checkpoint)
     with jax.numpy_dtype_promotion("strict"):
         pipeline = lantern_jax.load(tmp_path / "drafting")
