@@ -254,18 +254,24 @@ class Transformer(nn.Module):
         past: for each place of the past, for each layer, its keys and values [..., H, S, E].
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
 
+    Attributes:
+        taps: layers whose input is wanted too; the number of layers stands for the final features.
+
     Returns:
-        features [..., N, D] (after the final norm, if there is one) and each layer's new keys and values.
+        features [..., N, D] (after the final norm, if there is one), with taps [..., N, (taps + 1) D]: the states
+        entering those layers, then the features; and each layer's new keys and values.
     """
 
     config: TransformerConfig
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
+    taps: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
-        block = []
+        block, states = [], []
         for i in range(self.config.num_layers):
+            states.append(x)
             layer = Layer(
                 self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype, name=f"layer_{i}"
             )
@@ -274,4 +280,7 @@ class Transformer(nn.Module):
             block.append(keys_values)
         if self.config.final_norm:
             x = RMSNorm(self.config.norm_eps, self.param_dtype, name="norm")(x)
+        if self.taps:
+            states.append(x)
+            x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)
         return x, tuple(block)
