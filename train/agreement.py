@@ -26,7 +26,7 @@ from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
 from train import drafter, target
-from train.chains import chain_of, drafter_inputs, inputs_width, model_of
+from train.chains import drafter_inputs, inputs_width, kind_of
 from train.losses import agreement, match_chance
 
 BATCH = 8
@@ -49,7 +49,8 @@ def measure_batch(
     true = jnp.einsum("...d,dv->...v", wanted[..., -head.shape[0] :], head)
     scale = jnp.broadcast_to(guidance, tokens.shape[:1])
     true, rows, chances = apply_guidance(true, scale), [], []
-    for predicted in chain_of(sizes)(model_of(sizes), params, head, inputs, depths):
+    kind = kind_of(sizes)
+    for predicted in kind.chain(kind.model(sizes), params, head, inputs, depths):
         guided, wanted = apply_guidance(predicted.logits, scale), true[:, predicted.where]
         chances.append(match_chance(guided, wanted))
         rows.append({"match": jnp.mean(chances[-1]), **agreement(guided, wanted)})

@@ -12,7 +12,9 @@ root of a tree (HASS, arXiv 2408.15766).
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 drafter positions, V codes, D width.
 """
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import flax
 import jax
@@ -25,13 +27,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import muon
 
+from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.models.drafter import DrafterConfig, sequence_rotary
+from lantern_jax.models.eagle3 import Eagle3Config
 from train import target
-from train.chains import chain_of, drafter_inputs, inputs_width, model_of
+from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
 from train.features import target_claims
 from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
 from train.losses import agreement, distribution_loss, soft_cross_entropy
@@ -48,10 +51,21 @@ class DrafterTrainState:
     optimizer: PyTree
 
 
-def drafter_config(config: ConfigDict, sizes: TargetConfig) -> DrafterConfig:
-    """The drafter's sizes: what the target decides, with the experiment's `model`: num_heads, hidden_dim, qk_norm."""
-    shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, **sizes.shared_with_drafter}
-    return DrafterConfig(**config.model, **shared)
+def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
+    """The drafter's sizes: what the target decides, with the experiment's `model`.
+
+    `model` is the fields of the kind's config that the target leaves open, for EAGLE num_heads, hidden_dim, qk_norm;
+    the kind is the experiment's `kind`, "eagle" by default. Raises ValueError for an unknown kind.
+    """
+    kind = config.get("kind", "eagle")
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r} of drafter: choose one of {', '.join(KINDS)}")
+    shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, "num_codes": sizes.num_codes}
+    shared |= sizes.shared_with_drafter
+    fields = {field.name for field in dataclasses.fields(KINDS[kind].config)}
+    return KINDS[kind].config(
+        **config.model, **{name: value for name, value in shared.items() if name in fields}
+    )
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -96,7 +110,7 @@ def drafter_loss(
     noise_key, chain_key, loss_key = jax.random.split(key, 3)
     noise = jax.random.uniform(noise_key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
     inputs = inputs.replace(features=inputs.features + noise)
-    made = chain_of(model.config)(model, params, head, inputs, config.passes, chain_key, config)
+    made = kind_of(model.config).chain(model, params, head, inputs, config.passes, chain_key, config)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
     distance = distribution_loss(config.get("loss", "cross_entropy"))
     target_logits = jnp.einsum("...d,dv->...v", wanted, head)
@@ -128,7 +142,7 @@ def drafter_loss(
 
 def make_task(
     config: ConfigDict,
-    sizes: DrafterConfig,
+    sizes: Any,
     head: Float[np.ndarray, "D V"] | None = None,
     store: FeatureStore | None = None,
     *,
@@ -143,13 +157,11 @@ def make_task(
         initial: parameters to start from, a module each: all, or some and the rest random.
     """
     optimizer = make_optimizer(config)
-    model = model_of(sizes, config.get("dtype", "float32"))
+    kind = kind_of(sizes)
+    model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
 
     def init(key: Key[Array, ""], *initial: PyTree) -> DrafterTrainState:
-        example = jnp.zeros((1, 2, sizes.dim), jnp.float32), jnp.zeros((1, 2), jnp.int32)
-        rotary = sequence_rotary(sizes, jnp.ones((1, 2), bool))
-        mask = jnp.tril(jnp.ones((1, 2, 2), bool))
-        params = model.init(key, *example, rotary, mask)["params"]
+        params = kind.init(model, key)
         for modules in initial:
             params = params | jax.tree.map(lambda leaf: leaf.astype(jnp.float32), modules)
         average = jax.tree.map(jnp.copy, params)
@@ -177,18 +189,35 @@ def make_task(
     return Task(init, batch, update, initial=() if initial is None else (initial,), fixed=(head,))
 
 
-def start_parameters(folder: str | Path, sizes: DrafterConfig) -> PyTree:
-    """Parameters of a checkpoint directory's drafter. Raises ValueError where it has none of these sizes."""
-    checkpoint = load(folder, np.float32)
-    if checkpoint.drafter_config != sizes:
-        raise ValueError(
-            f"the drafter of {folder} has other sizes: start from one of the experiment's `model`"
-        )
-    return jax.tree.map(np.asarray, checkpoint.drafter_params["params"])
+def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
+    """Modules that a run does not start at random: `initial` of `make_task`.
+
+    With the experiment's `start_from`, a checkpoint directory, all that its drafter has: one of the same sizes, or of
+    another kind with modules of the same shapes (a parallel drafter is EAGLE's and more). Else the target's token
+    table where `embedding_from_target` says so, its final norm for EAGLE-3's, and its head for Medusa's heads.
+
+    Raises ValueError where the directory has no such drafter.
+    """
+    params, initial = target_params["params"], {}
+    shapes = jax.eval_shape(
+        lambda key: kind_of(sizes).init(kind_of(sizes).model(sizes), key), jax.random.key(0)
+    )
+    if config.get("start_from", ""):
+        found = (load(config.start_from, np.float32).drafter_params or {"params": {}})["params"]
+        initial = {name: found[name] for name in shapes if name in found}
+        if not initial or describe_shapes(initial, {name: shapes[name] for name in initial}):
+            raise ValueError(f"{config.start_from} has no drafter of these sizes: change --config.model")
+    elif config.get("embedding_from_target", False) and "tokens" in shapes:
+        initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
+    if isinstance(sizes, Eagle3Config):
+        initial.setdefault("norm", params["transformer"]["norm"])
+    if "heads" in shapes:
+        initial["heads"] = np.broadcast_to(params["head"]["kernel"], shapes["heads"].shape)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
 
 
-def export(workdir: str | Path, target_folder: str | Path) -> tuple[DrafterConfig, PyTree]:
-    """The newest checkpoint of a run as (sizes, averaged DrafterModel parameters in float32 NumPy arrays).
+def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
+    """The newest checkpoint of a run as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
     Raises ValueError where a folder holds no run.
     """
@@ -207,7 +236,7 @@ def train(
     store = FeatureStore(features_folder)
     # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
     checkpoint = target.read_target(target_folder, None)
-    sizes, params = checkpoint.target_config, checkpoint.target_params["params"]
+    sizes = checkpoint.target_config
     found = claimed(Path(features_folder))
     wanted = target_claims(sizes, checkpoint.target_params, found.get("dtype", "float32"))
     if any(found.get(name) != value for name, value in wanted.items()):
@@ -216,12 +245,9 @@ def train(
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = np.asarray(family_of(sizes).head(checkpoint.target_params), np.float32)
-    drafter_sizes, initial = drafter_config(config, sizes), None
-    if config.get("start_from", ""):
-        initial = start_parameters(config.start_from, drafter_sizes)
-    elif config.get("embedding_from_target", False):
-        initial = {"tokens": {"embedding": np.asarray(params["tokens"]["embedding"])}}
-    del checkpoint, params
+    drafter_sizes = drafter_config(config, sizes)
+    initial = start_modules(config, drafter_sizes, checkpoint.target_params)
+    del checkpoint
     write_config(config, workdir)
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
     run(task, loop_config(config), workdir)

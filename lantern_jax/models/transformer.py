@@ -205,6 +205,8 @@ class Dense(nn.Module):
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values.
 
+    ``attention_input`` [..., N, any width] is what attention reads, already normed, in place of x (EAGLE-3).
+
     Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: heads
     and feed-forward columns have axes of their own, along which a mesh's model axis can split them.
     """
@@ -215,7 +217,7 @@ class Layer(nn.Module):
     param_dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x, rotary, block_mask, past, past_masks):
+    def __call__(self, x, rotary, block_mask, past, past_masks, attention_input=None):
         config = self.config
 
         def norm(name):
@@ -224,7 +226,9 @@ class Layer(nn.Module):
         def dense(features, name):
             return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
 
-        hidden = norm("attention_norm")(x) if self.input_norm else x
+        hidden = attention_input
+        if hidden is None:
+            hidden = norm("attention_norm")(x) if self.input_norm else x
         qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
         queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
         if config.qk_norm:
