@@ -26,9 +26,10 @@ from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.prompting import prompt_encoder
-from train.drafter import agreement, drafter_inputs, drafter_passes
+from train.chains import drafter_inputs, drafter_passes
 from train.encode import encode_pictures
 from train.features import features_of
+from train.losses import agreement
 from train.target import validation_loss
 from train.tokenizer import picture_psnr
 
