@@ -25,6 +25,8 @@ def get_config() -> ConfigDict:
             "passes": 2,
             "pass_weight": 0.8,
             "guidance": 2.0,
+            "loss": "cross_entropy",
+            "start_from": "",
             "feature_weight": 1.0,
             "token_weight": 0.3,
             "guided_weight": 0.7,

@@ -28,6 +28,8 @@ def published_drafter(**changes: Any) -> ConfigDict:
         "noise": 0.1,
         "passes": 2,
         "pass_weight": 0.8,
+        "loss": "cross_entropy",
+        "start_from": "",
         "feature_weight": 1.0,
         "token_weight": 0.1,
         "guided_weight": 0.1,

@@ -106,7 +106,7 @@ def measure(model: str, pictures: int, tree_names: list[str], dtype: str, temper
     checkpoint, parameters = pipeline.checkpoint, pipeline.engine.parameters
     settings = pipeline.check(prompts)
     target = pipeline.family.target(checkpoint.target_config, pipeline.dtype)
-    drafter = eagle_drafter(checkpoint.drafter_config, pipeline.dtype)
+    drafter = eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype)
     encoder = prompt_encoder(checkpoint)
     conditioning = encoder.encode(prompts, pipeline.dtype)
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(np.arange(pictures))

@@ -204,7 +204,7 @@ def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
     checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1])
     config, sampling = checkpoint.target_config, SamplingParams.create()
     target = family_of(config).target(config, pipeline.dtype)
-    drafting = eagle(eagle_drafter(checkpoint.drafter_config, pipeline.dtype), settings.tree)
+    drafting = eagle(eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype), settings.tree)
     programs = {"plain": Program(target), "default tree": Program(target, drafting)}
     return {name: Job(program, settings.guidance, sampling) for name, program in programs.items()}
 

@@ -35,7 +35,8 @@ class Family:
         read_config: (a JSON object's values, the checkpoint's vocabulary or None) -> config; reads what older
             versions wrote. Raises TypeError or ValueError for an unknown field or a value that is not valid.
         shapes: config -> the abstract parameter tree.
-        target: (config, dtype) -> the target record; the same arguments give the same record.
+        target: (config, dtype, taps=()) -> the target record; the same arguments give the same record. With taps its
+            features are the states entering those layers, side by side.
         head: parameters -> the kernel [D, V] that turns features into logits, which a drafter shares.
         prompts: the parts of a checkpoint that have to do with prompts -> their encoder.
         published_order: (config, text tokenizer's file or None) -> the published token id of every row of our
@@ -47,7 +48,7 @@ class Family:
     config: type
     read_config: Callable[[Mapping[str, Any], Vocabulary | None], Any]
     shapes: Callable[[Any], PyTree]
-    target: Callable[[Any, Any], Target]
+    target: Callable[..., Target]
     head: Callable[[PyTree], Float[Array, "D V"]]
     prompts: Callable[[PromptParts], PromptEncoder]
     published_order: Callable[[Any, Path | None], Int[np.ndarray, " vocab"] | None]

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from lantern_jax import errors
 from lantern_jax.call import Call
-from lantern_jax.checkpoints.store import Checkpoint, model_directory
+from lantern_jax.checkpoints.store import Checkpoint, load_drafter, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.decoding.acceptance import check_codebook
 from lantern_jax.decoding.drafting.eagle import eagle
@@ -28,7 +28,7 @@ from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.engine import Engine, Job, Parameters
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
-from lantern_jax.models.drafter import eagle_drafter
+from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.vq import VQModel
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Knobs, Settings, check_count, check_seed, resolve_settings
@@ -71,8 +71,8 @@ class Pipeline:
         # Positions of the token stream that are the picture's codes; the others the format forces.
         self._free = np.flatnonzero(self._target.forced < 0)
         self._drafter = None
-        if checkpoint.drafter_config is not None:
-            self._drafter = eagle_drafter(checkpoint.drafter_config, dtype)
+        if "eagle" in checkpoint.drafters:
+            self._drafter = DRAFTERS["eagle"].make(checkpoint.drafters["eagle"][0], dtype)
         self.engine = Engine(
             partial(_read, checkpoint, dtype), VQModel(checkpoint.tokenizer_config) if self.draws else None
         )
@@ -247,16 +247,19 @@ def _read(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) -> Parameter
     No method: an engine that held its pipeline would keep the parameters in memory until Python looks for cycles.
     """
     if checkpoint.is_abstract:
-        checkpoint = load_checkpoint(checkpoint.directory, dtype, where)
+        checkpoint = load_checkpoint(checkpoint.directory, dtype, where, drafters=("eagle",))
 
     def cast(leaf):
         return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
     target = jax.tree.map(cast, checkpoint.target_params)
     drafting = None
-    if checkpoint.drafter_params is not None:
+    if "eagle" in checkpoint.drafters:
         head = family_of(checkpoint.target_config).head(target)
-        drafting = {"drafter": jax.tree.map(cast, checkpoint.drafter_params), "head": head}
+        drafting = {
+            "drafter": jax.tree.map(cast, load_drafter(checkpoint, "eagle", dtype, where)),
+            "head": head,
+        }
     return Parameters(target, drafting, checkpoint.tokenizer_params, checkpoint.codebook)
 
 

@@ -71,7 +71,7 @@ DAMAGES = {
     ),
     "a part extra": (lambda folder: change(folder, "tokenizer", to=None), ["unexpected: tokenizer."]),
     "a size in words": (lambda folder: change(folder, "target", "dim", to="wide"), ["dim 'wide'"]),
-    "a size of zero": (lambda folder: change(folder, "drafter", "num_heads", to=0), ["num_heads 0"]),
+    "a size of zero": (lambda folder: change(folder, "drafters", "eagle", "num_heads", to=0), ["num_heads 0"]),
     "an unknown size": (lambda folder: change(folder, "tokenizer", "wings", to=2), ["wings"]),
     "defaults of numbers": (lambda folder: change(folder, "defaults", to=3), ["defaults"]),
     "a vocabulary of numbers": (lambda folder: change(folder, "vocabulary", "words", to=3), ["vocabulary"]),

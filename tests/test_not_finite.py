@@ -12,7 +12,13 @@ PROMPTS = ["a lake", "a foggy forest", "snowy mountains"]
 
 
 def spoiled(part: str, name: str, value: float):
-    """A part's parameters with one value of the first parameter of that name replaced; and its whole name."""
+    """A part's parameters, by its name, with one value replaced; and the parameter's whole name."""
+    params, whole = spoil_one(getattr(tiny_checkpoint(), part), name, value)
+    return {part: params}, whole
+
+
+def spoil_one(params, name: str, value: float):
+    """Parameters with one value of the first of that name replaced; and its whole name."""
     found = []
 
     def spoil(path, leaf):
@@ -24,9 +30,9 @@ def spoiled(part: str, name: str, value: float):
         leaf.reshape(-1)[leaf.size // 2] = value
         return leaf
 
-    params = jax.tree_util.tree_map_with_path(spoil, getattr(tiny_checkpoint(), part))
+    params = jax.tree_util.tree_map_with_path(spoil, params)
     assert found, f"no parameter {name}"
-    return {part: params}, found[0]
+    return params, found[0]
 
 
 CASES = {
@@ -56,8 +62,9 @@ def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch,
 
 
 def test_a_drafter_that_is_not_finite_costs_speed_only():
-    parts, _ = spoiled("drafter_params", "gate_up", np.nan)
-    broken = altered_pipeline(**parts).generate(PROMPTS, seed=3, compare=True)
+    ((config, params),) = tiny_checkpoint().drafters.values()
+    params, _ = spoil_one(params, "gate_up", np.nan)
+    broken = altered_pipeline(drafters={"eagle": (config, params)}).generate(PROMPTS, seed=3, compare=True)
     np.testing.assert_array_equal(broken.tokens, broken.plain.tokens)
     np.testing.assert_array_equal(broken.tokens, tiny_pipeline().generate(PROMPTS, seed=3).tokens)
     assert broken.statistics.rounds > tiny_pipeline().generate(PROMPTS, seed=3).statistics.rounds

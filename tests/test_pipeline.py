@@ -301,7 +301,7 @@ def test_bad_conditioning_is_refused(conditioning):
 
 
 def test_a_checkpoint_without_a_drafter_decodes_plainly():
-    alone = Pipeline(dataclasses.replace(tiny_checkpoint(), drafter_config=None, drafter_params=None))
+    alone = Pipeline(dataclasses.replace(tiny_checkpoint(), drafters={}))
     assert alone.check(PROMPTS).tree.num_nodes == 1
     with pytest.raises(ValueError, match="no drafter"):
         alone.check(PROMPTS, tree=TREE)

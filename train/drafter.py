@@ -12,7 +12,9 @@ root of a tree (HASS, arXiv 2408.15766).
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 drafter positions, V codes, D width.
 """
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import flax
 import jax
@@ -20,18 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import app, flags, logging
+from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import muon
 
+from lantern_jax.checkpoints.checkpoint import describe_shapes
+from lantern_jax.checkpoints.store import load
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
-from lantern_jax.models.transformer import padded_causal_mask
+from lantern_jax.models.eagle3 import Eagle3Config
 from train import target
+from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
 from train.features import target_claims
 from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
+from train.losses import agreement, distribution_loss, soft_cross_entropy
 from train.sources import claimed
 
 
@@ -45,10 +51,21 @@ class DrafterTrainState:
     optimizer: PyTree
 
 
-def drafter_config(config: ConfigDict, sizes: TargetConfig) -> DrafterConfig:
-    """The drafter's sizes: what the target decides, with the experiment's `model`: num_heads, hidden_dim, qk_norm."""
-    shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, **sizes.shared_with_drafter}
-    return DrafterConfig(**config.model, **shared)
+def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
+    """The drafter's sizes: what the target decides, with the experiment's `model`.
+
+    `model` is the fields of the kind's config that the target leaves open, for EAGLE num_heads, hidden_dim, qk_norm;
+    the kind is the experiment's `kind`, "eagle" by default. Raises ValueError for an unknown kind.
+    """
+    kind = config.get("kind", "eagle")
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r} of drafter: choose one of {', '.join(KINDS)}")
+    shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, "num_codes": sizes.num_codes}
+    shared |= sizes.shared_with_drafter
+    fields = {field.name for field in dataclasses.fields(KINDS[kind].config)}
+    return KINDS[kind].config(
+        **config.model, **{name: value for name, value in shared.items() if name in fields}
+    )
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -66,89 +83,14 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     )
 
 
-@flax.struct.dataclass
-class DrafterInputs:
-    """What the drafter reads at each position of whole sequences.
-
-    Attributes:
-        features: [*rows, N, D], the target's at the position.
-        tokens: int32 [*rows, N], one position ahead.
-        valid: bool [*rows, N], False at padding, which no other position sees. All padding is in the prefix.
-        first: the first position that has seen a token of the stream, P - 1; no loss is taken before it.
-    """
-
-    features: Float[Array, "*rows N D"]
-    tokens: Int[Array, "*rows N"]
-    valid: Bool[Array, "*rows N"]
-    first: int = flax.struct.field(pytree_node=False)
-
-
-def drafter_inputs(
-    features: Float[Array, "*rows S D"], prefix: Int[Array, "*rows P"], tokens: Int[Array, "*rows T"]
-) -> tuple[DrafterInputs, Float[Array, "*rows N D"]]:
-    """(inputs, features to predict) of sequences as `FeatureStore` has them: `prefix` is -1 at padding."""
-    ahead = jnp.concatenate([jnp.maximum(prefix[..., 1:], 0), tokens[..., :-1]], axis=-1)
-    stream = jnp.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), bool)
-    valid = jnp.concatenate([prefix[..., :-1] >= 0, stream], axis=-1)
-    inputs = DrafterInputs(features[..., :-1, :], ahead, valid, prefix.shape[-1] - 1)
-    return inputs, features[..., 1:, :]
-
-
-def drafter_passes(
-    model: DrafterModel, params: PyTree, inputs: DrafterInputs, passes: int
-) -> list[Float[Array, "*rows N D"]]:
-    """Predicted features, float32, of every position at tree depth 0, 1, ..., passes - 1.
-
-    Pass 0 reads the target's features, as when committed tokens are absorbed. In pass s a position reads what
-    pass s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as
-    the passes between made them: exactly a chain of s nodes below a root, for all roots at once. The first
-    positions, whose chain would begin before the first token, read the target's features in all passes.
-    """
-    length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
-    rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
-    causal, itself = np.tril(np.ones((length, length), bool)), np.eye(length, dtype=bool)
-
-    def apply(features: Array, *places: PyTree) -> tuple[Array, PyTree]:
-        predicted, (block,) = model.apply({"params": params}, features, inputs.tokens, rotary, *places)
-        return predicted.astype(jnp.float32), block
-
-    predicted, block = apply(inputs.features, padded_causal_mask(inputs.valid))
-    made, blocks = [predicted], [block]
-    for depth in range(1, passes):
-        shifted = jnp.concatenate([inputs.features[..., :1, :], made[-1][..., :-1, :]], axis=-2)
-        drafted = (np.arange(length) >= inputs.first + depth)[*leading, :, None]
-        features = jnp.where(drafted, jax.lax.stop_gradient(shifted), inputs.features)
-        masks = [np.tril(causal, -depth)[leading] & keys]
-        masks += [np.eye(length, k=i - depth, dtype=bool)[leading] for i in range(1, depth)]
-        past = tuple((block,) for block in blocks)
-        predicted, block = apply(features, itself[leading], past, tuple(masks))
-        made.append(predicted)
-        blocks.append(block)
-    return made
-
-
 def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
     """Huber's loss with threshold 1, mean over the width."""
     size = jnp.abs(difference)
     return jnp.mean(jnp.where(size < 1, 0.5 * size**2, size - 0.5), axis=-1)
 
 
-def soft_cross_entropy(
-    logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
-) -> Float[Array, "*rows"]:
-    """Cross-entropy of the drafter's distribution under the target's."""
-    return -jnp.sum(jax.nn.softmax(target_logits) * jax.nn.log_softmax(logits), axis=-1)
-
-
-def agreement(logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]) -> Metrics:
-    """How often both have the same best code, and sum of min(p, q): what a strict draft token is worth."""
-    same = jnp.argmax(logits, axis=-1) == jnp.argmax(target_logits, axis=-1)
-    overlap = jnp.sum(jnp.minimum(jax.nn.softmax(logits), jax.nn.softmax(target_logits)), axis=-1)
-    return {"top1": jnp.mean(same.astype(jnp.float32)), "overlap": jnp.mean(overlap)}
-
-
 def drafter_loss(
-    model: DrafterModel,
+    model: nn.Module,
     params: PyTree,
     head: Float[Array, "D V"],
     batch: PyTree,
@@ -156,69 +98,79 @@ def drafter_loss(
     config: ConfigDict,
     free: Bool[np.ndarray, " T"],
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The loss over all passes, and the agreement of the first and last pass under guidance.
+    """The loss over all depths, and the agreement of each under guidance.
 
-    batch: features [B, G, S, D] (float16), prefix int32 [B, G, P], tokens int32 [B, T]. Where the next token is
+    batch: features [B, G, S, F] (float16), prefix int32 [B, G, P], tokens int32 [B, T]. Where the next token is
     forced (not `free`), distributions do not matter and only the features count: the drafter goes on from them.
     """
     features, prefix = (jnp.swapaxes(batch[name], 0, 1) for name in ("features", "prefix"))
     tokens = jnp.broadcast_to(batch["tokens"][None], (len(prefix), *batch["tokens"].shape))
     inputs, wanted = drafter_inputs(features.astype(jnp.float32), prefix, tokens)
-    noise = jax.random.uniform(key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
+    wanted = wanted[..., -head.shape[0] :]
+    noise_key, chain_key, loss_key = jax.random.split(key, 3)
+    noise = jax.random.uniform(noise_key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
     inputs = inputs.replace(features=inputs.features + noise)
-    made = drafter_passes(model, params, inputs, config.passes)
+    made = kind_of(model.config).chain(model, params, head, inputs, config.passes, chain_key, config)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
+    distance = distribution_loss(config.get("loss", "cross_entropy"))
+    target_logits = jnp.einsum("...d,dv->...v", wanted, head)
+    target_guided = apply_guidance(target_logits, guidance)
+    sampled = jnp.asarray(free[1:], jnp.float32)
 
     total, weights, metrics = jnp.float32(0), 0.0, {}
     for depth, predicted in enumerate(made):
-        begin = inputs.first + depth
-        predicted, true = predicted[..., begin:, :], wanted[..., begin:, :]
-        sampled = slice(None) if free.all() else np.flatnonzero(free[1 + depth :])
-        logits, target_logits = (
-            jnp.einsum("...d,dv->...v", values[..., sampled, :], head) for values in (predicted, true)
-        )
-        guided = apply_guidance(logits, guidance), apply_guidance(target_logits, guidance)
-        loss = config.feature_weight * jnp.mean(smooth_l1(predicted - true))
-        loss += config.token_weight * jnp.mean(soft_cross_entropy(logits, target_logits))
-        loss += config.guided_weight * jnp.mean(soft_cross_entropy(*guided))
+        logits, true = predicted.logits, target_logits[..., predicted.where, :]
+        guided, true_guided = apply_guidance(logits, guidance), target_guided[:, predicted.where]
+        counts = sampled[predicted.where - inputs.first]
+
+        def mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"] = counts) -> Float[Array, ""]:
+            losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
+            return jnp.sum(losses * counts) / jnp.sum(counts)
+
+        depth_key = jax.random.fold_in(loss_key, depth)
+        loss = config.guided_weight * mean(distance(guided, true_guided, depth_key))
+        if config.token_weight:
+            loss += config.token_weight * mean(soft_cross_entropy(logits, true))
+        if config.feature_weight and predicted.features is not None:
+            difference = predicted.features - wanted[..., predicted.where, :]
+            loss += config.feature_weight * jnp.mean(smooth_l1(difference))
         weight = config.pass_weight**depth
         total, weights = total + np.float32(weight) * loss, weights + weight
-        metrics |= {f"{name}_{depth}": value for name, value in agreement(*guided).items()}
+        metrics |= {f"{name}_{depth}": value for name, value in agreement(guided, true_guided).items()}
     return total / np.float32(weights), metrics
 
 
 def make_task(
     config: ConfigDict,
-    sizes: DrafterConfig,
+    sizes: Any,
     head: Float[np.ndarray, "D V"] | None = None,
     store: FeatureStore | None = None,
     *,
     free: Bool[np.ndarray, " T"] | None = None,
-    embedding: Float[np.ndarray, "vocab D"] | jax.ShapeDtypeStruct | None = None,
+    initial: PyTree | None = None,
 ) -> Task:
     """The drafter's training task. Without a head and a store it only describes the state.
 
     Args:
         head: the target's.
         free: which positions of the stream are sampled; None for all.
-        embedding: the target's token table, for the drafter's own to start from; None for a random one.
+        initial: parameters to start from, a module each: all, or some and the rest random.
     """
     optimizer = make_optimizer(config)
-    model = DrafterModel(sizes, jnp.dtype(config.get("dtype", "float32")))
+    kind = kind_of(sizes)
+    model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
 
-    def init(key: Key[Array, ""], *embedding: Float[Array, "vocab D"]) -> DrafterTrainState:
-        example = jnp.zeros((1, 2, sizes.dim), jnp.float32), jnp.zeros((1, 2), jnp.int32)
-        rotary = sequence_rotary(sizes, jnp.ones((1, 2), bool))
-        mask = jnp.tril(jnp.ones((1, 2, 2), bool))
-        params = model.init(key, *example, rotary, mask)["params"]
-        for table in embedding:
-            params = params | {"tokens": {"embedding": table.astype(jnp.float32)}}
+    def init(key: Key[Array, ""], *initial: PyTree) -> DrafterTrainState:
+        params = kind.init(model, key)
+        for modules in initial:
+            params = params | jax.tree.map(lambda leaf: leaf.astype(jnp.float32), modules)
         average = jax.tree.map(jnp.copy, params)
         return DrafterTrainState(jnp.int32(0), params, average, optimizer.init(params))
 
     def batch(step: int) -> dict[str, np.ndarray]:
         chosen = epoch_indices(config.seed, step, config.batch_size, len(store))
-        return dict(zip(("features", "prefix", "tokens"), store.read(chosen), strict=True))
+        features, prefix, tokens = store.read(chosen)
+        return {"features": features[..., -inputs_width(sizes) :], "prefix": prefix, "tokens": tokens}
 
     def update(
         state: DrafterTrainState, batch: PyTree, key: Key[Array, ""], head: Float[Array, "D V"]
@@ -234,12 +186,38 @@ def make_task(
         average = target.running_average(state.average, params, state.step, config.average)
         return DrafterTrainState(state.step + 1, params, average, optimizer_state), {"loss": loss, **metrics}
 
-    initial = () if embedding is None else (embedding,)
-    return Task(init, batch, update, initial=initial, fixed=(head,))
+    return Task(init, batch, update, initial=() if initial is None else (initial,), fixed=(head,))
 
 
-def export(workdir: str | Path, target_folder: str | Path) -> tuple[DrafterConfig, PyTree]:
-    """The newest checkpoint of a run as (sizes, averaged DrafterModel parameters in float32 NumPy arrays).
+def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
+    """Modules that a run does not start at random: `initial` of `make_task`.
+
+    With the experiment's `start_from`, a checkpoint directory, all that its drafter has: one of the same sizes, or of
+    another kind with modules of the same shapes (a parallel drafter is EAGLE's and more). Else the target's token
+    table where `embedding_from_target` says so, its final norm for EAGLE-3's, and its head for Medusa's heads.
+
+    Raises ValueError where the directory has no such drafter.
+    """
+    params, initial = target_params["params"], {}
+    shapes = jax.eval_shape(
+        lambda key: kind_of(sizes).init(kind_of(sizes).model(sizes), key), jax.random.key(0)
+    )
+    if config.get("start_from", ""):
+        found = (load(config.start_from, np.float32).drafter_params or {"params": {}})["params"]
+        initial = {name: found[name] for name in shapes if name in found}
+        if not initial or describe_shapes(initial, {name: shapes[name] for name in initial}):
+            raise ValueError(f"{config.start_from} has no drafter of these sizes: change --config.model")
+    elif config.get("embedding_from_target", False) and "tokens" in shapes:
+        initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
+    if isinstance(sizes, Eagle3Config):
+        initial.setdefault("norm", params["transformer"]["norm"])
+    if "heads" in shapes:
+        initial["heads"] = np.broadcast_to(params["head"]["kernel"], shapes["heads"].shape)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
+
+
+def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
+    """The newest checkpoint of a run as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
     Raises ValueError where a folder holds no run.
     """
@@ -258,7 +236,7 @@ def train(
     store = FeatureStore(features_folder)
     # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
     checkpoint = target.read_target(target_folder, None)
-    sizes, params = checkpoint.target_config, checkpoint.target_params["params"]
+    sizes = checkpoint.target_config
     found = claimed(Path(features_folder))
     wanted = target_claims(sizes, checkpoint.target_params, found.get("dtype", "float32"))
     if any(found.get(name) != value for name, value in wanted.items()):
@@ -267,12 +245,11 @@ def train(
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = np.asarray(family_of(sizes).head(checkpoint.target_params), np.float32)
-    embedding = None
-    if config.get("embedding_from_target", False):
-        embedding = np.asarray(params["tokens"]["embedding"])
-    del checkpoint, params
+    drafter_sizes = drafter_config(config, sizes)
+    initial = start_modules(config, drafter_sizes, checkpoint.target_params)
+    del checkpoint
     write_config(config, workdir)
-    task = make_task(config, drafter_config(config, sizes), head, store, free=free, embedding=embedding)
+    task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
     run(task, loop_config(config), workdir)
 
 

@@ -2,7 +2,8 @@
 
     python -m train.encode --tokenizer DIR --workdir DIR [--pictures=24576] [--validation=512]
 
-Writes WORKDIR/train.npz and WORKDIR/validation.npz, each with
+The tokenizer is the working folder of `train.tokenizer`, or a checkpoint directory that has one. Writes
+WORKDIR/train.npz and WORKDIR/validation.npz, each with
 
     tokens      int16 [n, T], row-major codes
     attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
@@ -19,6 +20,7 @@ import numpy as np
 from absl import app, flags, logging
 from jaxtyping import Array, Int, PyTree, UInt8
 
+from lantern_jax.checkpoints.store import load
 from lantern_jax.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train.loop import Reporter, read_config
@@ -59,20 +61,37 @@ def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None
     write_file(path, lambda file: np.savez(file, tokens=tokens, attributes=attributes), parents=True)
 
 
+def read_tokenizer(folder: str | Path) -> tuple[VQConfig, PyTree, int, int]:
+    """(sizes, VQModel's float32 parameters, seed of the landscapes, side of a picture in pixels).
+
+    Of a run as it was trained; of a checkpoint directory: seed 0, and the side that its target draws.
+
+    Raises ValueError where the folder is neither, or the checkpoint has no tokenizer.
+    """
+    if (Path(folder) / "checkpoints").is_dir():
+        config = read_config(folder)
+        return *export(folder), config.data_seed, config.size
+    checkpoint = load(folder, np.float32)
+    vq = checkpoint.tokenizer_config
+    if vq is None:
+        raise ValueError(f"{folder} has no VQ tokenizer: give a checkpoint that was converted with one")
+    side = checkpoint.target_config.grid * vq.downsampling
+    return vq, checkpoint.tokenizer_params["params"], 0, side
+
+
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
-    config = read_config(options.tokenizer)
-    vq, params = export(options.tokenizer)
+    vq, params, seed, side = read_tokenizer(options.tokenizer)
     sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
     for name, count, offset in sets:
         path = Path(options.workdir) / f"{name}.npz"
         if not path.exists():
-            write_tokens(path, *encode_landscapes(vq, params, config.data_seed + offset, count, config.size))
+            write_tokens(path, *encode_landscapes(vq, params, seed + offset, count, side))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's training run")
+    flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's run, or a checkpoint directory")
     flags.DEFINE_string("workdir", None, "where the token files go")
     flags.DEFINE_integer("pictures", 24576, "training pictures", lower_bound=1)
     flags.DEFINE_integer("validation", 512, "validation pictures, of another seed", lower_bound=1)

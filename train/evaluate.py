@@ -26,9 +26,10 @@ from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.prompting import prompt_encoder
-from train.drafter import agreement, drafter_inputs, drafter_passes
+from train.chains import drafter_inputs, drafter_passes
 from train.encode import encode_pictures
 from train.features import features_of
+from train.losses import agreement
 from train.target import validation_loss
 from train.tokenizer import picture_psnr
 
@@ -89,7 +90,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
 
     Raises ValueError where the checkpoint has no tokenizer, no drafter or another vocabulary.
     """
-    parts = (checkpoint.tokenizer_config, checkpoint.drafter_config, checkpoint.vocabulary)
+    parts = (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle"), checkpoint.vocabulary)
     if None in parts or checkpoint.vocabulary.num_labels != LANDSCAPES.num_labels:
         raise ValueError(
             f"checkpoint {checkpoint.model}: expected a tokenizer, a drafter and the landscapes' vocabulary; "
@@ -106,8 +107,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
         features, prefix = features_of(record)(params, conditioning, codes)
         drafted.append(
             drafter_agreement(
-                checkpoint.drafter_config,
-                checkpoint.drafter_params,
+                *checkpoint.drafters["eagle"],
                 family_of(sizes).head(params),
                 features,
                 prefix,

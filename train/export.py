@@ -2,9 +2,11 @@
 
     python -m train.export --tokenizer DIR --target DIR --drafter DIR --trees FILE --card FILE --out DIR
 
-or write a checkpoint directory again with a drafter trained for it:
+or write a checkpoint directory again with drafters trained for it, each in place of an old one of its kind:
 
     python -m train.export --checkpoint DIR --drafter DIR --out DIR
+
+`--drafter` may be given several times, once for a kind. What kind a run's drafter is stands in the run's config.
 
 The demo's weights are rounded to half precision, which is what ships; `python -m train.evaluate` measures them so.
 A drafter takes the precision of its checkpoint's target.
@@ -14,11 +16,14 @@ Axes: V codes, K neighbours.
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from absl import app, flags, logging
+from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
 from lantern_jax.data.prompts import LANDSCAPES
@@ -30,12 +35,14 @@ from train.loop import read_config
 
 # More than any rule needs: beyond a hundred neighbours LANTERN's bound, not their number, decides.
 NEIGHBOURS = 128
+# Kind of drafter -> (its run's folder, the target's folder) -> (config, parameters without "params").
+EXPORTS: Mapping[str, Callable[[str | Path, str | Path], tuple[Any, PyTree]]] = {"eagle": drafter.export}
 
 
 def build(
     tokenizer_folder: str | Path,
     target_folder: str | Path,
-    drafter_folder: str | Path,
+    drafter_folders: Sequence[str | Path],
     *,
     model: str,
     defaults: dict,
@@ -44,7 +51,6 @@ def build(
     """The checkpoint of three training runs; neighbours are those of the codes as the decoder sees them."""
     vq_config, vq_params = tokenizer.export(tokenizer_folder)
     target_sizes, target_params = target.export(target_folder)
-    drafter_sizes, drafter_params = drafter.export(drafter_folder, target_folder)
     codes = vq_params["codebook"]
     if vq_config.l2_norm:
         codes = codes / np.linalg.norm(codes, axis=-1, keepdims=True)
@@ -55,8 +61,7 @@ def build(
         target_params={"params": target_params},
         tokenizer_config=vq_config,
         tokenizer_params={"params": vq_params},
-        drafter_config=drafter_sizes,
-        drafter_params={"params": drafter_params},
+        drafters=read_drafters(drafter_folders, target_folder),
         codebook=Codebook(neighbours=neighbours, codes=codes),
         vocabulary=LANDSCAPES,
         defaults=defaults,
@@ -64,37 +69,70 @@ def build(
     )
 
 
-def with_drafter(checkpoint_folder: str | Path, drafter_folder: str | Path) -> Checkpoint:
-    """A checkpoint with the drafter of a training run in place of any other.
+def kind_of(drafter_folder: str | Path) -> str:
+    """The kind of drafter that a training run's config names; ValueError for an unknown one or no run."""
+    kind = read_config(drafter_folder).get("kind", "eagle")
+    if kind not in EXPORTS:
+        raise ValueError(f"{drafter_folder} trains a {kind} drafter, expected one of {', '.join(EXPORTS)}")
+    return kind
 
-    Raises ValueError where a folder holds none, or the drafter was trained for another target.
+
+def read_drafters(
+    drafter_folders: Sequence[str | Path], target_folder: str | Path
+) -> dict[str, tuple[Any, PyTree]]:
+    """{kind: (config, parameters)} of training runs; ValueError where two are of one kind or a folder holds none."""
+    kinds = [kind_of(folder) for folder in drafter_folders]
+    twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+    if twice:
+        raise ValueError(f"several drafters of the kind {', '.join(twice)}: a checkpoint holds one a kind")
+    drafters = {}
+    for kind, folder in zip(kinds, drafter_folders, strict=True):
+        config, params = EXPORTS[kind](folder, target_folder)
+        drafters[kind] = (config, {"params": params})
+    return drafters
+
+
+def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str | Path]) -> Checkpoint:
+    """A checkpoint with the drafters of training runs, each in place of any other of its kind.
+
+    Raises ValueError where a folder holds none, or a drafter was trained for another target.
     """
     old = load(checkpoint_folder, None)
-    sizes, params = drafter.export(drafter_folder, checkpoint_folder)
     dtype = jax.tree.leaves(old.target_params)[0].dtype
-    config = read_config(drafter_folder)
-    recipe = {name: config[name] for name in ("steps", "batch_size", "passes", "guidance", "seed")}
+    drafters = read_drafters(drafter_folders, checkpoint_folder)
+    rounded = {
+        kind: (config, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
+        for kind, (config, params) in drafters.items()
+    }
+    recipes = {
+        kind: _recipe(read_config(folder)) for kind, folder in zip(drafters, drafter_folders, strict=True)
+    }
     return dataclasses.replace(
         old,
-        drafter_config=sizes,
-        drafter_params={"params": jax.tree.map(lambda leaf: leaf.astype(dtype), params)},
-        metadata=old.metadata | {"drafter": recipe},
+        drafters={**old.drafters, **rounded},
+        metadata=old.metadata | {"drafters": old.metadata.get("drafters", {}) | recipes},
     )
 
 
-def add_drafter(options: flags.FlagValues) -> None:
+def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's config is worth knowing of its drafter."""
+    names = ("steps", "batch_size", "passes", "guidance", "seed")
+    return {name: config[name] for name in names if name in config}
+
+
+def add_drafters(options: flags.FlagValues) -> None:
     check_new(options.out, options.overwrite)
-    save(options.out, with_drafter(options.checkpoint, options.drafter), overwrite=options.overwrite)
+    save(options.out, with_drafters(options.checkpoint, options.drafter), overwrite=options.overwrite)
 
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
     if options.checkpoint is not None:
-        return add_drafter(options)
+        return add_drafters(options)
     missing = [name for name in ("tokenizer", "target", "trees") if options[name].value is None]
     if missing:
-        raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafter to")
+        raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")
     trees = json.loads(Path(options.trees).read_text())
     defaults = {
         "guidance": options.guidance,
@@ -116,7 +154,9 @@ def main(_: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's training run")
     flags.DEFINE_string("target", None, "working folder of the target's training run")
-    flags.DEFINE_string("drafter", None, "working folder of the drafter's training run")
+    flags.DEFINE_multi_string(
+        "drafter", None, "working folder of a drafter's training run; several, one a kind"
+    )
     flags.DEFINE_string("model", "demo", "the model's name")
     flags.DEFINE_string("trees", None, "trees.json that train.tree wrote")
     flags.DEFINE_string("tree", "demo_4", "the default on CPUs, where a round is bound by arithmetic")
@@ -124,7 +164,7 @@ if __name__ == "__main__":
     flags.DEFINE_float("guidance", 2.0, "default guidance")
     flags.DEFINE_string("card", None, "model card to put beside the weights")
     flags.DEFINE_string("out", None, "checkpoint directory; an older checkpoint there is replaced")
-    flags.DEFINE_string("checkpoint", None, "checkpoint directory to write again with the drafter")
+    flags.DEFINE_string("checkpoint", None, "checkpoint directory to write again with the drafters")
     flags.DEFINE_boolean("overwrite", False, "with --checkpoint: replace a checkpoint that exists")
     flags.mark_flags_as_required(["drafter", "out"])
     app.run(main)

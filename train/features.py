@@ -1,13 +1,16 @@
 """Extract the drafter's training set: the target's features on pictures, and on its own samples.
 
     python -m train.features --target DIR --workdir DIR [--folder DIR] [--prompts FILE] [--samples=N]
-    python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N]
+    python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N] [--taps=2,6,9,12]
 
 The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
 first form takes a folder of pictures with captions (`lantern_jax.data.folder`: `name.jpg` with `name.txt`, or class
 folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
 `train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
 they are decoded plainly, with the checkpoint's default settings.
+
+Features are the target's final ones. With `--taps` they are the states that enter those layers, side by side; the
+number of layers stands for the final ones, which all training needs and which come last.
 
 Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `lantern_jax.data.feature_store`), so a
 killed run goes on after its last file. Whatever decides the features is noted there (`claims`), the target's weights
@@ -106,11 +109,12 @@ def shards(sources: Sequence[Source], size: int) -> Iterator[tuple[Source, np.nd
             yield source, np.arange(start, min(start + size, source.count))
 
 
-def shard_size(sources: Sequence[Source], dim: int, num_tokens: int) -> int:
-    """Pictures of a shard: decided by what is extracted, so that a run that goes on knows the rows of its shards."""
+def shard_size(sources: Sequence[Source], width: int, num_tokens: int) -> int:
+    """Pictures of a shard, features of that width: decided by what is extracted, so that a run that goes on knows the
+    rows of its shards."""
     leaf = jax.tree.leaves(next(source for source in sources if source.count).conditioning(np.arange(1)))[0]
     # The second axis of every kind of conditioning is the prefix.
-    return max(min(SHARD_BYTES // (2 * (leaf.shape[1] + num_tokens - 1) * dim * 2), SHARD), 1)
+    return max(min(SHARD_BYTES // (2 * (leaf.shape[1] + num_tokens - 1) * width * 2), SHARD), 1)
 
 
 def target_claims(config: TargetConfig, params: PyTree, dtype: Any) -> dict[str, str]:
@@ -120,12 +124,20 @@ def target_claims(config: TargetConfig, params: PyTree, dtype: Any) -> dict[str,
 
 
 def claims(
-    checkpoint: Checkpoint, sources: Sequence[Source], size: int, settings: Settings, seed: int, dtype: Any
+    checkpoint: Checkpoint,
+    sources: Sequence[Source],
+    size: int,
+    settings: Settings,
+    seed: int,
+    dtype: Any,
+    taps: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Everything that decides the shards, for `claim`; the settings of samples where there are any."""
+    """Everything that decides the shards, for `claim`; the settings of samples and the taps where there are any."""
     made = target_claims(checkpoint.target_config, checkpoint.target_params, dtype) | {
         "shard size": str(size)
     }
+    if taps:
+        made["taps"] = repr(taps)
     if any(source.codes is None and source.count for source in sources):
         knobs = {name: getattr(settings, name) for name in ("guidance", "temperature", "top_k", "top_p")}
         made["settings"] = repr({"seed": seed, **knobs})
@@ -140,6 +152,7 @@ def extract(
     seed: int = 0,
     batch_size: int = 16,
     dtype: Any = np.float32,
+    taps: tuple[int, ...] = (),
 ) -> None:
     """Fill `workdir` with the features of all sources, a shard after the other; goes on after the last one.
 
@@ -147,18 +160,22 @@ def extract(
         seed: of the samples: picture i is a function of the seed and i.
         batch_size: pictures in one pass of the target; it decides nothing about the files.
         dtype: of the target's parameters and matrix products; features are stored in float16.
+        taps: layers whose inputs are stored, the last one the number of layers; none for the final features.
 
     Raises:
-        ValueError: codes that do not fit the target, or a working folder with features of anything else.
+        ValueError: taps without the final features at their end, codes that do not fit the target, or a working
+            folder with features of anything else.
     """
     config = checkpoint.target_config
-    record, params = family_of(config).target(config, jnp.dtype(dtype)), checkpoint.target_params
+    if taps and taps[-1] != config.num_layers:
+        raise ValueError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
+    record, params = family_of(config).target(config, jnp.dtype(dtype), taps), checkpoint.target_params
     settings = resolve_settings(
         {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
         has_drafter=False,
     )  # fmt: skip
-    size = shard_size(sources, config.dim, config.num_tokens)
-    claim(Path(workdir), claims(checkpoint, sources, size, settings, seed, dtype))
+    size = shard_size(sources, config.dim * max(len(taps), 1), config.num_tokens)
+    claim(Path(workdir), claims(checkpoint, sources, size, settings, seed, dtype, taps))
     work, done = list(shards(sources, size)), count_shards(workdir)
 
     def one_batch(source: Source, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -200,9 +217,11 @@ def main(_: list[str]) -> None:
             checkpoint, options.workdir, options.folder, read_prompts(options.prompts) if options.prompts else (),
             pictures=options.pictures, samples=options.samples, seed=options.seed, dtype=dtype,
         )  # fmt: skip
+    taps = tuple(int(tap) for tap in options.taps)
     extract(
-        checkpoint, sources, options.workdir, seed=options.seed, batch_size=options.batch_size, dtype=dtype
-    )
+        checkpoint, sources, options.workdir, seed=options.seed, batch_size=options.batch_size, dtype=dtype,
+        taps=taps,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -221,6 +240,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_integer("seed", 0, "of the samples")
     flags.DEFINE_integer("batch_size", 16, "pictures in one pass of the target", lower_bound=1)
+    flags.DEFINE_list("taps", [], "layers whose inputs are stored too, then the number of layers")
     flags.DEFINE_string("dtype", None, "of the target: float32, the default on a CPU, or bfloat16")
     flags.mark_flags_as_required(["target", "workdir"])
     app.run(main)

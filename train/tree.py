@@ -32,6 +32,7 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings
 from train import drafter, target
+from train.chains import drafter_inputs, drafter_passes
 from train.features import features_of, sample_tokens
 from train.sources import random_labels
 
@@ -60,8 +61,8 @@ def chain_ranks(
         tokens, keys: a plain decoding with these keys, guidance and sampling.
     """
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, _ = drafter.drafter_inputs(features, prefix, twice)
-    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, depth)
+    inputs, _ = drafter_inputs(features, prefix, twice)
+    made = drafter_passes(DrafterModel(sizes), params, inputs, depth)
     # Position P - 1 + g has seen token g and drafts token g + 1; at depth d its root is token g - d.
     ranks = [
         ranks_of(predicted[:, :, inputs.first + d :], head, tokens, keys, guidance, sampling, offset=d)

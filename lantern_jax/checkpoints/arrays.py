@@ -160,24 +160,34 @@ def read_arrays(
     sharding: jax.sharding.Sharding | None = None,
     shapes: PyTree | None = None,
 ) -> PyTree:
-    """All arrays of a folder.
+    """The arrays of a folder.
 
     Args:
         dtypes: dtype of the arrays under a top-level key; those of other keys are as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays.
-        shapes: the tree with something that has a ``shape`` in place of every array. One stored in another shape, of
-            as many elements, is reshaped on its way, on the host. None is the stored shapes.
+        shapes: the tree with something that has a ``shape`` in place of every array that is wanted; no other is
+            read. One stored in another shape, of as many elements, is reshaped on its way, on the host. None is all
+            arrays in their stored shapes.
 
     Raises:
         ValueError: the folder is damaged.
     """
-    wanted = {} if shapes is None else dict(jax.tree_util.tree_flatten_with_path(shapes)[0])
-    shape_of = {path: tuple(leaf.shape) for path, leaf in wanted.items()}
-    packs = [
-        _read_pack(folder, _pack_shapes(folder), dtypes, sharding, shape_of)
-        for folder in _pack_folders(directory)
-    ]
-    return _merged(packs)
+    packs = {folder: _pack_shapes(folder) for folder in _pack_folders(directory)}
+    shape_of = {}
+    if shapes is not None:
+        shape_of = {path: tuple(leaf.shape) for path, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]}
+        packs = {folder: _only(pack, shapes) for folder, pack in packs.items()}
+    return _merged(
+        [_read_pack(folder, pack, dtypes, sharding, shape_of) for folder, pack in packs.items() if pack]
+    )
+
+
+def _only(tree: PyTree, wanted: PyTree) -> PyTree:
+    """What is in both of two nested dicts, as the first has it."""
+    if not isinstance(tree, Mapping):
+        return tree
+    both = {name: _only(tree[name], wanted[name]) for name in tree if name in wanted}
+    return {name: branch for name, branch in both.items() if branch is not None and branch != {}}
 
 
 def _pack_shapes(folder: Path) -> PyTree:
@@ -205,7 +215,8 @@ def _read_pack(
     def read(handler):
         template = jax.tree.map(lambda _: 0, wanted)
         return handler.restore(
-            folder.absolute(), args=ocp.args.PyTreeRestore(item=template, restore_args=wanted)
+            folder.absolute(),
+            args=ocp.args.PyTreeRestore(item=template, restore_args=wanted, partial_restore=True),
         )
 
     return jax.tree_util.tree_map_with_path(shaped, _guarded(folder, read))

@@ -2,29 +2,27 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.drafter import drafter_shapes
 from lantern_jax.checkpoints.llamagen_vq import vq_shapes
 from lantern_jax.checkpoints.strict import describe_mismatch
 from lantern_jax.checkpoints.t5 import t5_shapes
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 
-# Part of a checkpoint -> the function that gives its parameters' shapes by its config.
+# Part of a checkpoint -> the function that gives its parameters' shapes by its config; drafters are apart, one a kind.
 PARTS: dict[str, Callable[[Any], PyTree]] = {
     "target": lambda config: family_of(config).shapes(config),
     "tokenizer": vq_shapes,
-    "drafter": drafter_shapes,
     "text_encoder": t5_shapes,
 }
 
@@ -37,7 +35,7 @@ class Checkpoint:
         model: the model's name, for people.
         target_config, target_params: the model of a family; parameters are NumPy or JAX arrays, ``{"params": ...}``.
         tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens, no pictures.
-        drafter_config, drafter_params: ``DrafterModel``'s parameters, or None. Its head is the target's.
+        drafters: (config, parameters) by the kind of drafter, a name in ``models.drafters.DRAFTERS``.
         text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has the
             config only: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
         text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.
@@ -53,8 +51,7 @@ class Checkpoint:
     target_params: PyTree
     tokenizer_config: VQConfig | None = None
     tokenizer_params: PyTree | None = None
-    drafter_config: DrafterConfig | None = None
-    drafter_params: PyTree | None = None
+    drafters: Mapping[str, tuple[Any, PyTree]] = dataclasses.field(default_factory=dict)
     text_encoder_config: T5Config | None = None
     text_encoder_params: PyTree | None = None
     text_tokenizer: Path | None = None
@@ -66,18 +63,13 @@ class Checkpoint:
 
     @property
     def is_abstract(self) -> bool:
-        """Whether shapes and dtypes stand in for the parameters."""
-        return isinstance(jax.tree.leaves(self.target_params)[0], jax.ShapeDtypeStruct)
+        """Whether shapes and dtypes stand in for the target's parameters."""
+        return are_shapes(self.target_params)
 
-    @property
-    def decoding_drafter_params(self) -> PyTree | None:
-        """What the drafter record takes: the drafter's parameters and the target's own head."""
-        if self.drafter_params is None:
-            return None
-        return {
-            "drafter": self.drafter_params,
-            "head": family_of(self.target_config).head(self.target_params),
-        }
+
+def are_shapes(params: PyTree) -> bool:
+    """Whether shapes and dtypes stand in for parameters."""
+    return isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
 
 
 def check(checkpoint: Checkpoint) -> None:
@@ -92,16 +84,18 @@ def check(checkpoint: Checkpoint) -> None:
                 f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
             )
         if config is not None:
-            mismatch = describe_shapes({part: params}, {part: shapes_of(config)})
-            if mismatch:
-                raise ValueError(f"the {part}'s parameters do not fit its config: {mismatch}")
-    target, drafter, tokenizer = (
-        getattr(checkpoint, f"{part}_config") for part in ("target", "drafter", "tokenizer")
-    )
+            _check_part(part, params, shapes_of(config))
+    target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
     pairs = []
-    if drafter is not None:
-        shared = target.shared_with_drafter.items()
-        pairs += [(f"drafter's {name}", getattr(drafter, name), theirs) for name, theirs in shared]
+    for kind, (config, params) in checkpoint.drafters.items():
+        if not isinstance(config, drafter_kind(kind).config):
+            raise ValueError(
+                f"the {kind} drafter's config is a {type(config).__name__}: give a {DRAFTERS[kind].config.__name__}"
+            )
+        _check_part(f"{kind} drafter", params, DRAFTERS[kind].shapes(config))
+        pairs += [
+            (f"{kind} drafter's {name}", ours, theirs) for name, ours, theirs in misfits(config, target)
+        ]
     if tokenizer is not None:
         pairs.append(("tokenizer's codebook_size", tokenizer.codebook_size, target.num_codes))
     if checkpoint.codebook is not None:
@@ -118,19 +112,23 @@ def check(checkpoint: Checkpoint) -> None:
         raise ValueError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")
 
 
+def _check_part(part: str, params: PyTree, shapes: PyTree) -> None:
+    mismatch = describe_shapes({part: params}, {part: shapes})
+    if mismatch:
+        raise ValueError(f"the {part}'s parameters do not fit its config: {mismatch}")
+
+
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a checkpoint holds, for people and JSON: sizes, parameter counts, defaults, metadata."""
     parts = {}
     for part in PARTS:
         config = getattr(checkpoint, f"{part}_config")
         if config is not None:
-            leaves = jax.tree.leaves(PARTS[part](config))
-            parts[part] = {
-                "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
-                **dataclasses.asdict(config),
-            }
-            if getattr(checkpoint, f"{part}_params") is not None:
-                parts[part]["dtype"] = jax.tree.leaves(getattr(checkpoint, f"{part}_params"))[0].dtype.name
+            parts[part] = _describe_part(config, getattr(checkpoint, f"{part}_params"), PARTS[part](config))
+    parts["drafters"] = {
+        kind: _describe_part(config, params, drafter_kind(kind).shapes(config))
+        for kind, (config, params) in checkpoint.drafters.items()
+    }
     codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
     return {
         "model": checkpoint.model,
@@ -144,6 +142,12 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "defaults": checkpoint.defaults,
         "metadata": checkpoint.metadata,
     }
+
+
+def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[str, Any]:
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    described = {"parameters": count, **dataclasses.asdict(config)}
+    return described if params is None else described | {"dtype": jax.tree.leaves(params)[0].dtype.name}
 
 
 def describe_shapes(found: PyTree, expected: PyTree) -> str:

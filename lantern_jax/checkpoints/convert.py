@@ -27,7 +27,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.text.chameleon import ChameleonVocabulary
@@ -45,6 +45,8 @@ _DEFAULTS = {
 }
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
 _CONFIG_PARTS = ("target", "drafter", "text_encoder")
+# Kind of drafter -> what reads its published tensors, called as ``convert_drafter``.
+DRAFTER_CONVERTERS = {"eagle": convert_drafter}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,13 +202,15 @@ def add_drafter(
     drafter: str | Path,
     config: str | Path | None = None,
     *,
+    kind: str = "eagle",
     out: str | Path,
     **options: Any,
 ) -> Path:
-    """Writes a checkpoint directory again with another drafter; returns its path.
+    """Writes a checkpoint directory again with a drafter, in place of any other of its kind; returns its path.
 
     Args:
         checkpoint: the directory of the target.
+        kind: a name in ``DRAFTER_CONVERTERS``.
         drafter, config, out, options: as for ``convert_llamagen``.
 
     Raises:
@@ -214,12 +218,20 @@ def add_drafter(
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
+    if kind not in DRAFTER_CONVERTERS:
+        raise ValueError(
+            f"no converter for a drafter of the kind {kind!r}: choose one of {', '.join(DRAFTER_CONVERTERS)}"
+        )
     files = _opened({"the drafter": drafter})
     old = load(checkpoint, None)
     order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
     settings = _read_settings(config, "drafter").get("drafter")
-    parts = _drafter_parts(drafter, files["the drafter"], settings, old.target_config, order, conversion)
-    return _write(out, _changed(old, parts, drafter=drafter), conversion)
+    parts = _drafter_parts(
+        drafter, files["the drafter"], settings, old.target_config, order, conversion, kind
+    )
+    parts = {"drafters": {**old.drafters, **parts["drafters"]}}
+    source = {"drafter" if kind == "eagle" else kind: drafter}
+    return _write(out, _changed(old, parts, **source), conversion)
 
 
 def add_text_encoder(
@@ -280,15 +292,19 @@ def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]
 
 
 def _drafter_parts(
-    path, tensors, settings, target: TargetConfig, order, conversion: Conversion
+    path, tensors, settings, target: TargetConfig, order, conversion: Conversion, kind: str = "eagle"
 ) -> dict[str, Any]:
     if tensors is None:
         return {}
-    config, params = convert_drafter(
-        tensors, _beside(path, settings, DrafterConfig), target=target, order=order, dtype=jnp.dtype(conversion.dtype),
+    config, params = DRAFTER_CONVERTERS[kind](
+        tensors,
+        _beside(path, settings, DRAFTERS[kind].config),
+        target=target,
+        order=order,
+        dtype=jnp.dtype(conversion.dtype),
         progress=conversion.stage("reading the drafter"),
-    )  # fmt: skip
-    return {"drafter_config": config, "drafter_params": params}
+    )
+    return {"drafters": {kind: (config, params)}}
 
 
 def _text_parts(path, tensors, tokenizer, settings, conversion: Conversion) -> dict[str, Any]:
@@ -326,8 +342,9 @@ def _changed(checkpoint: Checkpoint, parts: Mapping[str, Any], **sources: str | 
 
 
 def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> Path:
-    params = (checkpoint.target_params, checkpoint.drafter_params, checkpoint.tokenizer_params)
-    total = sum(leaf.nbytes for leaf in jax.tree.leaves((*params, checkpoint.text_encoder_params)))
+    drafters = [params for _, params in checkpoint.drafters.values()]
+    params = (checkpoint.target_params, drafters, checkpoint.tokenizer_params, checkpoint.text_encoder_params)
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     done = 0
 
     def report(written: int) -> None:

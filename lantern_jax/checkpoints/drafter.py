@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -20,7 +18,7 @@ from lantern_jax.checkpoints.layers import (
 )
 from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, reordered_rows, transpose
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel
+from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
@@ -96,11 +94,3 @@ def drafter_table(
         "fc.bias": Entry(("fc", "bias"), (config.dim,)),
         **layer_table(DRAFTER_NAMES, 0, config.transformer, interleaved=interleaved, norm_rows=norm_rows),
     }
-
-
-def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
-    """The abstract parameter tree of a drafter."""
-    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
-    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
-    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
-    return jax.eval_shape(DrafterModel(config).init, jax.random.key(0), features, tokens, rotary, mask)

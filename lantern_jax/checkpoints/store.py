@@ -1,7 +1,8 @@
 """The library's own checkpoints: a directory with ``config.json`` and the arrays, written by orbax.
 
     config.json     sizes, vocabulary, sampling defaults, metadata, sizes of the files in the folders
-    arrays/         {"target", "tokenizer", "drafter", "neighbours", "codes"}: each optional but the target
+    arrays/         {"target", "tokenizer", "drafters", "neighbours", "codes"}: each optional but the target;
+                    of drafters one a kind, {"eagle": ...}
     text_encoder/   {"text_encoder"}: read only when a caption must be encoded
     text/           the file of the text tokenizer
 
@@ -11,7 +12,7 @@ Axes: V codes, K neighbours, C channels of a code.
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,31 @@ from jaxtyping import PyTree
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
-from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, check, describe, describe_shapes
-from lantern_jax.checkpoints.old_layout import current_shapes
+from lantern_jax.checkpoints.checkpoint import (
+    PARTS,
+    Checkpoint,
+    are_shapes,
+    check,
+    describe,
+    describe_shapes,
+)
+from lantern_jax.checkpoints.config_file import (
+    codebook_shapes,
+    config_json,
+    drafter_configs,
+    part_config,
+    read_config,
+)
+from lantern_jax.checkpoints.old_layout import (
+    ONE_DRAFTER_VERSION,
+    current_names,
+    current_shapes,
+    old_names,
+)
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.families import FAMILIES, TargetConfig, family_name
 from lantern_jax.files import check_writable, new_folder
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.t5 import T5Config
-from lantern_jax.models.vq import VQConfig
+from lantern_jax.models.drafters import drafter_kind
 
 __all__ = [
     "Checkpoint",
@@ -40,20 +57,15 @@ __all__ = [
     "demo_directory",
     "describe",
     "load",
+    "load_drafter",
     "load_text_encoder",
     "model_directory",
     "save",
 ]
 
-FORMAT = "lantern_jax checkpoint"
-VERSION = 1
 DTYPES = ("float16", "bfloat16", "float32")
 # Folder -> the entry of config.json that lists its files.
 _FOLDERS = {"arrays": "files", "text_encoder": "text_encoder_files", "text": "text_files"}
-# The classes of the parts' configs; the target's is its family's.
-_CONFIGS = {"tokenizer": VQConfig, "drafter": DrafterConfig, "text_encoder": T5Config}
-# A checkpoint that names no family is LlamaGen's.
-_DEFAULT_FAMILY = "llamagen"
 
 
 def demo_directory() -> Path:
@@ -104,7 +116,8 @@ def save(
     directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
         raise ValueError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
-    if checkpoint.is_abstract:
+    held = checkpoint.target_params, [params for _, params in checkpoint.drafters.values()]
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(held)):
         raise ValueError("the checkpoint holds shapes in place of parameters: read it with store.load first")
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
@@ -120,7 +133,7 @@ def save(
             shutil.copyfile(checkpoint.text_tokenizer, temporary / "text" / checkpoint.text_tokenizer.name)
         folders = {entry: temporary / folder for folder, entry in _FOLDERS.items()}
         sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
-        (temporary / "config.json").write_text(json.dumps(_config_json(checkpoint) | sizes, indent=1) + "\n")
+        (temporary / "config.json").write_text(json.dumps(config_json(checkpoint) | sizes, indent=1) + "\n")
     return directory
 
 
@@ -130,37 +143,43 @@ def load(
     sharding: jax.sharding.Sharding | None = None,
     *,
     abstract: bool = False,
+    drafters: Iterable[str] | None = None,
 ) -> Checkpoint:
     """Reads a checkpoint, without the parameters of its text encoder.
 
     Args:
-        dtype: of the target's and drafter's parameters; None keeps what is stored. The tokenizer's are float32.
+        dtype: of the target's and drafters' parameters; None keeps what is stored. The tokenizer's are float32.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         abstract: read no values: shapes and stored dtypes stand in for arrays.
+        drafters: the kinds to read of those it holds; of the others shapes and stored dtypes stand in for arrays.
+            None is all.
 
-    Directories that hold kernels in the old layout (``old_layout.py``) are read too; those kernels pass through the
-    host's memory.
+    Directories of older versions (``old_layout.py``) are read too; kernels in the old layout pass through the host's
+    memory.
 
     Raises:
         ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
     """
     directory = Path(directory)
-    config = _read_config(directory)
+    config = read_config(directory)
     for folder, entry in _FOLDERS.items():
         if folder == "arrays" or entry in config:
             check_files(directory / folder, config.get(entry))
-    configs = {part: _part_config(directory, config, part) for part in PARTS}
+    configs = {part: part_config(directory, config, part) for part in PARTS}
+    drafting = drafter_configs(directory, config, configs["target"])
     if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
         raise errors.damaged(directory / "config.json")
-    expected = _shapes(configs, ("target", "tokenizer", "drafter"))
-    expected |= _codebook_shapes(directory, config, configs["target"])
+    expected = _shapes(configs, ("target", "tokenizer"))
+    expected |= codebook_shapes(directory, config, configs["target"])
+    expected |= _drafter_shapes(drafting)
     arrays = _check_shapes(directory, "arrays", expected)
+    stored = arrays.pop("drafters", {})
     if not abstract:
-        dtypes = {"target": dtype, "drafter": dtype, "tokenizer": jnp.float32, "codes": jnp.float32}
-        if "neighbours" in expected:
-            dtypes["neighbours"] = jnp.int32
-        arrays = read_arrays(directory / "arrays", dtypes, sharding, arrays)
+        wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
+        shapes = arrays | ({"drafters": wanted} if wanted else {})
+        arrays = _read(directory, shapes, dtype, sharding)
+        stored |= arrays.pop("drafters", {})
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
@@ -172,8 +191,7 @@ def load(
         target_params=arrays["target"],
         tokenizer_config=configs["tokenizer"],
         tokenizer_params=arrays.get("tokenizer"),
-        drafter_config=configs["drafter"],
-        drafter_params=arrays.get("drafter"),
+        drafters={kind: (drafting[kind], stored[kind]) for kind in drafting},
         text_encoder_config=configs["text_encoder"],
         text_tokenizer=text[0] if text else None,
         codebook=codebook,
@@ -182,6 +200,32 @@ def load(
         metadata=config.get("metadata", {}),
         directory=directory,
     )
+
+
+def load_drafter(
+    checkpoint: Checkpoint,
+    kind: str,
+    dtype: Any = jnp.float32,
+    sharding: jax.sharding.Sharding | None = None,
+) -> PyTree:
+    """The parameters of a checkpoint's drafter of one kind, from memory or from the folder it was read from.
+
+    Args:
+        dtype, sharding: as in ``load``, of what is read from the folder. Parameters in memory are returned as they are.
+
+    Raises:
+        ValueError: the checkpoint has no such drafter, or its folder is damaged.
+    """
+    if kind not in checkpoint.drafters:
+        raise ValueError(
+            f"this checkpoint has no {kind} drafter: add one with `lantern convert drafter` or train.export"
+        )
+    _, params = checkpoint.drafters[kind]
+    if not are_shapes(params):
+        return params
+    # What is in the folder was checked when its shapes were read; they may be stored in the old layout.
+    shapes = {"drafters": {kind: params}}
+    return _read(checkpoint.directory, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -211,19 +255,36 @@ def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyT
     return {part: PARTS[part](configs[part]) for part in parts if configs[part] is not None}
 
 
+def _drafter_shapes(configs: Mapping[str, Any]) -> dict[str, PyTree]:
+    shapes = {kind: drafter_kind(kind).shapes(config) for kind, config in configs.items()}
+    return {"drafters": shapes} if shapes else {}
+
+
 def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
     """The stored dtypes with the expected shapes, which may be stored in the old layout; else ValueError."""
-    stored = current_shapes(stored_shapes(directory / folder), expected)
+    stored = current_shapes(current_names(stored_shapes(directory / folder)), expected)
     mismatch = describe_shapes(stored, expected)
     if mismatch:
         raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
     return stored
 
 
+def _read(
+    directory: Path, shapes: PyTree, dtype: Any, sharding: jax.sharding.Sharding | None
+) -> dict[str, PyTree]:
+    """The arrays that ``shapes`` names, and no others, of the folder ``arrays``."""
+    dtypes = dict.fromkeys(("target", "drafters", "drafter"), dtype)
+    dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
+    if read_config(directory)["version"] == ONE_DRAFTER_VERSION:
+        shapes = old_names(shapes)
+    return current_names(read_arrays(directory / "arrays", dtypes, sharding, shapes))
+
+
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
     arrays = {}
-    for part in PARTS:
-        params = getattr(checkpoint, f"{part}_params")
+    held = {part: getattr(checkpoint, f"{part}_params") for part in PARTS}
+    held["drafters"] = {kind: params for kind, (_, params) in checkpoint.drafters.items()} or None
+    for part, params in held.items():
         if params is not None:
             arrays[part] = jax.tree_util.tree_map_with_path(
                 lambda path, leaf, part=part: _narrow(f"{part}{jax.tree_util.keystr(path)}", leaf, dtype),
@@ -246,79 +307,3 @@ def _narrow(name: str, leaf: Any, dtype: Any) -> np.ndarray:
             f"{name} holds values that are not finite in {narrow.dtype.name}: store another dtype or retrain"
         )
     return narrow
-
-
-def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    configs = {part: getattr(checkpoint, f"{part}_config") for part in PARTS}
-    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": checkpoint.model,
-        "family": family_name(checkpoint.target_config),
-        **{part: None if config is None else dataclasses.asdict(config) for part, config in configs.items()},
-        "codebook": None
-        if codebook is None
-        else {"neighbours": codebook.neighbours.shape[1], "channels": codebook.codes.shape[1]},
-        "vocabulary": None if vocabulary is None else vocabulary.to_json(),
-        "defaults": checkpoint.defaults,
-        "metadata": checkpoint.metadata,
-    }
-
-
-def _read_config(directory: Path) -> Mapping[str, Any]:
-    if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory: give one that `lantern convert` wrote")
-    path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{directory} is not a checkpoint, it has no config.json: see `lantern convert`")
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise errors.damaged(path, str(error)) from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
-    if not isinstance(config.get("defaults", {}), dict):
-        raise errors.damaged(path, "its defaults are no object")
-    if config.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has format version {config.get('version')}, expected {VERSION}: convert it again"
-        )
-    if not isinstance(config.get("model"), str) or not config.get("target"):
-        raise errors.damaged(path, "it names no model and target")
-    return config
-
-
-def _part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
-    values = config.get(part)
-    if values is None:
-        return None
-    family = config.get("family", _DEFAULT_FAMILY)
-    if family not in FAMILIES:
-        raise ValueError(
-            f"{directory / 'config.json'}: unknown family {family!r}, expected one of {', '.join(FAMILIES)}: "
-            "upgrade lantern-jax or convert the checkpoint again"
-        )
-    try:
-        if part == "target":
-            vocabulary = config.get("vocabulary")
-            vocabulary = None if vocabulary is None else Vocabulary.from_json(vocabulary)
-            return FAMILIES[family].read_config(values, vocabulary)
-        return _CONFIGS[part](**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"
-        ) from error
-
-
-def _codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
-    sizes = config.get("codebook")
-    if sizes is None:
-        return {}
-    try:
-        widths = {"neighbours": sizes["neighbours"], "codes": sizes["channels"]}
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{directory / 'config.json'}: codebook lacks {error}; convert it again") from error
-    return {
-        name: jax.ShapeDtypeStruct((target.num_codes, width), jnp.float32) for name, width in widths.items()
-    }

@@ -37,6 +37,20 @@ class File:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """An option of a format that is one of a few words, the first unless it is given.
+
+    Attributes:
+        option, help: as of ``File``; the function's argument is the option's name.
+        values: the words.
+    """
+
+    option: str
+    help: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Format:
     """What one ``lantern convert FORMAT`` takes.
 
@@ -45,12 +59,14 @@ class Format:
         function: the name of the function in ``checkpoints.convert``.
         files: its options.
         fixed: arguments that the format decides.
+        choices: its options that are no files.
     """
 
     help: str
     function: str
     files: tuple[File, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
+    choices: tuple[Choice, ...] = ()
 
 
 _TENSORS = "a tensor file, an index or a folder"
@@ -65,6 +81,8 @@ _CHAMELEON = (
     _DRAFTER,
     _CONFIG,
 )
+# Those that ``checkpoints.convert`` reads, which is imported late.
+DRAFTER_KINDS = ("eagle",)
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 FORMATS = {
     "llamagen": Format(
@@ -91,7 +109,8 @@ FORMATS = {
     "drafter": Format(
         "a drafter, into a checkpoint that exists",
         "add_drafter",
-        (_OLD, File("drafter", _DRAFTER.help, required=True, repository=True), _CONFIG),
+        (_OLD, File("drafter", f"the drafter: {_TENSORS}", required=True, repository=True), _CONFIG),
+        choices=(Choice("kind", "what drafter it is, in place of an old one of its kind", DRAFTER_KINDS),),
     ),
     "t5": Format(
         "a text encoder, into a caption-conditional checkpoint that exists",
@@ -114,6 +133,11 @@ def add(commands) -> None:
         parser = formats.add_parser(name, help=kind.help, allow_abbrev=False)
         for file in kind.files:
             parser.add_argument(f"--{file.option}", metavar="PATH", help=file.help)
+        for choice in kind.choices:
+            help_text = f"{choice.help} (default: {choice.values[0]})"
+            parser.add_argument(
+                f"--{choice.option}", choices=choice.values, default=choice.values[0], help=help_text
+            )
         parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the checkpoint")
         parser.add_argument(
             "--dtype", choices=DTYPES, default="bfloat16", help="of stored parameters (default: bfloat16)"
@@ -151,9 +175,10 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints import convert
 
     function: Callable[..., Path] = getattr(convert, kind.function)
+    chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
     with _progress() as progress:
         function(
-            **given, **dict(kind.fixed), out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
+            **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
             progress=progress,
         )  # fmt: skip
     print(f"wrote {out}")

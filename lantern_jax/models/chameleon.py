@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.models.targets import transformer_target
+from lantern_jax.models.targets import check_taps, transformer_target
 from lantern_jax.models.transformer import (
     Dense,
     Transformer,
@@ -128,16 +128,20 @@ def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenCond
 
 
 class Chameleon(nn.Module):
-    """The model. Parameters: tokens (all ids), transformer, head (the codes' columns)."""
+    """The model. Parameters: tokens (all ids), transformer, head (the codes' columns).
+
+    ``taps`` as in ``Transformer``.
+    """
 
     config: ChameleonConfig
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
+    taps: tuple[int, ...] = ()
 
     def setup(self):
         config, init = self.config, nn.initializers.normal(0.02)
         self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
-        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
+        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype, self.taps)
         self.head = Dense(config.num_codes, self.dtype, self.param_dtype, jnp.float32)
 
     def prefill(self, conditioning: TokenConditioning, guided: bool):
@@ -177,12 +181,19 @@ class Chameleon(nn.Module):
         return line_rotary(positions, self.config.transformer.head_dim, self.config.rope_base)
 
 
-@cache
-def chameleon_target(config: ChameleonConfig, dtype: jnp.dtype = jnp.float32) -> Target:
+def chameleon_target(
+    config: ChameleonConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
+) -> Target:
     """The target record of a Chameleon model; conditioning is a TokenConditioning [B, P].
 
-    The same config and dtype return the same record, so compiled programs are reused.
+    ``taps`` as in ``llamagen_target``. The same arguments return the same record, so compiled programs are reused.
+    Raises ValueError for a tap that is no layer.
     """
+    return _target(config, dtype, check_taps(taps, config.num_layers))
+
+
+@cache
+def _target(config: ChameleonConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
     return transformer_target(
-        Chameleon(config, dtype), config.num_codes, config.num_tokens, config.forced_tokens
+        Chameleon(config, dtype, taps=taps), config.num_codes, config.num_tokens, config.forced_tokens
     )

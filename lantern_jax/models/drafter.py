@@ -9,9 +9,11 @@ at most (root excluded), S cache slots, D width, V codes, E head width.
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -98,6 +100,22 @@ class DrafterModel(nn.Module):
         transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
         return transformer(x, rotary, mask, past, past_masks)
 
+    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
+        """The call with the target's own features."""
+        return self(features, tokens, rotary, mask, past, past_masks)
+
+    def head_input(self, predicted):
+        """What the target's head reads: predicted features."""
+        return predicted
+
+
+def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a drafter."""
+    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
+    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
+    return jax.eval_shape(DrafterModel(config).init, jax.random.key(0), features, tokens, rotary, mask)
+
 
 def sequence_rotary(
     config: DrafterConfig, valid: Bool[Array, "*rows S"]
@@ -129,7 +147,7 @@ def stream_rotary(
 
 @flax.struct.dataclass
 class DrafterState:
-    """What the drafter remembers of the committed tokens, and the nodes expanded in this round.
+    """What a drafter that goes on from its own output remembers of the committed tokens, and this round's nodes.
 
     Attributes:
         cache: keys and values of what earlier rounds absorbed; ``length`` counts tokens.
@@ -159,51 +177,71 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
     The same config and dtype return the same record, so compiled programs are reused.
     """
-    model = DrafterModel(config, dtype)
+    return chained_drafter(DrafterModel(config, dtype))
+
+
+def chained_drafter(model: nn.Module) -> Drafter:
+    """The record of a module whose output at a node is what its children read: ``DrafterModel`` or ``Eagle3Model``.
+
+    Its methods: the call, ``committed`` and ``head_input`` of ``DrafterModel``.
+    """
     return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
 
 
-def _init(model: DrafterModel, params, prefix, slots: int, span: int, nodes: int) -> DrafterState:
-    config, (rows, batch) = model.config, prefix.tokens.shape[:2]
+def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:
+    """The cache of a drafter that has read the prefix."""
     valid = prefix.mask[:, :, :-1]
     _, block = model.apply(
         params["drafter"],
         prefix.features[:, :, :-1],
         prefix.tokens[:, :, 1:],
-        sequence_rotary(config, valid),
+        sequence_rotary(model.config, valid),
         padded_causal_mask(valid),
+        method="committed",
     )
-    cache = new_cache(block, valid, prefix.guidance, slots)
+    return new_cache(block, valid, prefix.guidance, slots)
 
-    def empty(places):
-        shape = (rows, batch, config.num_heads, places, config.transformer.head_dim)
-        return jnp.zeros_like(cache.layers[0][0], shape=shape)
 
+def empty_places(model: nn.Module, cache: KVCache, places: int):
+    """Keys and values of as many places, zeros."""
+    config, (rows, batch) = model.config, cache.prefix_mask.shape[:2]
+    shape = (rows, batch, config.num_heads, places, config.transformer.head_dim)
+    zeros = jnp.zeros_like(cache.layers[0][0], shape=shape)
+    return zeros, zeros
+
+
+def write_recent(cache: KVCache, recent, count: Int[Array, " B"]) -> KVCache:
+    """The cache with what the last round absorbed, ``count`` rows of it."""
+    start = cache.prefix_mask.shape[-1] + cache.length
+    pairs = zip(cache.layers[0], recent, strict=True)
+    layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
+    return cache.replace(layers=(layer,), length=cache.length + count)
+
+
+def _init(model: nn.Module, params, prefix, slots: int, span: int, nodes: int) -> DrafterState:
+    config, (rows, batch) = model.config, prefix.tokens.shape[:2]
+    cache = prefix_cache(model, params, prefix, slots)
     return DrafterState(
         cache=cache,
-        recent=(empty(span), empty(span)),
+        recent=empty_places(model, cache, span),
         count=jnp.zeros(batch, jnp.int32),
         features=jnp.zeros((rows, batch, 1 + nodes, config.dim), model.dtype),
-        nodes=(empty(nodes), empty(nodes)),
+        nodes=empty_places(model, cache, nodes),
         ancestors=jnp.zeros((batch, 1 + nodes, nodes), bool),
         depth=jnp.zeros((batch, 1 + nodes), jnp.int32),
         expanded=jnp.int32(0),
     )
 
 
-def _absorb(model: DrafterModel, params, state: DrafterState, features, tokens, count):
-    start = state.cache.prefix_mask.shape[-1] + state.cache.length
-    pairs = zip(state.cache.layers[0], state.recent, strict=True)
-    layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
-    cache = state.cache.replace(layers=(layer,), length=state.cache.length + state.count)
-
+def _absorb(model: nn.Module, params, state: DrafterState, features, tokens, count):
+    cache = write_recent(state.cache, state.recent, state.count)
     rows, batch, length = features.shape[:3]
     positions = cache.length[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
     causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None, None]
     tokens = jnp.broadcast_to(tokens[None], (rows, batch, length))
     predicted, (recent,) = model.apply(
         params["drafter"], features, tokens, stream_rotary(model.config, cache.prefix_mask, positions), causal,
-        (cache.layers,), (cache.mask,),
+        (cache.layers,), (cache.mask,), method="committed",
     )  # fmt: skip
     last = jnp.maximum(count - 1, 0)[None, :, None, None]
     root = jnp.take_along_axis(predicted, last, axis=2)
@@ -215,7 +253,7 @@ def _absorb(model: DrafterModel, params, state: DrafterState, features, tokens, 
     return state, _guided_logits(model, params, state, root)[:, 0]
 
 
-def _expand(model: DrafterModel, params, state: DrafterState, tokens, parents):
+def _expand(model: nn.Module, params, state: DrafterState, tokens, parents):
     (rows, batch), nodes = state.features.shape[:2], tokens.shape[1]
     parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
     features = jnp.take_along_axis(state.features, parents[None, :, :, None], axis=2)
@@ -250,7 +288,12 @@ def _expand(model: DrafterModel, params, state: DrafterState, tokens, parents):
     return grown, _guided_logits(model, params, state, predicted)
 
 
-def _guided_logits(model: DrafterModel, params, state: DrafterState, features):
-    head = params["head"].astype(model.dtype)
-    logits = jnp.einsum("gbnd,dv->gbnv", features, head, preferred_element_type=jnp.float32)
-    return apply_guidance(logits, state.cache.guidance)
+def _guided_logits(model: nn.Module, params, state: DrafterState, features):
+    features = model.apply(params["drafter"], features, method="head_input")
+    return apply_guidance(head_logits(features, params["head"]), state.cache.guidance)
+
+
+def head_logits(features: Float[Array, "*rows D"], head: Float[Array, "D V"]) -> Float[Array, "*rows V"]:
+    """float32 logits of features by the target's head, in the features' precision."""
+    head = head.astype(features.dtype)
+    return jnp.einsum("...d,dv->...v", features, head, preferred_element_type=jnp.float32)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes, is_size
-from lantern_jax.models.targets import transformer_target
+from lantern_jax.models.targets import check_taps, transformer_target
 from lantern_jax.models.transformer import (
     Dense,
     Transformer,
@@ -173,11 +173,12 @@ Conditioning = Int[Array, "B C"] | CaptionConditioning
 
 
 class LlamaGen(nn.Module):
-    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied)."""
+    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied). ``taps``: see ``Transformer``."""
 
     config: LlamaGenConfig
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
+    taps: tuple[int, ...] = ()
 
     def setup(self):
         config = self.config
@@ -187,7 +188,7 @@ class LlamaGen(nn.Module):
         else:
             self.caption = CaptionProjection(config, self.dtype, self.param_dtype)
         self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
-        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype)
+        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype, self.taps)
         self.head = Dense(config.vocab_size, self.dtype, self.param_dtype, jnp.float32)
 
     def embed_prefix(self, conditioning: Conditioning, guided: bool):
@@ -266,10 +267,18 @@ class CaptionProjection(nn.Module):
         return dense("fc2")(nn.gelu(dense("fc1")(x), approximate=True))
 
 
-@cache
-def llamagen_target(config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32) -> Target:
+def llamagen_target(
+    config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
+) -> Target:
     """The target record of a LlamaGen GPT; conditioning is label ids int32 [B, C] or a CaptionConditioning.
 
-    The same config and dtype return the same record, so compiled programs are reused.
+    ``taps``: the features are the states entering these layers side by side [..., taps * D], the number of layers
+    standing for the final features; none: the final features. The same arguments return the same record, so
+    compiled programs are reused. Raises ValueError for a tap that is no layer.
     """
-    return transformer_target(LlamaGen(config, dtype), config.num_codes, config.num_tokens)
+    return _target(config, dtype, check_taps(taps, config.num_layers))
+
+
+@cache
+def _target(config: LlamaGenConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
+    return transformer_target(LlamaGen(config, dtype, taps=taps), config.num_codes, config.num_tokens)

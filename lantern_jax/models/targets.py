@@ -11,6 +11,14 @@ from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 
 
+def check_taps(taps: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    """The taps as a tuple. Raises ValueError where one is no layer."""
+    taps = tuple(taps)
+    if any(not 0 <= tap <= num_layers for tap in taps):
+        raise ValueError(f"taps {taps}: expected layers from 0 to {num_layers}, which is the final feature")
+    return taps
+
+
 def transformer_target(
     model: nn.Module, num_codes: int, num_tokens: int, forced_tokens: tuple[int, ...] | None = None
 ) -> Target:
@@ -22,16 +30,21 @@ def transformer_target(
             each [G, B, P]), where the module adds the unconditional row itself: G is 2 if guided, else 1,
             extend(tokens [B, N], positions [B, N], mask bool [B or 1, N, N], cache) -> (features [G, B, N, D],
             block), where positions count the stream's tokens from 0,
-            logits(features [..., D]) -> float32 [..., V].
+            logits(features [..., D]) -> float32 [..., V],
+            and ``config.dim``, D. A model with ``taps`` (``Transformer``) has their states in front of its features:
+            the record then gives out those, and the logits stay what they are.
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
     """
+    dim, tapped = model.config.dim, bool(model.taps)
+
+    def split(states):
+        return (states[..., :-dim], states[..., -dim:]) if tapped else (states, states)
 
     def prefill(params, conditioning, guidance, slots):
         guided = guidance is not None
-        features, block, tokens, valid, positions = model.apply(
-            params, conditioning, guided, method="prefill"
-        )
-        logits = model.apply(params, features[:, :, -1], method="logits")
+        states, block, tokens, valid, positions = model.apply(params, conditioning, guided, method="prefill")
+        features, final = split(states)
+        logits = model.apply(params, final[:, :, -1], method="logits")
         cache = kv_cache.new_cache(block, valid, guidance, slots)
         return cache, apply_guidance(logits, guidance), Prefix(features, tokens, valid, positions, guidance)
 
@@ -41,8 +54,9 @@ def transformer_target(
         ancestors = jnp.asarray(ancestors)
         ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
         positions = cache.length[:, None] + depth
-        features, block = model.apply(params, tokens, positions, ancestors, cache, method="extend")
-        logits = model.apply(params, features, method="logits")
+        states, block = model.apply(params, tokens, positions, ancestors, cache, method="extend")
+        features, final = split(states)
+        logits = model.apply(params, final, method="logits")
         return apply_guidance(logits, cache.guidance), features, block
 
     return Target(prefill, score, kv_cache.commit, num_codes, num_tokens, forced_tokens)

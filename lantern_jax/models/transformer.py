@@ -205,6 +205,8 @@ class Dense(nn.Module):
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values.
 
+    ``attention_input`` [..., N, any width] is what attention reads, already normed, in place of x (EAGLE-3).
+
     Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: heads
     and feed-forward columns have axes of their own, along which a mesh's model axis can split them.
     """
@@ -215,7 +217,7 @@ class Layer(nn.Module):
     param_dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x, rotary, block_mask, past, past_masks):
+    def __call__(self, x, rotary, block_mask, past, past_masks, attention_input=None):
         config = self.config
 
         def norm(name):
@@ -224,7 +226,9 @@ class Layer(nn.Module):
         def dense(features, name):
             return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
 
-        hidden = norm("attention_norm")(x) if self.input_norm else x
+        hidden = attention_input
+        if hidden is None:
+            hidden = norm("attention_norm")(x) if self.input_norm else x
         qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
         queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
         if config.qk_norm:
@@ -254,18 +258,24 @@ class Transformer(nn.Module):
         past: for each place of the past, for each layer, its keys and values [..., H, S, E].
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
 
+    Attributes:
+        taps: layers whose input is wanted too; the number of layers stands for the final features.
+
     Returns:
-        features [..., N, D] (after the final norm, if there is one) and each layer's new keys and values.
+        features [..., N, D] (after the final norm, if there is one), with taps [..., N, (taps + 1) D]: the states
+        entering those layers, then the features; and each layer's new keys and values.
     """
 
     config: TransformerConfig
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
+    taps: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
-        block = []
+        block, states = [], []
         for i in range(self.config.num_layers):
+            states.append(x)
             layer = Layer(
                 self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype, name=f"layer_{i}"
             )
@@ -274,4 +284,7 @@ class Transformer(nn.Module):
             block.append(keys_values)
         if self.config.final_norm:
             x = RMSNorm(self.config.norm_eps, self.param_dtype, name="norm")(x)
+        if self.taps:
+            states.append(x)
+            x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)
         return x, tuple(block)

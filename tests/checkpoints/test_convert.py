@@ -42,9 +42,9 @@ def same(left, right):
 def test_whole_conversion(published, tmp_path):
     files, weights = published
     back = load(convert_llamagen(**files, out=tmp_path / "new", dtype="float32", neighbours=9))
-    assert (back.target_config, back.drafter_config, back.tokenizer_config) == (GPT, DRAFTER, VQ)
+    assert (back.target_config, back.drafters["eagle"][0], back.tokenizer_config) == (GPT, DRAFTER, VQ)
     same(back.target_params, convert_gpt(weights["gpt"], GPT)[1])
-    same(back.drafter_params, convert_drafter(weights["drafter"], DRAFTER)[1])
+    same(back.drafters["eagle"][1], convert_drafter(weights["drafter"], DRAFTER)[1])
     same(back.tokenizer_params["params"], convert_vq(weights["vq"])[1])
     codes = weights["vq"]["quantize.embedding.weight"]
     codes = codes / np.linalg.norm(codes, axis=1, keepdims=True)
@@ -72,7 +72,7 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     files, weights = published
     out = convert_llamagen(files["gpt"], config=files["config"], out=tmp_path / "new")
     back = load(out)
-    assert back.tokenizer_params is None and back.codebook is None and back.drafter_params is None
+    assert back.tokenizer_params is None and back.codebook is None and back.drafters == {}
     embedding = back.target_params["params"]["tokens"]["embedding"]
     published_embedding = torch.from_numpy(weights["gpt"]["tok_embeddings.weight"]).bfloat16().float().numpy()
     np.testing.assert_array_equal(embedding, published_embedding)
@@ -102,7 +102,7 @@ def test_settings_by_part(published, tmp_path):
     config = tmp_path / "parts.json"
     config.write_text(json.dumps({"target": {"num_heads": 2, "grid": 4}, "drafter": {"num_heads": 2}}))
     back = load(convert_llamagen(**files | {"config": config}, out=tmp_path / "new"))
-    assert back.drafter_config.num_heads == 2
+    assert back.drafters["eagle"][0].num_heads == 2
     config.write_text(json.dumps({"target": {"num_heads": 2}, "wings": {}}))
     with pytest.raises(ValueError, match="unknown parts wings"):
         convert_llamagen(**files | {"config": config}, out=tmp_path / "other")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.drafter import convert_drafter, drafter_shapes, drafter_table
+from lantern_jax.checkpoints.drafter import convert_drafter, drafter_table
 from lantern_jax.checkpoints.llamagen import (
     HUGGING_FACE_NAMES,
     ORIGINAL_NAMES,
@@ -15,7 +15,7 @@ from lantern_jax.checkpoints.llamagen import (
     gpt_shapes,
     gpt_table,
 )
-from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.llamagen import SIZES, LlamaGenConfig, published_config
 from tests.golden_cases import golden_weight
 

@@ -14,7 +14,7 @@ import pytest
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.arrays import file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.llamagen import gpt_shapes
-from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, save
+from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
 from lantern_jax.models.transformer import INPUT_AXES
 from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
 
@@ -40,19 +40,26 @@ def same(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+def eagle(checkpoint):
+    """The parameters of the drafter."""
+    return checkpoint.drafters["eagle"][1]
+
+
 def test_round_trip(saved):
     ours, back = tiny_checkpoint(), load(saved)
     for field in dataclasses.fields(Checkpoint):
         if field.name == "directory":
             continue
         value = getattr(back, field.name)
-        if field.name.endswith("_params") or field.name == "codebook":
+        if field.name == "drafters":
+            assert {kind: config for kind, (config, _) in value.items()} == {"eagle": DRAFTER}
+        elif field.name.endswith("_params") or field.name == "codebook":
             same(value, getattr(ours, field.name))
             assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(value))
         else:
             assert value == getattr(ours, field.name), field.name
     assert back.codebook.neighbours.dtype == np.int32
-    assert back.decoding_drafter_params["head"] is back.target_params["params"]["head"]["kernel"]
+    same(eagle(back), eagle(ours))
 
 
 def test_shapes_are_not_saved_as_parameters(saved, tmp_path):
@@ -66,8 +73,8 @@ def test_target_alone(tmp_path):
     alone = Checkpoint(model="alone", target_config=TARGET, target_params=ours.target_params)
     back = load(save(tmp_path / "alone", alone))
     same(back.target_params, ours.target_params)
-    assert (back.tokenizer_params, back.drafter_params, back.codebook, back.vocabulary) == (None,) * 4
-    assert back.decoding_drafter_params is None
+    assert (back.tokenizer_params, back.codebook, back.vocabulary) == (None,) * 3
+    assert back.drafters == {}
 
 
 @pytest.mark.parametrize("dtype", store.DTYPES)
@@ -76,7 +83,7 @@ def test_stored_and_loaded_dtypes(dtype, tmp_path):
     directory = save(tmp_path / dtype, ours, dtype=dtype)
     back = load(directory, jnp.bfloat16)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(back.target_params)} == {"bfloat16"}
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(back.drafter_params)} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(eagle(back))} == {"bfloat16"}
     assert {leaf.dtype.name for leaf in jax.tree.leaves(back.tokenizer_params)} == {"float32"}
     same(back.codebook, ours.codebook)
     expected = jax.tree.map(lambda leaf: leaf.astype(jnp.dtype(dtype)), ours.tokenizer_params)
@@ -118,11 +125,14 @@ def old(saved, tmp_path):
     ours = tiny_checkpoint()
     arrays = {
         "target": matrices(ours.target_params),
-        "drafter": matrices(ours.drafter_params),
+        "drafter": matrices(eagle(ours)),
         "tokenizer": ours.tokenizer_params,
         "neighbours": ours.codebook.neighbours.astype(np.uint16),
         "codes": ours.codebook.codes,
     }
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"version": 1, "drafter": config.pop("drafters")["eagle"]}
+    (directory / "config.json").write_text(json.dumps(config))
     rewrite(directory, arrays)
     return directory
 
@@ -142,8 +152,11 @@ def test_old_layout_is_read(old, saved, tmp_path):
     }  # fmt: skip
     for arguments in ((), (jnp.bfloat16,), (None,)):
         left, right = load(old, *arguments), load(saved, *arguments)
-        for part in ("target_params", "drafter_params", "tokenizer_params", "codebook"):
+        for part in ("target_params", "tokenizer_params", "codebook"):
             same(getattr(left, part), getattr(right, part))
+        assert left.drafters.keys() == right.drafters.keys() == {"eagle"}
+        same(eagle(left), eagle(right))
+        same(load_drafter(load(old, abstract=True), "eagle", *arguments), eagle(right))
     assert describe(load(old, abstract=True)) == describe(load(saved, abstract=True))
     abstract = load(old, abstract=True).target_params
     assert jax.tree.map(lambda leaf: leaf.shape, abstract) == jax.tree.map(
@@ -256,14 +269,45 @@ def test_neighbours_without_a_code(tmp_path):
     same(load(save(tmp_path / "holes", holes)).codebook.neighbours, table)
 
 
+def test_only_the_kinds_wanted_are_read(saved, monkeypatch, tmp_path):
+    """Of a drafter that is not wanted there are shapes, which are not saved."""
+    ours, reads = tiny_checkpoint(), []
+    read = store.read_arrays
+    monkeypatch.setattr(store, "read_arrays", lambda *given: reads.append(read(*given)) or reads[-1])
+    alone = load(saved, drafters=())
+    assert set(reads.pop()) == {"target", "tokenizer", "neighbours", "codes"}
+    same(alone.target_params, ours.target_params)
+    assert {type(leaf) for leaf in jax.tree.leaves(eagle(alone))} == {jax.ShapeDtypeStruct}
+    assert describe(alone) == describe(load(saved))
+    with pytest.raises(ValueError, match="shapes in place of parameters"):
+        save(tmp_path / "new", alone)
+    reads.clear()
+    params = load_drafter(alone, "eagle", jnp.bfloat16)
+    assert set(reads.pop()) == {"drafters"}
+    same(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), eagle(ours)))
+    assert load_drafter(ours, "eagle") is eagle(ours) and not reads
+    with pytest.raises(ValueError, match="no medusa drafter") as error:
+        load_drafter(alone, "medusa")
+    one_line(error)
+
+
+def test_arrays_of_several_packs_are_read_in_part(tmp_path):
+    arrays = {"a": {"b": np.ones((4, 4)), "c": np.zeros(3)}, "d": {"e": np.arange(5.0)}, "f": np.ones(2)}
+    write_arrays(tmp_path / "new", arrays, pack_bytes=150)
+    assert len(list((tmp_path / "new").iterdir())) == 2
+    for wanted in ({"a": {"c": arrays["a"]["c"]}}, {"d": arrays["d"], "a": arrays["a"]}, {"f": arrays["f"]}):
+        same(read_arrays(tmp_path / "new", {}, None, wanted), wanted)
+
+
 def test_describe(saved):
     description = describe(load(saved))
     assert description["model"] == "tiny"
     assert (description["tokens"], description["picture_size"]) == (TARGET.num_tokens, SIDE)
     assert description["neighbours"] == NEIGHBOURS
     assert description["target"]["dim"] == TARGET.dim
-    count = sum(leaf.size for leaf in jax.tree.leaves(tiny_checkpoint().drafter_params))
-    assert description["drafter"]["parameters"] == count
+    count = sum(leaf.size for leaf in jax.tree.leaves(eagle(tiny_checkpoint())))
+    assert description["drafters"]["eagle"]["parameters"] == count
+    assert description["drafters"]["eagle"]["dtype"] == "float32"
     json.dumps(description)
 
 
@@ -298,6 +342,19 @@ def test_damaged_config(broken):
         ({"target": None}, "no model and target"),
         ({"target": content["target"] | {"wings": 2}}, "wings"),
         ({"codebook": {"neighbours": 3}}, "channels"),
+        ({"drafters": [1]}, "drafters are no object"),
+        ({"drafters": {"owl": {}}}, "unknown kind of drafter 'owl', expected one of eagle"),
+        ({"drafters": {"eagle": 3}}, "eagle drafter: "),
+        ({"drafters": {"eagle": content["drafters"]["eagle"] | {"wings": 2}}}, "eagle drafter: .*wings"),
+        (
+            {"drafters": {"eagle": content["drafters"]["eagle"] | {"grid": 5}}},
+            "eagle drafter: it has grid 5, the target's 4",
+        ),
+        (
+            {"drafters": {"eagle": content["drafters"]["eagle"] | {"hidden_dim": 48}}},
+            r"drafters.eagle.transformer.layer_0.down.kernel is \[32, 16\], expected \[48, 16\]",
+        ),
+        ({"drafters": {}}, "8 unexpected: drafters.eagle.fc.bias"),
         ({"vocabulary": {"words": {}}}, "vocabulary"),
     ):
         path.write_text(json.dumps(content | change))
@@ -351,8 +408,14 @@ def test_arrays_that_do_not_fit_are_listed(broken):
     ("change", "match"),
     [
         ({"target_config": dataclasses.replace(TARGET, dim=32)}, "do not fit its config"),
-        ({"drafter_config": dataclasses.replace(DRAFTER, grid=5)}, "drafter's grid 5, the target's 4"),
-        ({"drafter_params": None}, "give both"),
+        (
+            {"drafters": {"eagle": (dataclasses.replace(DRAFTER, grid=5), eagle(tiny_checkpoint()))}},
+            "eagle drafter's grid 5, the target's 4",
+        ),
+        ({"drafters": {"eagle": (DRAFTER, None)}}, "eagle drafter's parameters do not fit its config"),
+        ({"drafters": {"owl": (DRAFTER, None)}}, "unknown kind of drafter 'owl'"),
+        ({"drafters": {"eagle": (TARGET, None)}}, "config is a LlamaGenConfig: give a DrafterConfig"),
+        ({"tokenizer_params": None}, "give both"),
         ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
         ({"vocabulary": None, "codebook": None}, None),
     ],

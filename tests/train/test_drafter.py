@@ -16,7 +16,7 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.settings import Settings
-from train import drafter, features, sources, target, tree
+from train import chains, drafter, features, sources, target, tree
 from train.encode import write_tokens
 
 SIZES = target.target_config(tiny_target.get_config())
@@ -58,9 +58,9 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
     params, drafter_params = models
     conditioning, _, tokens, stored, prefix_tokens = examples(params)
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, wanted = drafter.drafter_inputs(stored, prefix_tokens, twice)
+    inputs, wanted = chains.drafter_inputs(stored, prefix_tokens, twice)
     np.testing.assert_array_equal(wanted[:, :, :-1], inputs.features[:, :, 1:])
-    made = drafter.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, 4)
+    made = chains.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, 4)
 
     record, head = eagle_drafter(DRAFTER), params["head"]["kernel"]
     both = {"drafter": {"params": drafter_params}, "head": head}

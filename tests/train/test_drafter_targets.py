@@ -22,7 +22,7 @@ from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
 from tests.command import files
 from tests.fixtures import published_layouts as layouts
-from train import drafter, export, features, sources, target
+from train import chains, drafter, export, features, sources, target
 from train.encode import encode_pictures
 
 pytest.importorskip("torch")
@@ -181,8 +181,8 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     features_, prefix, tokens = (jnp.asarray(part) for part in FeatureStore(workdir).read([0, 3]))
     stored, prefix = (jnp.swapaxes(part, 0, 1) for part in (features_.astype(jnp.float32), prefix))
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, wanted = drafter.drafter_inputs(stored, prefix, twice)
-    made = drafter.drafter_passes(DrafterModel(sizes), params, inputs, 3)
+    inputs, wanted = chains.drafter_inputs(stored, prefix, twice)
+    made = chains.drafter_passes(DrafterModel(sizes), params, inputs, 3)
     length = prefix.shape[-1]
     assert wanted.shape == stored[:, :, 1:].shape and inputs.first == length - 1
 
@@ -207,26 +207,30 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
 
 @pytest.mark.parametrize("name", ["lumina"])
 def test_distributions_count_where_the_next_token_is_sampled(name, extracted, monkeypatch):
-    """Row ends and the image end are not drafted."""
+    """Row ends and the image end are not drafted: a loss that is 1 there and 0 elsewhere is 0 in the mean."""
     model, workdir = extracted(name)
     checkpoint, config = target.read_target(model), config_of(name)
     sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
     task = drafter.make_task(config, target_drafter(name, checkpoint))
     stored, prefix, tokens = FeatureStore(workdir).read([0, 3])
     batch = {"features": jnp.asarray(stored), "prefix": jnp.asarray(prefix), "tokens": jnp.asarray(tokens)}
-    seen, free = [], family_of(sizes).target(sizes, FLOAT32).forced < 0
-    monkeypatch.setattr(
-        drafter, "soft_cross_entropy", lambda _, target_logits: seen.append(target_logits) or jnp.zeros(1)
-    )
+    free = family_of(sizes).target(sizes, FLOAT32).forced < 0
     model = DrafterModel(target_drafter(name, checkpoint))
     params = task.init(jax.random.key(0)).params
-    drafter.drafter_loss(model, params, jnp.asarray(head), batch, jax.random.key(0), config, free)
-    for depth, logits in enumerate(seen[::2]):
-        # The feature of stream token g is followed by token g + 1.
-        before = [g for g in range(depth, sizes.num_tokens - 1) if free[g + 1]]
-        rows = np.swapaxes(stored, 0, 1)[:, :, prefix.shape[-1] + np.array(before)].astype(np.float32)
-        assert logits.shape[2] == 15 - depth
-        np.testing.assert_allclose(logits, rows @ np.asarray(head), atol=1e-4)
+    config.update({"token_weight": 0.0, "feature_weight": 0.0, "guided_weight": 1.0})
+
+    def loss_of(marked):
+        def distance(logits, wanted, _):
+            # The root of depth d is at least token d, which is followed by token d + 1.
+            return jnp.asarray(marked[-logits.shape[1] :], jnp.float32)[None] + 0 * logits[..., 0]
+
+        monkeypatch.setattr(drafter, "distribution_loss", lambda name: distance)
+        return drafter.drafter_loss(model, params, jnp.asarray(head), batch, jax.random.key(0), config, free)[
+            0
+        ]
+
+    np.testing.assert_allclose(loss_of(~free), 0, atol=1e-6)
+    np.testing.assert_allclose(loss_of(free), 1, atol=1e-6)
 
 
 def config_of(name):
@@ -263,8 +267,8 @@ def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
     drafter.train(config_of(name), model, workdir, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
-    checkpoint = export.with_drafter(model, tmp_path / "run")
-    assert checkpoint.drafter_config == target_drafter(name, checkpoint)
+    checkpoint = export.with_drafters(model, [tmp_path / "run"])
+    assert checkpoint.drafters["eagle"][0] == target_drafter(name, checkpoint)
     lantern_jax.checkpoints.store.save(tmp_path / "drafting", checkpoint)
     with jax.numpy_dtype_promotion("strict"):
         pipeline = lantern_jax.load(tmp_path / "drafting")

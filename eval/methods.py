@@ -1,0 +1,351 @@
+"""All methods on the same prompts: how many tokens a target pass, how fast, and what it costs in quality.
+
+    python -m eval.methods [--model demo] [--methods a,b,c] [--pictures 200] [--batch 8] [--timing-pictures 0]
+                           [--out FILE.json [--resume]] [--plot FILE.svg]
+
+Methods are those of ``lantern_jax.methods()``, all of them unless some are named; ``name:knob=value,knob=value`` is a
+variant. Every method makes the same pictures (same prompts, seeds and numbers), a batch of each in turns, so that a
+slow minute of the machine slows all; plain decoding is among them whatever is asked for.
+
+    tokens a pass     tokens after the first of each picture, a target pass
+    rounds            target passes a picture
+    seconds           a picture, decoding only, compiling apart; and at batch 1, picture by picture in turns
+    speed-up          seconds of plain decoding of the same pictures, measured in the same turns, over seconds
+    substituted       share of tokens that a relaxed rule put in place of the strict one's; and their mean distance in
+                      the codebook
+    same              share of tokens equal to plain decoding's
+    Fréchet           distance of the pictures to fresh rendered landscapes of the same prompts (``eval.quality``),
+                      with a 95 % interval over pictures; the row "other seed" is plain decoding with another seed,
+                      which differs from plain by chance alone
+
+With ``--out`` every batch is kept, and with ``--resume`` what is kept there is not made again. The checkpoint must have
+been trained on the rendered landscapes.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import lantern_jax
+from eval.quality import Moments, feature_reader, interval, moments
+from eval.scatter import Point, scatter
+from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.data.landscapes import render, sample_scene
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.files import write_file
+from lantern_jax.settings import KNOBS
+
+PLAIN, OTHER_SEED = "ar", "other seed"
+# Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
+SCENES, REFERENCES = 5_000, 5_001
+REFERENCES_A_PROMPT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What all numbers of a run have in common; those of another setup are not resumed.
+
+    Attributes:
+        model: "demo" or a directory.
+        pictures: made by each method, of as many prompts.
+        batch: how many at once.
+        seed: of the pictures; plain decoding's other one is the next.
+        timing_pictures: decoded one by one too.
+    """
+
+    model: str = "demo"
+    pictures: int = 200
+    batch: int = 8
+    seed: int = 0
+    timing_pictures: int = 0
+
+
+def parse_methods(text: str) -> dict[str, dict[str, Any]]:
+    """Knobs by row from ``a,b:knob=value,knob=value,c``; empty text is all methods.
+
+    Raises ValueError for an unknown method or knob and for a value of another type.
+    """
+    if not text:
+        return {name: {"method": name} for name in lantern_jax.methods()}
+    rows: list[str] = []
+    for piece in text.split(","):
+        if rows and "=" in piece and ":" not in piece:
+            rows[-1] += f",{piece}"
+        else:
+            rows.append(piece.strip())
+    return {row: _knobs(row) for row in rows}
+
+
+def _knobs(row: str) -> dict[str, Any]:
+    name, _, given = row.partition(":")
+    if name not in lantern_jax.methods():
+        raise ValueError(f"unknown method {name!r}: choose from {', '.join(lantern_jax.methods())}")
+    knobs: dict[str, Any] = {"method": name}
+    for pair in filter(None, given.split(",")):
+        knob, _, value = pair.partition("=")
+        if knob not in KNOBS:
+            raise ValueError(f"{row}: {knob!r} is not a knob: choose from {', '.join(KNOBS)}")
+        kind = KNOBS[knob].type
+        try:
+            knobs[knob] = kind(value) if kind in (int, float) else value
+        except ValueError as error:
+            raise ValueError(f"{row}: {knob} {value!r} is not valid: give {KNOBS[knob].range}") from error
+    return knobs
+
+
+class Bench:
+    """A pipeline with the prompts of a run: labels [n, A] of the first scenes of ``SCENES``."""
+
+    def __init__(self, setup: Setup, pipeline: lantern_jax.Pipeline):
+        checkpoint = pipeline.checkpoint
+        if not pipeline.draws or checkpoint.vocabulary != LANDSCAPES:
+            raise ValueError(f"{setup.model} does not draw landscapes: give the demo or one trained like it")
+        self.setup, self.pipeline = setup, pipeline
+        self.scenes = [sample_scene(SCENES, i) for i in range(max(setup.pictures, setup.timing_pictures))]
+        self.labels = LANDSCAPES.label_ids([scene.attributes for scene in self.scenes])
+        self.side = checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+        self._features: Callable | None = None
+
+    def features(self, pictures) -> np.ndarray:
+        if self._features is None:
+            config, params = (
+                self.pipeline.checkpoint.tokenizer_config,
+                self.pipeline.engine.parameters.tokenizer,
+            )
+            self._features = feature_reader(config, params)
+        return self._features(pictures)
+
+    def reference(self) -> Moments:
+        """The moments of fresh renderings of the prompts."""
+        scenes = [
+            dataclasses.replace(scene, key=(REFERENCES, REFERENCES_A_PROMPT * i + j))
+            for i, scene in enumerate(self.scenes[: self.setup.pictures])
+            for j in range(REFERENCES_A_PROMPT)
+        ]
+        return moments(self.features(np.stack([render(scene, self.side) for scene in scenes])))
+
+    def make(
+        self, knobs: Mapping[str, Any], first: int, count: int, batch: int, seed: int
+    ) -> lantern_jax.Generation:
+        """Pictures ``first`` to ``first + count`` of the run."""
+        labels = self.labels[first : first + count]
+        return self.pipeline.generate_from(labels, first=first, batch=batch, seed=seed, **knobs)
+
+    def why_not(self, knobs: Mapping[str, Any]) -> str:
+        """Why the checkpoint cannot decode so; empty if it can."""
+        try:
+            self.pipeline.check("a lake", batch=self.setup.batch, **knobs)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def measure(
+    bench: Bench, methods: Mapping[str, Mapping[str, Any]], kept: dict[str, Any], save: Callable[[], None]
+) -> None:
+    """Makes what ``kept`` lacks of the batches and of the single pictures of all methods; calls ``save`` after each.
+
+    ``kept`` is filled in: "batches" and "singles" hold a list of records for every row, "compiling" seconds.
+    """
+    setup = bench.setup
+    plans = (
+        ("batches", setup.batch, setup.pictures),
+        ("singles", 1, setup.timing_pictures),
+    )
+    rows = dict(methods)
+    for part, size, total in plans:
+        if part == "batches":
+            rows = {PLAIN: {"method": PLAIN}, OTHER_SEED: {"method": PLAIN}, **methods}
+        _warm_up(bench, rows, size, total, kept, part)
+        for number, first in enumerate(range(0, total, size)):
+            left = [name for name in rows if len(kept[part].setdefault(name, [])) <= number]
+            if left:
+                _one_turn(bench, rows, left, kept[part], first, min(size, total - first), size)
+                save()
+
+
+def _warm_up(bench: Bench, rows, size: int, total: int, kept, part: str) -> None:
+    """Compiles what is still to be run; the seconds are kept."""
+    for name, knobs in rows.items():
+        if len(kept[part].get(name, ())) * size < total:
+            made = bench.make(knobs, 0, min(size, total), size, bench.setup.seed)
+            seconds = kept["compiling"].get(name, 0.0) + made.statistics.compile_seconds
+            kept["compiling"][name] = round(seconds, 3)
+
+
+def _one_turn(bench: Bench, rows, left: Sequence[str], records, first: int, count: int, size: int) -> None:
+    """The same pictures by every method left, beginning with another one each time, and by plain decoding first."""
+    seed, turn = bench.setup.seed, first // size
+    plain = bench.make({"method": PLAIN}, first, count, size, seed)
+    order = [name for name in left if name != PLAIN]
+    shift = turn % max(len(order), 1)
+    for name in [PLAIN] * (PLAIN in left) + order[shift:] + order[:shift]:
+        made = plain
+        if name != PLAIN:
+            made = bench.make(rows[name], first, count, size, seed + (name == OTHER_SEED))
+        records[name].append(_record(made, plain, bench.features if size > 1 or count > 1 else None))
+
+
+def _record(made: lantern_jax.Generation, plain: lantern_jax.Generation, features) -> dict[str, Any]:
+    """What is kept of some pictures: sums, not means."""
+    run = made.statistics
+    substituted = round(run.substituted * run.tokens)
+    return {
+        "pictures": run.pictures,
+        "tokens": run.tokens,
+        "rounds": run.rounds,
+        "seconds": run.seconds,
+        "plain_seconds": plain.statistics.seconds,
+        "substituted": substituted,
+        "distance": run.mean_distance * substituted,
+        "same": int(np.sum(made.tokens == plain.tokens)),
+        "features": None if features is None else np.round(features(made.pictures), 6).tolist(),
+    }
+
+
+def summarize(records: Sequence[Mapping[str, Any]], singles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The numbers of a row but for the distance to real pictures."""
+    total = {name: sum(record[name] for record in records) for name in records[0] if name != "features"}
+    row = {
+        "pictures": total["pictures"],
+        "tokens_a_pass": (total["tokens"] - total["pictures"]) / max(total["rounds"], 1),
+        "rounds": total["rounds"] / total["pictures"],
+        "seconds": total["seconds"] / total["pictures"],
+        "speedup": total["plain_seconds"] / total["seconds"],
+        "substituted": total["substituted"] / total["tokens"],
+        "distance": total["distance"] / max(total["substituted"], 1),
+        "same": total["same"] / total["tokens"],
+    }
+    if singles:
+        seconds, plain = (sum(record[name] for record in singles) for name in ("seconds", "plain_seconds"))
+        row |= {"single_seconds": seconds / len(singles), "single_speedup": plain / seconds}
+    return row
+
+
+def evaluate(
+    bench: Bench, methods: Mapping[str, Mapping[str, Any]], kept: dict[str, Any], save: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """All rows: numbers of those that run, the reason of those that do not."""
+    reasons = {name: bench.why_not(knobs) for name, knobs in methods.items()}
+    able = {name: knobs for name, knobs in methods.items() if not reasons[name]}
+    measure(bench, able, kept, save)
+    reference = bench.reference()
+    rows = []
+    for name in dict.fromkeys((PLAIN, OTHER_SEED, *methods)):
+        if reasons.get(name):
+            rows.append({"method": name, "reason": reasons[name]})
+            continue
+        records = kept["batches"][name]
+        features = np.concatenate([np.asarray(record["features"]) for record in records])
+        frechet, low, high = interval(features, reference)
+        numbers = summarize(records, kept["singles"].get(name, ()))
+        compiling = kept["compiling"].get(name, 0.0)
+        rows.append(
+            {"method": name, **numbers, "compiling": compiling, "frechet": frechet, "low": low, "high": high}
+        )
+    return rows
+
+
+def read_kept(path: Path | None, resume: bool, setup: Setup) -> dict[str, Any]:
+    """What an earlier run kept, or nothing; ValueError where it had another setup or nobody wants to resume it."""
+    nothing = {"setup": dataclasses.asdict(setup), "batches": {}, "singles": {}, "compiling": {}}
+    if path is None or not path.exists():
+        return nothing
+    if not resume:
+        raise ValueError(f"{path} exists: name a new file, or go on with --resume")
+    kept = json.loads(path.read_text())
+    # More pictures one by one are no other setup.
+    wanted = nothing["setup"] | {"timing_pictures": kept["setup"]["timing_pictures"]}
+    if kept["setup"] != wanted:
+        raise ValueError(f"{path} holds numbers of {kept['setup']}, not of {wanted}: name a new file")
+    return kept | {"setup": nothing["setup"]}
+
+
+def show(console: Console, rows: Sequence[Mapping[str, Any]], setup: Setup) -> None:
+    """Prints the table, then the methods that do not run."""
+    title = f"{setup.model}, {setup.pictures} pictures, batch {setup.batch}"
+    heads = [
+        "method",
+        "tokens a pass",
+        "rounds",
+        "seconds",
+        "speed-up",
+        "substituted",
+        "distance",
+        "same",
+        "Fréchet",
+    ]
+    alone = any("single_seconds" in row for row in rows)
+    table = Table(*heads, *(("batch 1, s", "speed-up") if alone else ()), title=title)
+    for row in rows:
+        if "reason" in row:
+            continue
+        cells = [
+            row["method"], f"{row['tokens_a_pass']:.2f}", f"{row['rounds']:.1f}", f"{row['seconds']:.3f}",
+            f"{row['speedup']:.2f}", f"{row['substituted']:.1%}", f"{row['distance']:.3f}", f"{row['same']:.1%}",
+            f"{row['frechet']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+        ]  # fmt: skip
+        if "single_seconds" in row:
+            cells += [f"{row['single_seconds']:.3f}", f"{row['single_speedup']:.2f}"]
+        table.add_row(*cells)
+    console.print(table)
+    for row in rows:
+        if "reason" in row:
+            console.print(f"{row['method']}: {row['reason']}", markup=False)
+
+
+def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> str:
+    """Tokens a pass against quality, with its intervals; plain decoding, under either seed, in another colour."""
+    points = [
+        Point(row["method"], row["tokens_a_pass"], row["frechet"], row["low"], row["high"],
+              row["method"] in (PLAIN, OTHER_SEED))
+        for row in rows if "reason" not in row
+    ]  # fmt: skip
+    x_title = "tokens a target pass (more is faster)"
+    y_title = "Fréchet distance to rendered landscapes (less is better)"
+    return scatter(points, f"Methods on {setup.model}, {setup.pictures} pictures each", x_title, y_title)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="demo", help="checkpoint directory")
+    parser.add_argument("--methods", default="", help="names, with knobs if need be; all when left out")
+    parser.add_argument("--pictures", type=int, default=200, help="a method")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timing-pictures", type=int, default=0, help="decoded one by one too")
+    parser.add_argument("--out", type=Path, help="write all numbers as JSON, after every batch")
+    parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
+    parser.add_argument("--plot", type=Path, help="draw tokens a pass against quality as SVG")
+    options = parser.parse_args(arguments)
+    methods = parse_methods(options.methods)
+    setup = Setup(options.model, options.pictures, options.batch, options.seed, options.timing_pictures)
+    kept = read_kept(options.out, options.resume, setup)
+    keep_compiled_programs()
+    console, bench = Console(), Bench(setup, lantern_jax.load(options.model))
+    kept["device"] = f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
+
+    def save() -> None:
+        if options.out is not None:
+            write_file(options.out, json.dumps(kept).encode())
+
+    kept["methods"] = evaluate(bench, methods, kept, save)
+    save()
+    console.print(kept["device"])
+    show(console, kept["methods"], setup)
+    if options.plot is not None:
+        write_file(options.plot, plot(kept["methods"], setup).encode())
+
+
+if __name__ == "__main__":
+    main()

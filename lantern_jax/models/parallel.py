@@ -1,0 +1,202 @@
+"""A drafter that predicts several positions in one pass (ParallelSpec, arXiv 2410.05589), with a Markov head.
+
+The sequence is that of ``models.drafter``, and behind the last committed position stand K *masks*: elements with a
+learned input in the place of token and feature. Mask d predicts what a chain of d nodes below the root would. The
+paper leaves much open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``). There all masks share one input;
+here each depth has its own, D numbers more.
+
+The masks cannot know which tokens were drafted above them. As in Medusa's heads a Markov term (DSpark, arXiv
+2607.05147) adds what a node's token says of the next one, without a pass.
+
+Axes: G guidance rows, B batch, S absorbed positions at most, K masks, M nodes of a level, V codes, D width.
+"""
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.drafter import (
+    DrafterConfig,
+    empty_places,
+    head_logits,
+    prefix_cache,
+    stream_rotary,
+    write_recent,
+)
+from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
+from lantern_jax.models.transformer import Dense, Transformer
+
+
+@dataclass(frozen=True)
+class ParallelConfig(DrafterConfig):
+    """A parallel drafter for one target; the fields of a ``DrafterConfig``, and
+
+    Attributes:
+        num_codes: V.
+        masks: K: depths 1 to K are predicted together with depth 0; deeper nodes get the last one's logits.
+        markov_rank: of the Markov term; 0 for none.
+    """
+
+    num_codes: int = 16384
+    masks: int = 7
+    markov_rank: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.markov_rank < 0:
+            raise ValueError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
+
+
+class ParallelModel(nn.Module):
+    """Parameters: tokens, fc, transformer/layer_0 (``DrafterModel``'s, which training may start from), masks [K, D],
+    markov.
+
+    The call takes inputs [..., N, D], of ``read`` and ``masked``, and rotary, mask, past, past_masks as Transformer's;
+    it returns predicted features [..., N, D], the target's head's to read, and the new keys and values.
+    """
+
+    config: ParallelConfig
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        config, types = self.config, (self.dtype, self.param_dtype)
+        init = nn.initializers.normal(0.02)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, init)
+        self.fc = Dense(config.dim, *types, use_bias=True, kernel_init=nn.initializers.lecun_normal())
+        self.transformer = Transformer(config.transformer, *types)
+        self.masks = self.param(
+            "masks", nn.initializers.normal(1.0), (config.masks, config.dim), self.param_dtype
+        )
+        if config.markov_rank:
+            self.markov_head = Markov(
+                config.vocab_size, config.num_codes, config.markov_rank, *types, name="markov"
+            )
+
+    def __call__(self, x, rotary, mask, past=(), past_masks=()):
+        return self.transformer(x, rotary, mask, past, past_masks)
+
+    def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
+        """Inputs of committed positions."""
+        return self.fc(jnp.concatenate([self.tokens(tokens), features.astype(self.dtype)], axis=-1))
+
+    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
+        """The call at committed positions."""
+        return self(self.read(features, tokens), rotary, mask, past, past_masks)
+
+    def masked(self):
+        """Inputs of the masks [K, D], depth 1 first."""
+        return self.masks.astype(self.dtype)
+
+    def after(self, tokens: Int[Array, "*rows"]) -> Float[Array, "*rows V"]:
+        """The Markov term after each token, float32; 0 without one."""
+        if not self.config.markov_rank:
+            return jnp.zeros((*tokens.shape, self.config.num_codes), jnp.float32)
+        return self.markov_head(tokens)
+
+    def whole(self, features, tokens, rotary, mask):
+        """All parts once: what parameters are made with."""
+        return self.committed(features, tokens, rotary, mask), self.after(tokens)
+
+
+@flax.struct.dataclass
+class ParallelState:
+    """Attributes:
+    cache, recent, count: as in ``DrafterState``; masks are in none of them.
+    draft: what the last pass predicted.
+    """
+
+    cache: KVCache
+    recent: tuple[Float[Array, "G B H S E"], Float[Array, "G B H S E"]]
+    count: Int[Array, " B"]
+    draft: OnePassState
+
+
+@cache
+def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
+    """The drafter record. Parameters: ``{"drafter": ParallelModel's, "head": kernel [D, V] of the target}``.
+
+    The same config and dtype return the same record, so compiled programs are reused.
+    """
+    model = ParallelModel(config, dtype)
+    return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
+
+
+def parallel_shapes(config: ParallelConfig) -> dict[str, Any]:
+    """The abstract parameter tree, ``{"params": ...}``."""
+    model = ParallelModel(config)
+    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
+    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
+
+    def init(key, *inputs):
+        return model.init(key, *inputs, method="whole")
+
+    return jax.eval_shape(init, jax.random.key(0), features, tokens, rotary, mask)
+
+
+def _init(model: ParallelModel, params, prefix, slots: int, span: int, nodes: int) -> ParallelState:
+    config = model.config
+    cache = prefix_cache(model, params, prefix, slots)
+    return ParallelState(
+        cache=cache,
+        recent=empty_places(model, cache, span),
+        count=jnp.zeros(prefix.tokens.shape[1], jnp.int32),
+        draft=empty_logits(prefix, 1 + config.masks, config.num_codes, nodes),
+    )
+
+
+def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens, count):
+    cache = write_recent(state.cache, state.recent, state.count)
+    (rows, batch, span), masks = features.shape[:3], model.config.masks
+    steps = jnp.arange(span + masks, dtype=jnp.int32)
+    # The first mask stands behind the last absorbed position.
+    behind = jnp.where(steps < span, 0, 1 - span)[None] + jnp.where(steps < span, 0, count[:, None] - 1)
+    positions = cache.length[:, None] + steps[None] + behind
+    x = model.apply(
+        params["drafter"], features, jnp.broadcast_to(tokens[None], features.shape[:3]), method="read"
+    )
+    asked = model.apply(params["drafter"], method="masked")
+    asked = jnp.broadcast_to(asked[None, None], (rows, batch, *asked.shape))
+    predicted, (block,) = model.apply(
+        params["drafter"],
+        jnp.concatenate([x, asked], axis=2),
+        stream_rotary(model.config, cache.prefix_mask, positions),
+        block_mask(span, masks, count)[None],
+        (cache.layers,),
+        (cache.mask,),
+    )
+    last = jnp.maximum(count - 1, 0)[None, :, None, None]
+    root = jnp.take_along_axis(predicted, last, axis=2)
+    predicted = jnp.concatenate([root, predicted[:, :, span:]], axis=2)
+    logits = apply_guidance(head_logits(predicted, params["head"]), cache.guidance)
+    draft = state.draft.replace(logits=logits, expanded=jnp.zeros_like(state.draft.expanded))
+    recent = tuple(places[..., :span, :] for places in block)
+    return ParallelState(cache, recent, count, draft), logits[:, 0]
+
+
+def block_mask(span: int, masks: int, count: Int[Array, " B"]):
+    """bool [B, S + K, S + K], row sees column: committed ones are causal, a mask sees the ``count`` that are there,
+    the masks before it and itself."""
+    size = span + masks
+    causal = np.tril(np.ones((size, size), bool))
+    there = np.arange(size, dtype=np.int32)
+    absorbed = jnp.asarray(there)[None] < count[:, None]
+    seen = absorbed | jnp.asarray(there >= span)[None]
+    return jnp.asarray(causal)[None] & (seen[:, None] | jnp.asarray(there < span)[None, :, None])
+
+
+def _expand(model: ParallelModel, params, state: ParallelState, tokens, parents):
+    after = model.apply(params["drafter"], tokens, method="after")
+    draft, logits = expand_depths(state.draft, tokens, parents, after)
+    return state.replace(draft=draft), logits

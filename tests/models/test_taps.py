@@ -1,0 +1,75 @@
+"""Targets give out the states that enter any of their layers; everything else about them stays."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.models.transformer import Transformer, line_rotary
+
+BATCH, GUIDANCE = 2, jnp.full(2, 2.0)
+LLAMAGEN = LlamaGenConfig(16, 3, 2, vocab_size=24, grid=3, hidden_dim=32, num_labels=7)
+CHAMELEON = ChameleonConfig(16, 3, 2, 32, vocab_size=40, num_codes=24, grid=3, layout="lumina")
+
+
+def model_of(name):
+    if name == "llamagen":
+        conditioning = jnp.asarray([[1], [4]], jnp.int32)
+        params = LlamaGen(LLAMAGEN).init(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+        return LLAMAGEN, llamagen_target, conditioning, params
+    tokens = jnp.asarray([[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], jnp.int32)
+    conditioning = TokenConditioning(tokens, jnp.asarray([[True] * 5, [False] + [True] * 4]))
+    return (
+        CHAMELEON,
+        chameleon_target,
+        conditioning,
+        Chameleon(CHAMELEON).init(jax.random.key(0), conditioning),
+    )
+
+
+@pytest.mark.parametrize("name", ["llamagen", "chameleon"])
+def test_taps_are_the_states_that_enter_layers(name):
+    config, make, conditioning, params = model_of(name)
+    params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
+    plain, tapped, ends = make(config), make(config, taps=(1, 2)), make(config, taps=[0, 3])
+    assert make(config, taps=(1, 2)) is tapped and make(config, jnp.float32, ()) is plain
+    tokens, depth = jnp.asarray([[2, 7], [9, 1]], jnp.int32), np.arange(2, dtype=np.int32)
+    causal = np.tril(np.ones((2, 2), bool))
+    found = []
+    for target in (plain, tapped, ends):
+        cache, logits, prefix = target.prefill(params, conditioning, GUIDANCE, 8)
+        after, features, _ = target.score(params, cache, tokens, depth, causal)
+        found.append((logits, prefix.features, after, features))
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0][0], other[0])
+        np.testing.assert_array_equal(found[0][2], other[2])
+        assert other[1].shape[-1] == other[3].shape[-1] == 2 * config.dim
+    for at in (1, 3):
+        np.testing.assert_array_equal(found[2][at][..., config.dim :], found[0][at])
+    table = params["params"]["tokens"]["embedding"]
+    np.testing.assert_array_equal(found[2][3][0, ..., : config.dim], table[tokens])
+    assert not np.allclose(found[1][3][..., : config.dim], found[1][3][..., config.dim :], atol=1e-3)
+
+
+def test_a_tap_is_what_a_shallower_stack_gives_out():
+    config = dataclasses.replace(LLAMAGEN.transformer, final_norm=False)
+    x = jax.random.normal(jax.random.key(1), (BATCH, 4, 16))
+    rotary = line_rotary(jnp.arange(4, dtype=jnp.int32), config.head_dim)[None]
+    mask = jnp.tril(jnp.ones((1, 4, 4), bool))
+    params = Transformer(config).init(jax.random.key(0), x, rotary, mask)
+    states, _ = Transformer(config, taps=(0, 1, 2)).apply(params, x, rotary, mask)
+    for layers, state in enumerate(jnp.split(states, 4, axis=-1)):
+        if not layers:
+            np.testing.assert_array_equal(state, x)
+            continue
+        shallow = Transformer(dataclasses.replace(config, num_layers=layers))
+        np.testing.assert_allclose(state, shallow.apply(params, x, rotary, mask)[0], atol=1e-6)
+
+
+def test_taps_that_are_no_layer_are_refused():
+    with pytest.raises(ValueError, match=r"taps \(1, 4\): expected layers from 0 to 3"):
+        llamagen_target(LLAMAGEN, taps=(1, 4))

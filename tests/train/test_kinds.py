@@ -1,0 +1,206 @@
+"""EAGLE-3, Medusa heads and the parallel drafter: training's passes against drafting, and what each idea is worth."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs import tiny_drafter, tiny_target
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
+from lantern_jax.models.llamagen import LlamaGen, llamagen_target
+from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
+from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
+from lantern_jax.settings import Settings
+from train import chains, drafter, features, sources, target
+
+SIZES = target.target_config(tiny_target.get_config())
+TAPS = (0, 1)
+# The last tap is the final feature, which training needs.
+STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
+BATCH, DEPTHS, FIRST = 4, 4, 3
+MODELS = {
+    "eagle": {"num_heads": 2, "hidden_dim": 64},
+    "eagle3": {"num_heads": 2, "hidden_dim": 64, "taps": TAPS},
+    "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4},
+    "medusa_own_heads": {"heads": 3, "layers": 2},
+    "parallel": {"num_heads": 2, "hidden_dim": 64, "masks": 3, "markov_rank": 4},
+}
+RECORDS = {"eagle3": eagle3_drafter, "medusa": medusa_drafter, "parallel": parallel_drafter}
+SHAPES = {"eagle3": eagle3_shapes, "medusa": medusa_shapes, "parallel": parallel_shapes}
+KINDS = pytest.mark.parametrize("name", ["eagle3", "medusa", "medusa_own_heads", "parallel"])
+
+
+def config_of(name, **changes):
+    config = tiny_drafter.get_config()
+    config.unlock()
+    config.update({"kind": name.split("_")[0], "noise": 0.0, "passes": DEPTHS, **changes})
+    config.anchors_kept, config.anchors_least = 0.7, 0.2
+    config.model = ConfigDict(MODELS[name])
+    return config
+
+
+@cache
+def target_params():
+    labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
+    params = LlamaGen(SIZES).init(jax.random.key(0), labels, tokens)["params"]
+    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
+
+
+@cache
+def examples():
+    """(conditioning, tokens [B, T], features [G, B, S, 3 D], prefix [G, B, P]) of the random target."""
+    params = {"params": target_params()}
+    conditioning = jnp.asarray(sources.random_labels(np.random.default_rng(0), BATCH))
+    keys = jax.random.split(jax.random.key(3), BATCH)
+    tokens = features.sample_tokens(STORED, params, conditioning, keys, Settings(guidance=2.0))
+    return conditioning, jnp.asarray(tokens), *features.features_of(STORED)(params, conditioning, tokens)
+
+
+def sizes_and_params(name):
+    """Sizes and random parameters, none of them zero."""
+    sizes = drafter.drafter_config(config_of(name), SIZES)
+    kind = chains.kind_of(sizes)
+    params = kind.init(kind.model(sizes), jax.random.key(1))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    moved = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return sizes, jax.tree.unflatten(structure, moved)
+
+
+def predictions(sizes, params, key=None, config=None):
+    _, tokens, stored, prefix = examples()
+    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
+    stored = stored[..., -chains.inputs_width(sizes) :]
+    inputs, _ = chains.drafter_inputs(stored, prefix, twice)
+    kind, head = chains.kind_of(sizes), target_params()["head"]["kernel"]
+    return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS, key, config)
+
+
+@KINDS
+def test_training_predicts_what_decoding_drafts_below_a_root(name):
+    """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones."""
+    sizes, params = sizes_and_params(name)
+    conditioning, tokens, stored, _ = examples()
+    taps = getattr(sizes, "taps", ())
+    given = stored[..., : len(taps) * SIZES.dim] if taps else stored[..., -SIZES.dim :]
+    record = RECORDS[name.split("_")[0]](sizes)
+    both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
+    decoded_from = llamagen_target(SIZES, jnp.dtype(jnp.float32), taps)
+    guidance = jnp.full(BATCH, 2.0)
+    _, _, prefix = decoded_from.prefill({"params": target_params()}, conditioning, guidance, 32)
+    state, span, places = record.init(both, prefix, 32, 4, 8), 4, jnp.arange(4)[None]
+    # Two rounds: three tokens, then two; the rest of the four places holds noise.
+    for begin, taken in ((0, 3), (3, 2)):
+        there = begin + jnp.broadcast_to(jnp.minimum(places, taken - 1), (BATCH, span))
+        following = jnp.where(places < taken, jnp.take_along_axis(tokens, there, axis=1), 5)
+        # Position P - 1 + g holds token g and the feature before it.
+        own = jnp.take_along_axis(given, FIRST + there[None, ..., None], axis=2)
+        own = jnp.where((places < taken)[None, ..., None], own, 9.0)
+        state, logits = record.absorb(both, state, own, following, jnp.full(BATCH, taken, jnp.int32))
+    root, drafted = 4, [logits]
+    for depth in range(1, DEPTHS):
+        # A sibling without children stands before each node of the chain.
+        node = jnp.stack([jnp.full(BATCH, depth), tokens[:, root + depth]], axis=1)
+        parent = jnp.full((BATCH, 2), 2 * (depth - 1), jnp.int32)
+        state, logits = record.expand(both, state, node, parent)
+        drafted.append(logits[:, 1])
+    for depth, (predicted, logits) in enumerate(zip(predictions(sizes, params), drafted, strict=True)):
+        row = int(np.flatnonzero(np.asarray(predicted.where) == FIRST + root + depth)[0])
+        expected = apply_guidance(predicted.logits, guidance)[:, row]
+        np.testing.assert_allclose(logits, expected, atol=1e-3)
+        assert np.abs(expected).max() > 0.5
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_those_of_training(name):
+    sizes, params = sizes_and_params(name)
+    shapes = SHAPES[name](sizes)["params"]
+    assert jax.tree.map(lambda leaf: leaf.shape, shapes) == jax.tree.map(lambda leaf: leaf.shape, params)
+
+
+def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
+    """Against each element by itself: the committed positions up to its root, then its masks, causally."""
+    sizes, params = sizes_and_params("parallel")
+    model, head = chains.kind_of(sizes).model(sizes), target_params()["head"]["kernel"]
+    _, tokens, stored, prefix = examples()
+    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
+    inputs, _ = chains.drafter_inputs(stored[..., -SIZES.dim :], prefix, twice)
+    rotary = chains.sequence_rotary(sizes, inputs.valid)
+    read = model.apply({"params": params}, inputs.features, inputs.tokens, method="read")
+    whole = predictions(sizes, params)
+    some = predictions(
+        sizes, params, jax.random.key(5), ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
+    )
+    anchors = [len(part.where) for part in some]
+    assert anchors == [15, 8, 6, 4]
+    for made in (whole, some):
+        for depth in range(1, DEPTHS):
+            np.testing.assert_array_equal(made[depth].where[:4] - depth, made[1].where[:4] - 1)
+            for row in (0, 3):
+                where = int(made[depth].where[row])
+                root = where - depth
+                asked = jnp.broadcast_to(params["masks"][:depth], (2, BATCH, depth, SIZES.dim))
+                x = jnp.concatenate([read[:, :, : root + 1], asked], axis=2)
+                causal = np.tril(np.ones((where + 1, where + 1), bool))[None, None]
+                hidden, _ = model.apply({"params": params}, x, rotary[..., : where + 1, :, :], causal)
+                after = model.apply({"params": params}, twice[..., where - FIRST], method="after")
+                np.testing.assert_allclose(
+                    made[depth].logits[:, :, row], hidden[:, :, -1] @ head + after, atol=1e-3
+                )
+    with pytest.raises(ValueError, match="6 passes: the drafter has depth 0 and 3 masks"):
+        chains.parallel_chain(model, params, head, inputs, 6)
+
+
+@KINDS
+@pytest.mark.usefixtures("optax_promotion")
+def test_training_lowers_the_loss(name):
+    config = config_of(name, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
+    sizes = drafter.drafter_config(config, SIZES)
+    _, tokens, stored, prefix = examples()
+    stored = np.swapaxes(stored[..., -chains.inputs_width(sizes) :], 0, 1)
+    batch = {"features": stored, "prefix": np.swapaxes(prefix, 0, 1), "tokens": tokens}
+    task = drafter.make_task(
+        config, sizes, initial=drafter.start_modules(config, sizes, {"params": target_params()})
+    )
+    state, head = task.init(jax.random.key(0), *task.initial), target_params()["head"]["kernel"]
+    update, losses = jax.jit(task.update), []
+    for step in range(12):
+        state, metrics = update(state, batch, jax.random.fold_in(jax.random.key(1), step), head)
+        losses.append(float(metrics["loss"]))
+    assert np.all(np.isfinite(losses)) and np.mean(losses[-3:]) < losses[0] - 0.05
+
+
+def test_heads_start_as_the_target():
+    """Medusa's own matrices are the target's head: before training every depth repeats what the target said."""
+    config = config_of("medusa_own_heads")
+    sizes, head = drafter.drafter_config(config, SIZES), target_params()["head"]["kernel"]
+    initial = drafter.start_modules(config, sizes, {"params": target_params()})
+    params = drafter.make_task(config, sizes, initial=initial).init(jax.random.key(0), initial).params
+    feature = examples()[2][0, :, 5, -SIZES.dim :]
+    logits = chains.kind_of(sizes).model(sizes).apply({"params": params}, feature, head)
+    for row in range(3):
+        np.testing.assert_allclose(logits[:, row], feature @ head, atol=1e-4)
+
+
+def test_the_markov_term_is_what_the_last_token_adds():
+    """Two nodes of one depth with different tokens differ by their terms alone, unscaled by guidance."""
+    sizes, params = sizes_and_params("parallel")
+    record, (conditioning, tokens, stored, _) = parallel_drafter(sizes), examples()
+    both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
+    _, _, prefix = llamagen_target(SIZES).prefill(
+        {"params": target_params()}, conditioning, jnp.full(BATCH, 2.0), 32
+    )
+    state = record.init(both, prefix, 32, 1, 4)
+    count = jnp.ones(BATCH, jnp.int32)
+    state, _ = record.absorb(both, state, stored[:, :, FIRST : FIRST + 1, -SIZES.dim :], tokens[:, :1], count)
+    nodes = jnp.broadcast_to(jnp.asarray([[3, 8]]), (BATCH, 2))
+    _, logits = record.expand(both, state, nodes, jnp.zeros((BATCH, 2), jnp.int32))
+    markov = params["markov"]
+    terms = markov["tokens"]["embedding"][jnp.asarray([3, 8])] @ markov["out"]
+    difference = jnp.broadcast_to((terms[0] - terms[1])[None], (BATCH, SIZES.num_codes))
+    np.testing.assert_allclose(logits[:, 0] - logits[:, 1], difference, atol=1e-4)
+    assert isinstance(sizes, ParallelConfig) and np.abs(difference).max() > 0.1

@@ -1,0 +1,67 @@
+"""Losses of drafters against what they stand for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train import losses
+
+
+def pair(seed, codes=12, closeness=1.0):
+    rng = np.random.default_rng(seed)
+    target = rng.normal(size=(3, codes)) * 2
+    drafted = target + rng.normal(size=(3, codes)) * closeness
+    return jnp.asarray(drafted, jnp.float32), jnp.asarray(target, jnp.float32)
+
+
+def test_match_chance_is_the_double_sum():
+    for closeness in (0.1, 1.0, 4.0):
+        logits, target = pair(0, closeness=closeness)
+        q, p = np.asarray(jax.nn.softmax(logits)), np.asarray(jax.nn.softmax(target))
+        ratios = np.maximum(p[:, None] / p[:, :, None], q[:, None] / q[:, :, None])
+        expected = (1 / ratios.sum(-1)).sum(-1)
+        found = losses.match_chance(logits, target)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        variation = np.asarray(losses.total_variation(logits, target))
+        assert np.all(found <= 1 - variation + 1e-6)
+        assert np.all(found >= (1 - variation) / (1 + variation) - 1e-6)
+        np.testing.assert_allclose(losses.match_chance(target, logits), expected, rtol=1e-5)
+    np.testing.assert_allclose(losses.match_chance(target, target), np.ones(3), rtol=1e-6)
+
+
+def test_match_chance_is_how_often_one_noise_draws_the_same_code():
+    count = 100_000
+    logits, target = (jnp.broadcast_to(row[:1], (count, row.shape[-1])) for row in pair(1))
+    noise = jax.random.gumbel(jax.random.key(0), logits.shape)
+    drafted, wanted = jnp.argmax(logits + noise, axis=-1), jnp.argmax(target + noise, axis=-1)
+    chance = float(losses.match_chance(logits[0], target[0]))
+    np.testing.assert_allclose(jnp.mean(drafted == wanted), chance, atol=6e-3)
+    independent = float(jnp.mean(drafted == jnp.roll(wanted, 1)))
+    assert abs(independent - chance) > 0.1
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_losses_have_their_least_value_where_the_drafter_is_the_target(name):
+    """And their gradient is that of finite differences, underflowing codes included."""
+    loss, key = losses.distribution_loss(name), jax.random.key(3)
+    logits, target = pair(2)
+    many = [jnp.broadcast_to(x[:1], (4000, x.shape[-1])) for x in (logits, target)]
+    # Sharper or flatter than the target's distribution is worse, too (`coupled` in the mean over its noise).
+    at_target, sharper = (loss(many[1] * scale, many[1], key).mean() for scale in (1, 3))
+    assert at_target < loss(*many, key).mean()
+    assert at_target < sharper
+    value = lambda x: loss(x, target, key).sum()  # noqa: E731
+    gradient, step = jax.grad(value)(logits), 1e-2
+    for row, code in ((0, 1), (1, 5), (2, 11)):
+        changed = [value(logits.at[row, code].add(sign * step)) for sign in (1, -1)]
+        np.testing.assert_allclose(gradient[row, code], (changed[0] - changed[1]) / (2 * step), atol=3e-3)
+    extreme = jnp.where(jnp.arange(12, dtype=jnp.int32) % 2 == 0, logits * 100, -jnp.inf)
+    extreme = jnp.where(jnp.isinf(extreme), -300.0, extreme)
+    for a, b in ((extreme, target), (target, extreme), (-extreme, extreme)):
+        assert np.all(np.isfinite(jax.grad(lambda x, b=b: loss(x, b, key).sum())(a)))
+
+
+def test_unknown_losses_are_named():
+    with pytest.raises(ValueError, match="unknown loss 'kl': choose one of cross_entropy"):
+        losses.distribution_loss("kl")
