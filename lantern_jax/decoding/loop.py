@@ -186,6 +186,8 @@ def advance(
 ) -> State:
     """Rounds until every sequence is finished, or so many at most."""
     stream = Stream(program.target)
+    if inputs.codebook is not None:
+        inputs = inputs.replace(codebook=inputs.codebook.measured())
 
     def unfinished(carry):
         done, state = carry
