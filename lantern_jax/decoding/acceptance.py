@@ -10,21 +10,22 @@ stays within a bound:
     LANTERN     bound = delta                  (arXiv 2410.03355)
     LANTERN++   bound = (lam - 1) * p(x)       (arXiv 2502.06352)
 
-Another rule is another subclass of ``Rule``; couplings ask nothing else of it.
+Another rule is another subclass of ``Rule``; couplings ask nothing else of it. Those with an idea of their own are in
+``decoding.rules``.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-RULE_NAMES = ("strict", "lantern", "lantern++")
-# What the relaxed rules use where nothing else is asked for: a mild relaxation (k 10, lambda 2).
+RULE_NAMES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
+# What LANTERN's rules use where nothing else is asked for: a mild relaxation (k 10, lambda 2).
 NEIGHBOURS, DELTA, LAM = 10, 0.05, 2.0
 
 
@@ -35,10 +36,29 @@ class Codebook:
     Attributes:
         neighbours: int32 [V, K], nearest first; -1 ends a row early (ids outside the codebook: all -1).
         codes: float32 [V, C], the space in which distances are reported.
+        spacing: float32 [], the mean distance of a code to the nearest other one, the unit in which a rule can say
+            "near" for any codebook; None until ``measured``.
     """
 
     neighbours: Int[Array, "V K"]
     codes: Float[Array, "V C"]
+    spacing: Float[Array, ""] | None = None
+
+    def measured(self) -> "Codebook":
+        """With its ``spacing``, over the codes that have a neighbour; 0 where none has. The loop does it once."""
+        if self.spacing is not None:
+            return self
+        if not self.neighbours.shape[1]:
+            return self.replace(spacing=jnp.float32(0))
+        nearest = jnp.asarray(self.neighbours)[:, 0]
+        apart = code_distance(self, jnp.arange(nearest.size, dtype=jnp.int32), jnp.maximum(nearest, 0))
+        counted = nearest >= 0
+        total = jnp.sum(jnp.where(counted, apart, jnp.float32(0)))
+        return self.replace(spacing=total / jnp.maximum(jnp.sum(counted, dtype=jnp.float32), jnp.float32(1)))
+
+    def has(self, tokens: Int[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        """Which ids have neighbours; those outside the codebook (a row end, say) have none. Needs K >= 1."""
+        return jnp.asarray(self.neighbours)[:, 0][tokens] >= 0
 
 
 @dataclass(frozen=True)
@@ -48,10 +68,15 @@ class Probabilities:
     Attributes:
         at: ids int32 [*rows] or [*rows, K] -> p of those ids, float32.
         rows: () -> the whole distributions, float32 [*rows, V].
+        score_at: ids -> their scores log p + g, g being the shared noise (0 at temperature 0); coupling ``Gumbel``
+            only, else None.
+        scores: () -> all scores, float32 [*rows, V]; likewise.
     """
 
     at: Callable[[Int[Array, "*rows K"]], Float[Array, "*rows K"]]
     rows: Callable[[], Float[Array, "*rows V"]]
+    score_at: Callable[[Int[Array, "*rows K"]], Float[Array, "*rows K"]] | None = None
+    scores: Callable[[], Float[Array, "*rows V"]] | None = None
 
 
 class Loan(NamedTuple):
@@ -67,11 +92,28 @@ class Loan(NamedTuple):
     lenders: Int[Array, "*rows K"]
 
 
+class Claim(NamedTuple):
+    """An accept test of a rule's own, coupling ``Rejection`` only.
+
+    Attributes:
+        mass: float32 [*rows], at least 0: x is accepted with probability min(1, mass / q(x)); the strict rule's
+            is p(x).
+        kept: float32 [*rows, V], what acceptance has covered of p, code by code: a refusal leaves
+            normalize(max(p - kept, 0)). The strict rule's is q.
+    """
+
+    mass: Float[Array, "*rows"]
+    kept: Float[Array, "*rows V"]
+
+
 class Rule:
     """What a coupling asks of an acceptance rule.
 
-    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static.
+    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. One that has a name can be
+    made of Python numbers by its ``create``, which takes the ``knobs`` and raises ValueError for those out of range.
     """
+
+    knobs: ClassVar[tuple[str, ...]] = ()
 
     @property
     def is_strict(self) -> bool:
@@ -114,10 +156,34 @@ class Rule:
         """
         return None
 
+    def claim(
+        self,
+        p: Float[Array, "*rows V"],
+        q: Float[Array, "*rows V"],
+        token: Int[Array, "*rows"],
+        depth: Int[Array, "*rows"],
+        max_depth: int,
+        codebook: Codebook | None,
+    ) -> Claim | None:
+        """The test of each token x, and what its refusal leaves; coupling ``Rejection`` only.
+
+        None, the default, leaves it to ``lend``.
+
+        Args:
+            p, q: the current ones of the node that x is a child of: earlier siblings were refused.
+            max_depth: of the tree.
+        """
+        return None
+
 
 @flax.struct.dataclass
 class Strict(Rule):
     """No relaxation: tokens follow the target's distribution exactly."""
+
+    @classmethod
+    def create(cls) -> "Strict":
+        """The rule, which has no knobs."""
+        return cls()
 
     @property
     def is_strict(self) -> bool:
@@ -147,8 +213,15 @@ class _NearestCodes(Rule):
 class Lantern(_NearestCodes):
     """LANTERN: neighbours lend up to ``delta`` in all. ``k`` is static, ``delta`` [] (in [0, 1)) traced."""
 
+    knobs: ClassVar[tuple[str, ...]] = ("k", "delta")
     delta: Float[Array, ""]
     k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
+
+    @classmethod
+    def create(cls, k: int = NEIGHBOURS, delta: float = DELTA) -> "Lantern":
+        """The rule of checked Python numbers."""
+        valid = 0 <= delta < 1
+        return cls(number("delta", delta, valid, "a number in [0, 1)"), neighbour_count(k))
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Probability that the neighbours of a token with probability ``p_x`` may lend."""
@@ -159,40 +232,70 @@ class Lantern(_NearestCodes):
 class LanternPlusPlus(_NearestCodes):
     """LANTERN++: neighbours lend up to (lam - 1) times p(x). ``k`` is static, ``lam`` [] (>= 1) traced."""
 
+    knobs: ClassVar[tuple[str, ...]] = ("k", "lam")
     lam: Float[Array, ""]
     k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
+
+    @classmethod
+    def create(cls, k: int = NEIGHBOURS, lam: float = LAM) -> "LanternPlusPlus":
+        """The rule of checked Python numbers."""
+        valid = math.isfinite(lam) and lam >= 1
+        return cls(number("lambda", lam, valid, "a finite number >= 1 (1 is strict)"), neighbour_count(k))
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Probability that the neighbours of a token with probability ``p_x`` may lend."""
         return (jnp.asarray(self.lam, jnp.float32) - jnp.float32(1)) * p_x
 
 
+def number(name: str, value: float, valid: bool, wanted: str) -> Float[Array, ""]:
+    """A checked knob as the traced number that a rule holds; ValueError says what is wanted."""
+    if not valid:
+        raise ValueError(f"{name} {value} is not valid: give {wanted}")
+    return jnp.asarray(value, jnp.float32)
+
+
+def neighbour_count(k: int) -> int:
+    """A checked k."""
+    if k < 0 or int(k) != k:
+        raise ValueError(f"k = {k} neighbours is not valid: give a whole number >= 0")
+    return int(k)
+
+
 def rule_from_name(
     name: str,
-    k: int = NEIGHBOURS,
-    delta: float = DELTA,
-    lam: float = LAM,
+    k: int | None = None,
+    delta: float | None = None,
+    lam: float | None = None,
     vocab_size: int | None = None,
+    **knobs: float | None,
 ) -> Rule:
-    """Checks Python numbers and makes the rule ``strict``, ``lantern`` (k, delta) or ``lantern++`` (k, lam).
+    """The rule of a name, made of Python numbers; None is the rule's own default.
+
+    Args:
+        name: one of ``RULE_NAMES``.
+        k, delta, lam: neighbours and bounds: what they bound is the rule's matter.
+        vocab_size: V, which k must stay under.
+        knobs: the rule's other ones; those that only other rules have are not read.
 
     Raises:
-        ValueError: an unknown name, k outside 0..V-1, delta outside [0, 1) or lam under 1.
+        ValueError: an unknown name or knob, or a number outside the rule's range.
     """
+    from lantern_jax.decoding.rules import RULES
+
     if name not in RULE_NAMES:
         raise ValueError(f"unknown rule {name!r}: choose one of {', '.join(RULE_NAMES)}")
-    if name == "strict":
-        return Strict()
-    if k < 0 or int(k) != k or (vocab_size is not None and k >= vocab_size):
-        most = "" if vocab_size is None else f" and < {vocab_size}, the number of codes"
-        raise ValueError(f"k = {k} neighbours is not valid: give a whole number >= 0{most}")
-    if name == "lantern":
-        if not 0 <= delta < 1:
-            raise ValueError(f"delta {delta} is not valid: give a number in [0, 1)")
-        return Lantern(delta=jnp.asarray(delta, jnp.float32), k=int(k))
-    if not (math.isfinite(lam) and lam >= 1):
-        raise ValueError(f"lambda {lam} is not valid: give a finite number >= 1 (1 is strict)")
-    return LanternPlusPlus(lam=jnp.asarray(lam, jnp.float32), k=int(k))
+    known = {knob for rule in RULES.values() for knob in rule.knobs}
+    for knob in knobs:
+        if knob not in known:
+            raise ValueError(f"no rule has a knob {knob!r}: choose from {', '.join(sorted(known))}")
+    given = {**knobs, "k": k, "delta": delta, "lam": lam}
+    kind = RULES[name]
+    rule = kind.create(**{knob: given[knob] for knob in kind.knobs if given.get(knob) is not None})
+    if vocab_size is not None and rule.k >= vocab_size:
+        raise ValueError(
+            f"k = {rule.k} neighbours is not valid: give a whole number < {vocab_size}, the number of codes"
+        )
+    return rule
 
 
 def as_rule(rule: Rule | str) -> Rule:

@@ -23,20 +23,25 @@ class KVCache:
         prefix_mask: bool [G, B, P], which prefix slots hold something.
         length: int32 [B], tokens committed after the prefix.
         guidance: float32 [B], the scale the logits are guided with; None where G is 1.
+        visible: bool [B, N, S - P], which slots each of N queries may see, for the time of one pass; None for all.
     """
 
     layers: Block
     prefix_mask: Bool[Array, "G B P"]
     length: Int[Array, " B"]
     guidance: Float[Array, " B"] | None
+    visible: Bool[Array, "B N slots"] | None = None
 
     @property
-    def mask(self) -> Bool[Array, "G B 1 S"]:
-        """Which slots hold committed keys, as an attention mask for any number of queries."""
-        rows, batch, prefix = self.prefix_mask.shape
+    def mask(self) -> Bool[Array, "G B N S"]:
+        """Which slots hold committed keys, as an attention mask; N is 1, for all queries, or that of ``visible``."""
+        rows, prefix = self.prefix_mask.shape[0], self.prefix_mask.shape[2]
         slots = jnp.arange(self.layers[0][0].shape[-2] - prefix, dtype=jnp.int32)
-        tokens = jnp.broadcast_to(slots[None, None] < self.length[None, :, None], (rows, batch, slots.size))
-        return jnp.concatenate([self.prefix_mask, tokens], axis=-1)[:, :, None, :]
+        tokens = (slots[None] < self.length[:, None])[:, None]
+        if self.visible is not None:
+            tokens = tokens & self.visible
+        before = jnp.broadcast_to(self.prefix_mask[:, :, None], (rows, *tokens.shape[:2], prefix))
+        return jnp.concatenate([before, jnp.broadcast_to(tokens[None], (rows, *tokens.shape))], axis=-1)
 
 
 def new_cache(

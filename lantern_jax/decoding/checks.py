@@ -73,9 +73,10 @@ def run_prefill(target: Target, params, conditioning, guidance, slots: int, batc
     return cache, logits, prefix
 
 
-def run_score(target: Target, params, cache, tokens, depth, ancestors):
+def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=None):
     """``target.score``, its results checked."""
-    results = run("target.score", target.score, params, cache, tokens, depth, ancestors)
+    more = () if visible is None else (visible,)
+    results = run("target.score", target.score, params, cache, tokens, depth, ancestors, *more)
     logits, features, block = _parts("target.score", results, "logits, features, block")
     _check_logits("target.score", logits, (*tokens.shape, target.vocab_size))
     if features.ndim != 4 or features.shape[1:3] != tokens.shape:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.verification import Coupling
 
-COUPLINGS: Mapping[str, type] = {"gumbel": Gumbel, "rejection": Rejection}
+COUPLINGS: Mapping[str, type] = {"gumbel": Gumbel, "rejection": Rejection, "block": Block}
 
 
 def as_coupling(coupling: Coupling | str) -> Coupling:

@@ -133,9 +133,21 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
         batch = jnp.arange(ids.shape[0], dtype=jnp.int32).reshape(-1, 1, *extra)
         return values[batch, nodes, ids]
 
+    level = drafted(draft.topology.depth) - 1
+
+    def scores():
+        values = take_nodes(log_probs, parents)
+        return values if noise is None else values + take_nodes(noise, level)
+
+    def score_at(ids):
+        values = look_up(log_probs, parents, ids)
+        return values if noise is None else values + look_up(noise, level, ids)
+
     p = Probabilities(
         at=lambda ids: jnp.exp(look_up(log_probs, parents, ids)),
         rows=lambda: jnp.exp(take_nodes(log_probs, parents)),
+        score_at=score_at,
+        scores=scores,
     )
     accepts = rule.accepts(p, child, wanted, depth, codebook)
     if accepts is not None:
@@ -144,12 +156,8 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
     lent, lenders = rule.lend(p, child, depth, codebook)
     present = jnp.maximum(lenders, 0)
     log_p = look_up(log_probs, parents, child)
-    values, near = take_nodes(log_probs, parents), look_up(log_probs, parents, present)
     boosted = jnp.where(lent == 0, log_p, jnp.log(jnp.exp(log_p) + lent))
     if noise is not None:
-        level = drafted(draft.topology.depth) - 1
-        values = values + take_nodes(noise, level)
-        near = near + look_up(noise, level, present)
         boosted = boosted + look_up(noise, level, child)
 
     def beats(value, code):
@@ -157,6 +165,6 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
         return higher | ((value == boosted[..., None]) & (code < child[..., None]))
 
     codes = jnp.arange(log_probs.shape[-1], dtype=jnp.int32)[None, None, :]
-    rivals = jnp.sum(beats(values, codes), axis=-1, dtype=jnp.int32)
-    beaten = jnp.sum(beats(near, present) & (lenders >= 0), axis=-1, dtype=jnp.int32)
+    rivals = jnp.sum(beats(scores(), codes), axis=-1, dtype=jnp.int32)
+    beaten = jnp.sum(beats(score_at(present), present) & (lenders >= 0), axis=-1, dtype=jnp.int32)
     return rivals == beaten

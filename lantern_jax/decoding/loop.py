@@ -26,6 +26,7 @@ from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
+from lantern_jax.decoding.zipar import Rows, decode_pass
 
 
 class Program(NamedTuple):
@@ -34,6 +35,7 @@ class Program(NamedTuple):
     target: Target
     drafting: Drafting = PLAIN
     coupling: Coupling = Gumbel()
+    rows: Rows | None = None
 
 
 @flax.struct.dataclass
@@ -83,6 +85,7 @@ def speculative_decode(
     codebook: Codebook | None = None,
     coupling: Coupling | str = "gumbel",
     active: Bool[Array, " B"] | None = None,
+    rows: Rows | None = None,
     mesh: Mesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
@@ -102,6 +105,7 @@ def speculative_decode(
         rule, codebook: acceptance rule, or its name, and the neighbours that a relaxed one needs.
         coupling: ``Gumbel(path)`` or ``Rejection(residual)``, or its name; static.
         active: False marks padding sequences, which are finished from the start.
+        rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
         mesh, mesh_axis: a mesh and the axis of it that sequences are spread over; the whole loop runs under
             ``shard_map`` over that axis, each device looping as often as its own sequences need. B must divide by its
             size.
@@ -124,7 +128,7 @@ def speculative_decode(
         rule,
         codebook,
     )
-    program = Program(target, drafting, coupling)
+    program = Program(target, drafting, coupling, rows)
     if mesh is None:
         return _decode_jit(program, inputs)
     return _decode_sharded(program, checks.check_mesh(mesh, mesh_axis, batch), mesh_axis, inputs)
@@ -139,13 +143,14 @@ def autoregressive_decode(
     guidance: Float[Array, " B"] | None = None,
     sampling: SamplingParams | None = None,
     active: Bool[Array, " B"] | None = None,
+    rows: Rows | None = None,
     mesh: Mesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
     """Plain decoding, one token a pass; arguments as in ``speculative_decode``."""
     return speculative_decode(
         target, target_params, conditioning, keys, drafting=PLAIN, guidance=guidance, sampling=sampling,
-        active=active, mesh=mesh, mesh_axis=mesh_axis,
+        active=active, rows=rows, mesh=mesh, mesh_axis=mesh_axis,
     )  # fmt: skip
 
 
@@ -157,16 +162,19 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Prefill, and the first token of every sequence."""
     target, levels = program.target, program.drafting.max_depth + 1
+    if program.rows is not None and levels > 1:
+        raise ValueError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
     stream, total = Stream(target), target.num_tokens
     # A round commits at most the pending tokens and a whole path.
     span = stream.longest - 1 + levels
+    slots = total + span if program.rows is None else program.rows.slots(target)
     with jax.named_scope("prefill"):
         cache, logits, prefix = checks.run_prefill(
-            target, inputs.target_params, inputs.conditioning, inputs.guidance, total + span, len(inputs.keys)
+            target, inputs.target_params, inputs.conditioning, inputs.guidance, slots, len(inputs.keys)
         )
         first = sample(logits, inputs.keys, jnp.zeros(len(inputs.keys), jnp.int32), inputs.sampling)
         drafting = checks.run(
-            "drafting.init", program.drafting.init, inputs.drafting_params, prefix, total + span, span
+            "drafting.init", program.drafting.init, inputs.drafting_params, prefix, slots, span
         )
     finite = jnp.isfinite(jnp.max(logits, axis=-1))
     running, known = inputs.active & finite, 1 + int(stream.run[1])
@@ -186,6 +194,8 @@ def advance(
 ) -> State:
     """Rounds until every sequence is finished, or so many at most."""
     stream = Stream(program.target)
+    if inputs.codebook is not None:
+        inputs = inputs.replace(codebook=inputs.codebook.measured())
 
     def unfinished(carry):
         done, state = carry
@@ -194,7 +204,10 @@ def advance(
 
     def body(carry):
         done, state = carry
-        after = _round(program, stream, inputs, state)
+        if program.rows is None:
+            after = _round(program, stream, inputs, state)
+        else:
+            after = decode_pass(program.rows, program.target, inputs, state)
         checks.check_unchanged(state, after)
         return done + 1, after
 

@@ -57,7 +57,8 @@ class Target:
             A node at depth d stands d positions after the cache's end and sees the cache and its ``ancestors``, itself
             included. ``depth`` [N] and ``ancestors`` [N, N] are NumPy where the topology is static and no token is
             forced, else traced [B, N] and [B, N, N]. Logits come out guided, in float32, -inf where an id is not
-            allowed.
+            allowed. Decoding out of raster order (``zipar``) gives one argument more: ``visible`` bool
+            [B, N, slots], which of the committed tokens, in the order of their commits, a node sees at all.
         commit: (cache, block, path [B, S], count [B]) -> cache with the first ``count`` nodes of the path, root or
             pending tokens included, appended to each sequence. ``count`` is 0 for a finished sequence.
         vocab_size: V.

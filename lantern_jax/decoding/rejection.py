@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding.acceptance import Loan, Probabilities
+from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.sampling import acceptance_uniforms, draft_noise, gumbel_argmax, residual_noise
 from lantern_jax.decoding.topology import AnyTopology, take_nodes
@@ -128,10 +128,11 @@ class Rejection:
             child = jnp.broadcast_to(jnp.asarray(children), (log_probs.shape[0], width))
             there, child = child >= 0, jnp.maximum(child, 0)
             token = draft.tokens[batch, child]
-            trial = _put_on_trial(p, q, token, take_nodes(topology.depth, child), rule, codebook)
+            depth = take_nodes(topology.depth, child)
+            trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
             luck = uniforms[batch, child] * trial.q_x
             possible = there & (trial.q_x > 0)
-            accept = possible & (luck < trial.p_x + trial.loan.lent)
+            accept = possible & (luck < trial.mass)
             # A child is written to its own place; what is not there falls off the end.
             place = jnp.where(there, child, topology.num_nodes)
             accepted = accepted.at[batch, place].set(accept, mode="drop")
@@ -150,6 +151,8 @@ class Rejection:
 
     def _after_refusal(self, p, token, trial: "_Trial", rule, codebook) -> Float[Array, "B R V"]:
         """The residual of p once ``token`` was refused."""
+        if trial.claim is not None:
+            return _residual(p, trial.claim.kept, p)
         if self.residual == "exact" or rule.is_strict:
             moved = p
             if not rule.is_strict:
@@ -178,16 +181,21 @@ class _Tried(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """One child x of every node on trial: p and q of it, the loan, and the current q (a point mass without log q)."""
+    """One child x of every node on trial.
+
+    Its p and q, what its luck is compared with, where that comes from, and the current q (a point mass without log q).
+    """
 
     p_x: Float[Array, "B R"]
     q_x: Float[Array, "B R"]
-    loan: Loan
+    mass: Float[Array, "B R"]
+    loan: Loan | None
+    claim: Claim | None
     q: Float[Array, "B R V"]
     is_point_mass: bool
 
 
-def _put_on_trial(p, q, token, depth, rule, codebook) -> _Trial:
+def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
     batch, row = _places(token)
     is_point_mass = q is None
     if is_point_mass:
@@ -197,10 +205,14 @@ def _put_on_trial(p, q, token, depth, rule, codebook) -> _Trial:
         extra = (1,) * (ids.ndim - 2)
         return p[batch.reshape(-1, 1, *extra), row.reshape(1, -1, *extra), ids]
 
-    loan = Loan(jnp.float32(0), jnp.zeros((*token.shape, 0), jnp.int32))
-    if not rule.is_strict:
-        loan = rule.lend(Probabilities(at, lambda: p), token, depth, codebook)
-    return _Trial(at(token), q[batch, row, token], loan, q, is_point_mass)
+    p_x, q_x = at(token), q[batch, row, token]
+    if rule.is_strict:
+        return _Trial(p_x, q_x, p_x, None, None, q, is_point_mass)
+    claim = rule.claim(p, q, token, depth, max_depth, codebook)
+    if claim is not None:
+        return _Trial(p_x, q_x, claim.mass, None, claim, q, is_point_mass)
+    loan = rule.lend(Probabilities(at, lambda: p), token, depth, codebook)
+    return _Trial(p_x, q_x, p_x + loan.lent, loan, None, q, is_point_mass)
 
 
 def _parents(topology: AnyTopology) -> Int[np.ndarray, " R"]:

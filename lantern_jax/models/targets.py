@@ -48,12 +48,13 @@ def transformer_target(
         cache = kv_cache.new_cache(block, valid, guidance, slots)
         return cache, apply_guidance(logits, guidance), Prefix(features, tokens, valid, positions, guidance)
 
-    def score(params, cache, tokens, depth, ancestors):
+    def score(params, cache, tokens, depth, ancestors, visible=None):
         depth = jnp.asarray(depth, jnp.int32)
         depth = depth[None] if depth.ndim == 1 else depth
         ancestors = jnp.asarray(ancestors)
         ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
         positions = cache.length[:, None] + depth
+        cache = cache.replace(visible=visible)
         states, block = model.apply(params, tokens, positions, ancestors, cache, method="extend")
         features, final = split(states)
         logits = model.apply(params, final, method="logits")

@@ -1,0 +1,120 @@
+"""Block verification of a chain: one test for how much of it stands, instead of one a token (arXiv 2403.10444).
+
+The drafted tokens x_1 .. x_D of a chain keep a joint weight, a_0 = 1 and a_i = min(1, a_{i-1} p(x_i) / q(x_i)). With
+S_i = sum of max(a_i p - q, 0) over the codes that follow x_i, the first i tokens are offered with probability
+h_i = S_i / (S_i + 1 - a_i), and h_D = a_D; the largest i whose test u_i < h_i passes is taken, and the next token is
+drawn from normalize(max(a_i p - q, 0)), after x_D from p. A token that its own test would refuse may so be kept for the
+sake of those behind it: the law is exactly p's, and no other test of a single chain accepts more on average.
+
+Axes: B batch, N nodes = D + 1 (root included), D depth, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.gumbel import Greedy, Gumbel
+from lantern_jax.decoding.rejection import Streams
+from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise
+from lantern_jax.decoding.topology import AnyTopology, take_nodes
+from lantern_jax.decoding.verification import Verification, verification
+
+
+@dataclass(frozen=True)
+class Block:
+    """The coupling: chains under the strict rule alone; draws as ``Rejection``'s. At temperature 0 it is greedy."""
+
+    def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
+        """As ``Coupling.draws``."""
+        return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
+
+    def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
+        """As ``Coupling.verify``; a draft without log q is a point mass on every token.
+
+        Raises:
+            ValueError: a tree that is no chain, a rule that is not strict, draws of another coupling, or log q of
+                another shape.
+        """
+        _check(draft, log_probs, draws, rule)
+        if isinstance(draws, Greedy):
+            return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
+        streams = (draws.keys, draws.positions, draws.rounds)
+        uniforms = acceptance_uniforms(*streams, draft.topology.num_nodes)
+        noise = residual_noise(*streams, log_probs.shape[-1])
+        last, p = self.walk(draft, log_probs, uniforms, max_count)
+        bonus, wanted = gumbel_argmax(jnp.log(p), noise), gumbel_argmax(log_probs, noise[:, None])
+        swapped = jnp.zeros(draft.tokens[:, 1:].shape, bool)
+        return verification(draft, last, bonus, wanted, swapped, draft.tokens[:, 1:], codebook)
+
+    def walk(
+        self, draft, log_probs, uniforms: Float[Array, "B N"], max_count: Int[Array, " B"]
+    ) -> tuple[Int[Array, " B"], Float[Array, "B V"]]:
+        """How many tokens stand with these random numbers, and the distribution of the bonus token after them.
+
+        Args:
+            uniforms: in [0, 1), of the test of each node; the root's is not read.
+            max_count: where a chain ends for its sequence: it is verified as if it were that long.
+        """
+        depth = draft.topology.max_depth
+        if not depth:
+            return jnp.zeros(uniforms.shape[0], jnp.int32), jnp.exp(log_probs[:, 0])
+        p, token = jnp.exp(log_probs), draft.tokens[:, 1:, None]
+        if draft.log_q is None:
+            codes = jnp.arange(log_probs.shape[2], dtype=jnp.int32)[None, None]
+            q = (codes == token).astype(jnp.float32)
+        else:
+            q = jnp.exp(take_nodes(draft.log_q, _rows(draft.topology)))
+        p_x, q_x = (jnp.take_along_axis(mass, token, axis=-1)[..., 0] for mass in (p[:, :-1], q))
+        # A token that was not drawn from q, in a drafting of one's own, has no test to pass.
+        ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), jnp.float32(0))
+        weights = [jnp.ones_like(ratio[:, 0])]
+        for i in range(depth):
+            weights.append(jnp.minimum(weights[-1] * ratio[:, i], 1))
+        weight = jnp.stack(weights, axis=1)
+        end = jnp.clip(max_count, 0, depth)[:, None]
+        step = jnp.arange(depth + 1, dtype=jnp.int32)[None]
+        left = jnp.maximum(weight[:, :-1, None] * p[:, :-1] - q, 0)
+        surplus = jnp.pad(jnp.sum(left, axis=-1), ((0, 0), (0, 1)))
+        room = surplus + 1 - weight
+        # Nothing left over and nothing lost: p = q, so that what comes after decides.
+        offered = jnp.where(room > 0, surplus / jnp.where(room > 0, room, 1), jnp.float32(1))
+        offered = jnp.where(step == end, weight, offered)
+        passed = (uniforms < offered) & (step <= end)
+        last = jnp.max(jnp.where(passed, step, 0), axis=1)
+        chosen = jnp.take_along_axis(left, jnp.minimum(last, depth - 1)[:, None, None], axis=1)[:, 0]
+        total = jnp.sum(chosen, axis=-1, keepdims=True)
+        whole = jnp.take_along_axis(p, last[:, None, None], axis=1)[:, 0]
+        drawn = jnp.where(total > 0, chosen / jnp.where(total > 0, total, 1), whole)
+        return last, jnp.where((last == end[:, 0])[:, None], whole, drawn)
+
+
+def _rows(topology: AnyTopology) -> np.ndarray | Int[Array, "B D"]:
+    """The rows of log q that the chain's tokens were drawn from."""
+    return topology.draft_rows[..., :-1]
+
+
+def _check(draft, log_probs, draws, rule) -> None:
+    topology = draft.topology
+    if topology.children.shape[-1] != 1 or topology.num_nodes != topology.max_depth + 1:
+        raise ValueError(
+            f"the block coupling verifies chains, and the tree of {topology.num_nodes} nodes branches: "
+            "give DraftTree.chain(depth), or use coupling rejection"
+        )
+    if not rule.is_strict:
+        raise ValueError(
+            f"the block coupling has no relaxed test, and the rule is {type(rule).__name__}: use rule strict"
+        )
+    if not isinstance(draws, Streams | Greedy):
+        given = type(draws).__name__
+        raise ValueError(
+            f"the block coupling was given {given} as draws: give Streams(keys, positions, rounds) or Greedy()"
+        )
+    if draft.log_q is not None and not isinstance(draws, Greedy):
+        rows = getattr(topology, "internal", range(topology.num_nodes))
+        wanted = (log_probs.shape[0], len(rows), log_probs.shape[2])
+        if draft.log_q.shape != wanted:
+            raise ValueError(
+                f"log_q has shape {draft.log_q.shape}: give {wanted}, a row for every node with children"
+            )

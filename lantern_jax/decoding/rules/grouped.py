@@ -1,0 +1,135 @@
+"""Grouped speculative decoding. Axes: *rows is any number of tokens under trial, V codes, C members of a group."""
+
+import math
+from typing import ClassVar
+
+import flax.struct
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from lantern_jax.decoding.acceptance import Claim, Codebook, Rule, number
+
+SIZE, P_GAP, SQUARED_DISTANCE = 14, 0.15, 0.5
+
+
+@flax.struct.dataclass
+class Grouped(Rule):
+    """GSD (arXiv 2508.07747): x is tested with the probability of the group C(x) of codes like it.
+
+    C(x) holds x and those of its neighbours by p, ``size // 2`` ranks below to ``(size - 1) // 2`` above (7 and 6 in
+    the paper's code), that differ from it by less than ``p_gap`` in p and less than ``squared_distance`` in the
+    codebook. Coupling ``Rejection``: accepted with probability min(1, p(C) / q(C)); a refusal leaves the strict
+    residual; the token put down is x itself. Since C depends on x and is no partition this is exact neither for
+    tokens nor for groups. Near the first and last rank the published code takes an empty slice and falls back to
+    the strict test by way of an exception; here the group is the ranks there are. Ids that have no neighbours, row
+    ends say, are alone.
+
+    Coupling ``Gumbel``, and temperature 0: x is accepted when C(x) holds the wanted token (ours; the paper has no
+    such test).
+
+    Attributes:
+        p_gap: [], > 0.
+        squared_distance: [], > 0; in the codebook's own units, so no value carries over to another tokenizer.
+        size: static, >= 1; 1 is strict.
+    """
+
+    knobs: ClassVar[tuple[str, ...]] = ("p_gap", "squared_distance", "size")
+    p_gap: Float[Array, ""]
+    squared_distance: Float[Array, ""]
+    size: int = flax.struct.field(pytree_node=False, default=SIZE)
+
+    @classmethod
+    def create(
+        cls, p_gap: float = P_GAP, squared_distance: float = SQUARED_DISTANCE, size: int = SIZE
+    ) -> "Grouped":
+        """The rule of checked Python numbers."""
+        number("size", size, size >= 1 and int(size) == size, "a whole number >= 1 (1 is strict)")
+        positive = "a finite number > 0"
+        return cls(
+            number("p_gap", p_gap, math.isfinite(p_gap) and p_gap > 0, positive),
+            number(
+                "squared_distance",
+                squared_distance,
+                math.isfinite(squared_distance) and squared_distance > 0,
+                positive,
+            ),
+            int(size),
+        )
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether every code is alone."""
+        return self.size == 1
+
+    @property
+    def k(self) -> int:
+        """1: which ids are codes at all."""
+        return 1
+
+    def claim(self, p, q, token, depth, max_depth, codebook):
+        """As ``Rule.claim``."""
+        here = token[..., None]
+        p_x = jnp.take_along_axis(p, here, axis=-1)
+        ahead = _ahead(p, p_x, here)
+        itself = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,)) == here
+        # Of those below the most probable, of those above the least; p is at least 0, so -1 and -2 mark the others.
+        vocab = p.shape[-1]
+        _, below = lax.top_k(jnp.where(ahead | itself, jnp.float32(-1), p), min(self._below, vocab))
+        near = jnp.where(ahead, -p, jnp.float32(-2))
+        # Ties to the higher id, which stands closer to x.
+        _, above = lax.top_k(jnp.flip(near, axis=-1), min(self._above, vocab))
+        members = jnp.concatenate([below.astype(jnp.int32), vocab - 1 - above.astype(jnp.int32)], axis=-1)
+        is_above = jnp.asarray([False] * below.shape[-1] + [True] * above.shape[-1])
+        is_above = is_above.reshape((1,) * token.ndim + (-1,))
+        there = jnp.take_along_axis(ahead, members, axis=-1) == is_above
+        inside = there & (members != here) & self._alike(here, members, p_x, _take(p, members), codebook)
+
+        def total(values):
+            return _take(values, here)[..., 0] + jnp.sum(
+                jnp.where(inside, _take(values, members), jnp.float32(0)), axis=-1
+            )
+
+        q_x, q_group = _take(q, here)[..., 0], total(q)
+        ratio = total(p) / jnp.where(q_group > 0, q_group, jnp.float32(1))
+        return Claim(q_x * ratio, q)
+
+    def accepts(self, p, token, wanted, depth, codebook):
+        """As ``Rule.accepts``."""
+        rows, p_x, p_y = p.rows(), p.at(token), p.at(wanted)
+        place, theirs = (
+            jnp.sum(_ahead(rows, mass[..., None], ids[..., None]), axis=-1, dtype=jnp.int32)
+            for mass, ids in ((p_x, token), (p_y, wanted))
+        )
+        within = (theirs - place <= self._below) & (place - theirs <= self._above)
+        return within & (p_x > 0) & self._alike(token, wanted, p_x, p_y, codebook)
+
+    def lend(self, p, token, depth, codebook):
+        """Raises ValueError: it has tests of its own."""
+        raise ValueError("rule gsd lends nothing: it tests whole groups")
+
+    @property
+    def _below(self) -> int:
+        return self.size // 2
+
+    @property
+    def _above(self) -> int:
+        return (self.size - 1) // 2
+
+    def _alike(
+        self, token: Int[Array, "*rows"], other: Int[Array, "*rows"], p_x, p_other, codebook: Codebook
+    ) -> Bool[Array, "*rows"]:
+        difference = codebook.codes[token] - codebook.codes[other]
+        near = jnp.sum(difference * difference, axis=-1) < jnp.asarray(self.squared_distance, jnp.float32)
+        alike = jnp.abs(p_x - p_other) < jnp.asarray(self.p_gap, jnp.float32)
+        return near & alike & codebook.has(token) & codebook.has(other)
+
+
+def _ahead(p, p_x, token) -> Bool[Array, "*rows V"]:
+    """Which codes are more probable than x; of equals those with a lower id."""
+    codes = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * (p.ndim - 1) + (-1,))
+    return (p > p_x) | ((p == p_x) & (codes < token))
+
+
+def _take(values: Float[Array, "*rows V"], ids: Int[Array, "*rows C"]) -> Float[Array, "*rows C"]:
+    return jnp.take_along_axis(values, ids, axis=-1)

@@ -1,0 +1,229 @@
+"""ZipAR: rows of a picture in parallel (arXiv 2412.04062). Not lossless.
+
+A code depends mostly on those around it, so a row begins once the row above is ``window`` codes ahead, and a pass makes
+one code of every row that has begun. Nothing is guessed and nothing refused: what is sampled stands, though the rest of
+the row above was not there yet. Which pass makes which code is known beforehand, the same for all sequences: a round
+looks its nodes up in a table.
+
+A pass feeds the last known code of each row. A row's first code follows what ends the row above: where that is forced
+(a row end) it is put there; where it is a code not known yet, the last code of the nearest finished row stands in, and
+while none is finished the newest code of the row above (ours; the paper does not say). Once a row is finished its end
+is fed again, forced tokens included, and takes the place of what stood there (the published code feeds the last code
+alone). Nodes of a pass see each other in raster order. Token i still reads the noise g(i), and with a window of a row
+or more nothing is missing: the tokens are plain decoding's.
+
+Axes: B batch, P passes after prefill, N nodes of the busiest pass, T stream tokens, S cache slots, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from lantern_jax.decoding import checks
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise, process_logits
+
+_FOREVER = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows follow each other; static.
+
+    Attributes:
+        width: codes of a row.
+        window: s, how many codes a row must be ahead of the next one; ``width`` and more is plain decoding. The paper
+            uses 16 (LlamaGen's code 8).
+
+    Raises:
+        ValueError: a width or window below 1.
+    """
+
+    width: int
+    window: int = 16
+
+    def __post_init__(self):
+        for name in ("width", "window"):
+            value = getattr(self, name)
+            if value < 1 or int(value) != value:
+                raise ValueError(f"{name} {value} is not valid: give a whole number >= 1")
+
+    def schedule(self, target: Target) -> "Schedule":
+        """The tables of a target's stream; ValueError where it is not made of such rows."""
+        return _schedule(self, target.num_tokens, target.forced_tokens)
+
+    def slots(self, target: Target) -> int:
+        """How many rows of keys the cache must hold."""
+        schedule = self.schedule(target)
+        return len(schedule.slot_position)
+
+
+class Schedule(NamedTuple):
+    """What every pass does, as constant tables; row t - 1 is that of pass t.
+
+    Attributes:
+        position: int32 [P, N], stream position of each node; those that are there come first.
+        source: int32 [P, N], position of the token that is fed there.
+        made: int32 [P, N], position of the token that the node makes; T where it makes none.
+        count: int32 [P], nodes that are there.
+        before: int32 [P], nodes of earlier passes: the length of the cache.
+        known: int32 [P], stream tokens known after the pass.
+        pass_of_token: int32 [T], the pass that makes a token, 0 for prefill; forced ones as the token before them.
+        slot_position: int32 [S], stream position of each row of the cache.
+        slot_until: int32 [S], the pass from which it is replaced.
+    """
+
+    position: Int[np.ndarray, "P N"]
+    source: Int[np.ndarray, "P N"]
+    made: Int[np.ndarray, "P N"]
+    count: Int[np.ndarray, " P"]
+    before: Int[np.ndarray, " P"]
+    known: Int[np.ndarray, " P"]
+    pass_of_token: Int[np.ndarray, " T"]
+    slot_position: Int[np.ndarray, " S"]
+    slot_until: Int[np.ndarray, " S"]
+
+    @property
+    def passes(self) -> int:
+        """P."""
+        return len(self.count)
+
+
+@cache
+def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedule:
+    grid = _grid(rows, total, forced)
+    height, width = grid.shape
+    begins = np.arange(height) * min(rows.window, width)
+    ends = begins + width
+    made_at = np.zeros(total, np.int32)
+    made_at[grid] = begins[:, None] + np.arange(width)
+    is_free = np.zeros(total, bool)
+    is_free[grid] = True
+    for position in np.flatnonzero(~is_free):
+        made_at[position] = made_at[position - 1]
+
+    def stand_in(row: int, number: int) -> tuple[int, int]:
+        """The position before a row whose upper neighbour is not finished, and where its token is from."""
+        position = grid[row, 0] - 1
+        if not is_free[position]:
+            return position, position
+        finished = np.flatnonzero(ends[:row] <= number)
+        upper = grid[finished[-1], -1] if finished.size else grid[row - 1, number - 1 - begins[row - 1]]
+        return position, upper
+
+    passes, slots, until = [], [], {}
+    for number in range(1, int(ends[-1])):
+        nodes = []
+        for row in range(height):
+            column = number - begins[row]
+            if row + 1 < height and number == ends[row]:
+                # The end of a row that was just finished.
+                for position in range(grid[row, -1], grid[row + 1, 0]):
+                    if position in until:
+                        slots[until[position]][1] = number
+                    follows = begins[row + 1] == number and position + 1 == grid[row + 1, 0]
+                    nodes.append((position, position, position + 1 if follows else total))
+            if 0 < column < width:
+                nodes.append((grid[row, column - 1], grid[row, column - 1], grid[row, column]))
+            elif column == 0 and row and ends[row - 1] > number:
+                position, source = stand_in(row, number)
+                until[position] = len(slots) + len(nodes)
+                nodes.append((position, source, grid[row, 0]))
+        slots += [[position, _FOREVER] for position, _, _ in nodes]
+        passes.append(nodes)
+    return _tables(passes, slots, made_at, total)
+
+
+def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndarray, "H W"]:
+    """Stream positions of the codes."""
+    free = np.arange(total) if forced is None else np.flatnonzero(np.asarray(forced) < 0)
+    grid = free.reshape(-1, rows.width) if free.size % rows.width == 0 else None
+    if grid is None or np.any(np.diff(grid, axis=1) != 1):
+        raise ValueError(
+            f"a stream of {free.size} free tokens is not made of unbroken rows of {rows.width}: give its row length"
+        )
+    return grid
+
+
+def _tables(passes, slots, made_at, total) -> Schedule:
+    count = np.array([len(nodes) for nodes in passes], np.int32)
+    width = int(count.max(initial=1))
+    padded = [[*nodes, *((0, 0, total),) * (width - len(nodes))] for nodes in passes]
+    nodes = np.array(padded, np.int32).reshape(len(passes), width, 3)
+    known = np.sum(made_at[None] <= np.arange(1, len(passes) + 1)[:, None], axis=1)
+    # A commit writes as many rows as a pass can have nodes.
+    table = np.array([*slots, *((total, 0),) * width], np.int32)
+    return Schedule(
+        *(nodes[..., i] for i in range(3)),
+        count,
+        (np.cumsum(count) - count).astype(np.int32),
+        known.astype(np.int32),
+        made_at,
+        table[:, 0],
+        table[:, 1],
+    )
+
+
+def decode_pass(rows: Rows, target: Target, inputs, state):
+    """One pass over every sequence: a round of ``loop.advance`` in the place of draft and verification.
+
+    Args:
+        inputs, state: the loop's ``Inputs`` and ``State``.
+    """
+    schedule, sampling, decoded = rows.schedule(target), inputs.sampling, state.decoded
+    total = target.num_tokens
+    running = state.length < total
+    number = jnp.minimum(decoded.rounds, schedule.passes - 1)
+
+    def now(table):
+        return jnp.asarray(table)[number]
+
+    position, count, made = now(schedule.position), now(schedule.count), now(schedule.made)
+    with jax.named_scope("score"):
+        there = jnp.arange(position.shape[1], dtype=jnp.int32)[None] < count[:, None]
+        tokens = jnp.where(there, jnp.take_along_axis(decoded.tokens, now(schedule.source), axis=1), 0)
+        logits, _, block = checks.run_score(
+            target, inputs.target_params, state.cache, tokens, position - now(schedule.before)[:, None],
+            _ancestors(position, there), _visible(schedule, position, number + 1),
+        )  # fmt: skip
+    with jax.named_scope("sample"):
+        noise = None
+        if not sampling.greedy:
+            noise = gumbel_noise(inputs.keys, jnp.minimum(made, total - 1), target.vocab_size)
+        drawn = gumbel_argmax(process_logits(logits, sampling), noise)
+        makes = (made < total) & running[:, None]
+        sound = jnp.all(jnp.isfinite(jnp.max(logits, axis=-1)) | ~makes, axis=1)
+    with jax.named_scope("commit"):
+        path = jnp.broadcast_to(jnp.arange(position.shape[1], dtype=jnp.int32)[None], position.shape)
+        cache = target.commit(state.cache, block, path, jnp.where(running, count, 0))
+        batch = jnp.arange(len(running), dtype=jnp.int32)[:, None]
+        fresh = (jnp.asarray(schedule.pass_of_token)[None] == number[:, None] + 1) & running[:, None]
+        rounds = decoded.rounds + running.astype(jnp.int32)
+        decoded = decoded.replace(
+            tokens=decoded.tokens.at[batch, jnp.where(makes, made, total)].set(drawn, mode="drop"),
+            rounds=rounds,
+            accepted=decoded.accepted.at[:, 0].add(running.astype(jnp.int32)),
+            round_of_token=jnp.where(fresh, rounds[:, None], decoded.round_of_token),
+            finite=decoded.finite & sound,
+        )
+    length = jnp.where(running, jnp.where(sound, now(schedule.known), jnp.int32(total)), state.length)
+    return state.replace(decoded=decoded, length=length, cache=cache)
+
+
+def _ancestors(position: Int[Array, "B N"], there: Bool[Array, "B N"]) -> Bool[Array, "B N N"]:
+    """Which nodes of a pass see which: those before them in the stream, and themselves."""
+    before = (position[:, None, :] <= position[:, :, None]) & there[:, None, :]
+    return before | np.eye(position.shape[1], dtype=bool)[None]
+
+
+def _visible(
+    schedule: Schedule, position: Int[Array, "B N"], number: Int[Array, " B"]
+) -> Bool[Array, "B N S"]:
+    """bool [B, N, S]: which rows of the cache a node sees; those not written yet are the cache's matter."""
+    before = jnp.asarray(schedule.slot_position)[None, None] < position[:, :, None]
+    return before & (jnp.asarray(schedule.slot_until)[None, None] > number[:, None, None])

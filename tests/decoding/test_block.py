@@ -1,0 +1,230 @@
+"""Block verification: the exact law of a chain by enumeration, and more accepted than token by token."""
+
+import itertools
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.block import Block
+from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.gumbel import SharedNoise
+from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rejection import Rejection, Streams
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.verification import verify_tree
+
+from . import enumerated_chain as chains
+from . import toy_models as toys
+from .topologies import traced, traced_drafting
+
+VOCAB, DEPTH = 3, 2
+CHAIN = DraftTree.chain(DEPTH)
+GRID = 24
+
+
+def log_softmax(logits):
+    return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
+
+
+@cache
+def markov(seed, same=False):
+    """log p and log q of the token after each one, [VOCAB, VOCAB]; alike after token 0, or everywhere."""
+    rng = np.random.default_rng(seed)
+    p, q = (log_softmax(1.5 * rng.standard_normal((VOCAB, VOCAB))) for _ in range(2))
+    q[0] = p[0]
+    p[2, 1] = -np.inf
+    p = log_softmax(p)
+    return p, p if same else q
+
+
+def walk_all(seed, max_count, same=False, dynamic=False, first=2):
+    """Every draft of the chain after a token with its probability, and its weights a_i, h_i by plain loops."""
+    log_p, log_q = markov(seed, same)
+    p, q = np.exp(log_p.astype(np.float64)), np.exp(log_q.astype(np.float64))
+    drafts = np.array([(first, *x) for x in itertools.product(range(VOCAB), repeat=DEPTH)], np.int32)
+    chances, odds = [], []
+    for draft in drafts:
+        weight, chance, offered = 1.0, 1.0, []
+        for i in range(max_count + 1):
+            if i:
+                before, x = draft[i - 1], draft[i]
+                weight = min(1.0, weight * p[before, x] / q[before, x]) if q[before, x] else 0.0
+            surplus = np.maximum(weight * p[draft[i]] - q[draft[i]], 0).sum()
+            room = surplus + 1 - weight
+            offered.append(weight if i == max_count else surplus / room if room > 1e-7 else 1.0)
+        for before, x in itertools.pairwise(draft):
+            chance *= q[before, x]
+        chances.append(chance)
+        odds.append(offered)
+    rows = log_q[drafts] if dynamic else log_q[drafts[:, :-1]]
+    topology = traced(CHAIN, len(drafts)) if dynamic else CHAIN
+    return (
+        Draft(jnp.asarray(drafts), topology, jnp.asarray(rows)),
+        log_p[drafts],
+        np.array(chances),
+        np.array(odds),
+    )
+
+
+@partial(jax.jit, static_argnames="coupling")
+def walk(coupling, draft, log_probs, uniforms, max_count):
+    return coupling.walk(draft, log_probs, uniforms, max_count)
+
+
+def law(seed, max_count=DEPTH, **options):
+    """The law of the next max_count + 1 tokens after one round and plain decoding, exactly: [VOCAB, ...].
+
+    The uniform numbers fall into cells between the thresholds h_i; each cell is tried by a point within.
+    """
+    draft, log_probs, chances, odds = walk_all(seed, max_count, **options)
+    p = np.exp(markov(seed, options.get("same", False))[0].astype(np.float64))
+    result, mean = np.zeros((VOCAB,) * (DEPTH + 1)), 0.0
+    most = jnp.full(len(chances), max_count, jnp.int32)
+    for cell in itertools.product((0, 1), repeat=max_count):
+        uniforms = np.full((len(chances), DEPTH + 1), 0.5, np.float32)
+        size = np.ones(len(chances))
+        for i, upper in enumerate(cell, 1):
+            threshold = np.clip(odds[:, i], 0, 1)
+            uniforms[:, i] = np.where(upper, (1 + threshold) / 2, threshold / 2)
+            size *= 1 - threshold if upper else threshold
+        last, bonus = map(np.asarray, walk(Block(), draft, log_probs, jnp.asarray(uniforms), most))
+        mean += (chances * size * last).sum()
+        for row, tokens in enumerate(np.asarray(draft.tokens)[:, 1:]):
+            for x in range(VOCAB):
+                known = (*tokens[: last[row]], x)
+                put_down(result, known, chances[row] * size[row] * bonus[row, x], p)
+    return result, mean
+
+
+def put_down(result, known, chance, p):
+    """Adds ``chance`` to the sequences that begin with ``known``, which plain decoding continues."""
+    for rest in itertools.product(range(VOCAB), repeat=result.ndim - len(known)):
+        sequence, weight = (*known, *rest), chance
+        for i in range(len(known), result.ndim):
+            weight *= p[sequence[i - 1], sequence[i]]
+        result[sequence] += weight
+
+
+def plain_law(seed, first=2):
+    p = np.exp(markov(seed)[0].astype(np.float64))
+    result = np.zeros((VOCAB,) * (DEPTH + 1))
+    for sequence in itertools.product(range(VOCAB), repeat=DEPTH + 1):
+        chance = 1.0
+        for before, x in itertools.pairwise((first, *sequence)):
+            chance *= p[before, x]
+        result[sequence] = chance
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "options", [{}, {"max_count": 1}, {"max_count": 0}, {"dynamic": True}, {"same": True}], ids=str
+)
+def test_the_law_of_a_chain_is_plain_decodings(seed, options):
+    result, mean = law(seed, **options)
+    np.testing.assert_allclose(result, plain_law(seed), atol=2e-6)
+    if options.get("same"):
+        assert mean == pytest.approx(DEPTH, abs=1e-3)
+
+
+def token_by_token(seed, first=2):
+    """The mean number of tokens that ``Rejection`` accepts, by enumeration."""
+    p, q = (np.exp(x.astype(np.float64)) for x in markov(seed))
+    one = np.minimum(p, q)
+    return one[first].sum() + (one[first] * one.sum(-1)).sum()
+
+
+def test_never_fewer_tokens_than_token_by_token_and_sometimes_more():
+    gained = np.array([law(seed)[1] - token_by_token(seed) for seed in range(12)])
+    assert gained.min() > -1e-6 and np.sum(gained > 1e-2) >= 3
+
+
+SAMPLES = 40_000
+
+
+@pytest.mark.parametrize("forced", [None, (-1, 1, 0, -1, -1)], ids=["free", "forced"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "traced"])
+def test_generations_follow_the_exact_distribution_in_fewer_rounds(forced, dynamic):
+    target, params = toys.markov_target(3, 5, forced), toys.markov_params(3)
+    conditioning, tree = jnp.zeros((SAMPLES, 1)), DraftTree.chain(3)
+    drafting = eagle(toys.noisy_drafter(target), tree)
+    if dynamic:
+        drafting = traced_drafting(drafting, tree)
+
+    def run(coupling):
+        return speculative_decode(
+            target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafting=drafting, coupling=coupling,
+            drafting_params=toys.noisy_params(params, conditioning, 1.0),
+        )  # fmt: skip
+
+    block = run("block")
+    expected = chains.exact_distribution(params, forced or (-1,) * 5)
+    assert chains.agreement(block.tokens, expected) > 1e-3
+    assert int(block.accepted[:, 1:].sum()) > 0 and int(block.substituted.sum()) == 0
+    if forced is None and not dynamic:
+        assert block.rounds.mean() < run("rejection").rounds.mean()
+
+
+def test_block_on_several_devices_is_block_on_one_and_greedy_at_temperature_zero():
+    batch = 16
+    target, params = toys.markov_target(10, 12), toys.markov_params(10)
+    conditioning = jnp.zeros((batch, 1))
+
+    def run(drafting, coupling="block", temperature=0.9, **options):
+        return speculative_decode(
+            target, params, conditioning, toys.sequence_keys(1, batch), coupling=coupling, drafting=drafting,
+            drafting_params=toys.noisy_params(params, conditioning, 0.5), guidance=jnp.full(batch, 2.0),
+            sampling=SamplingParams.create(temperature), **options,
+        )  # fmt: skip
+
+    drafting = eagle(toys.noisy_drafter(target), DraftTree.chain(3))
+    alone, spread = run(drafting), run(drafting, mesh=jax.make_mesh((8,), ("data",)))
+    jax.tree.map(np.testing.assert_array_equal, spread, alone)
+    assert len(np.unique(alone.rounds)) > 1
+    greedy, plain = run(drafting, temperature=0.0), run(PLAIN, "gumbel", 0.0)
+    np.testing.assert_array_equal(greedy.tokens, plain.tokens)
+    assert int(greedy.accepted[:, 1:].sum()) > 0
+
+
+def test_points_are_tested_as_such():
+    """Without log q every draft is certain: it stands with probability p, and never comes after a refusal."""
+    log_p = np.repeat(markov(1)[0][2][None, None], 4, 0).repeat(2, 1)
+    draft = Draft(jnp.asarray([[0, 0]] * 4, jnp.int32), DraftTree.chain(1), None)
+    p = float(np.exp(log_p[0, 0, 0]))
+    uniforms = jnp.asarray([[0.5, p - 1e-3], [0.5, p + 1e-3], [0.5, 0.0], [0.5, 0.999]], jnp.float32)
+    last, bonus = walk(Block(), draft, jnp.asarray(log_p), uniforms, jnp.ones(4, jnp.int32))
+    np.testing.assert_array_equal(last, [1, 0, 1, 0])
+    assert float(bonus[1, 0]) == 0
+
+
+def test_bad_arguments():
+    streams = Streams(
+        jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32)
+    )
+    fork = DraftTree.from_paths([(0,), (1,)])
+
+    def verify(tree=CHAIN, log_q=None, draws=streams, rule="strict", **options):
+        log_probs = jnp.zeros((1, tree.num_nodes, VOCAB))
+        tokens = jnp.zeros((1, tree.num_nodes), jnp.int32)
+        return verify_tree(
+            Draft(tokens, tree, log_q), log_probs, draws, coupling=as_coupling("block"), rule=rule, **options
+        )
+
+    for arguments, message in (
+        ({"tree": fork}, "verifies chains, and the tree of 3 nodes branches"),
+        ({"rule": "typical"}, "no relaxed test, and the rule is Typical: use rule strict"),
+        ({"draws": SharedNoise(jnp.zeros((1, 3, VOCAB)))}, "block coupling was given SharedNoise as draws"),
+        ({"log_q": jnp.zeros((1, 3, VOCAB))}, r"log_q has shape \(1, 3, 3\): give \(1, 2, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            verify(**arguments)
+        assert "\n" not in str(error.value)
+    assert int(verify(tree=DraftTree.empty()).count[0]) == 0
+    assert isinstance(as_coupling("rejection"), Rejection)

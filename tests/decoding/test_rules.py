@@ -1,0 +1,342 @@
+"""Rules with an idea of their own, against plain loops over Python numbers, and exact laws of their accept tests."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.acceptance import Codebook, rule_from_name
+from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
+from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.rules import RULES
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.verification import verify_tree
+
+VOCAB, ROW_END = 12, 11
+_RNG = np.random.default_rng(3)
+CODES = _RNG.standard_normal((VOCAB, 2)).astype(np.float32)
+NEIGHBOURS = np.array(nearest_codes(jnp.asarray(CODES[:ROW_END]), 4))
+NEIGHBOURS = np.concatenate([NEIGHBOURS, np.full((1, 4), -1, np.int32)])
+CODEBOOK = Codebook(jnp.asarray(NEIGHBOURS), jnp.asarray(CODES))
+SPACING = np.linalg.norm(CODES[:ROW_END] - CODES[NEIGHBOURS[:ROW_END, 0]], axis=-1).mean()
+CHAIN = DraftTree.chain(1)
+verify = jax.jit(partial(verify_tree, codebook=CODEBOOK), static_argnames="coupling")
+
+
+def log_softmax(logits):
+    return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
+
+
+def distributions(rows, seed=0, sharpness=1.5):
+    """Log-probabilities [rows, VOCAB] with a filtered code in some."""
+    rng = np.random.default_rng(seed)
+    logits = sharpness * rng.standard_normal((rows, VOCAB))
+    logits[rng.random(rows) < 0.5, 3] = -np.inf
+    return log_softmax(logits)
+
+
+def cases(rows=40, seed=0):
+    """Every draft token under each of some distributions, with noise: p [X, V], tokens [X], noise [X, V]."""
+    log_p = distributions(rows, seed)
+    noise = np.random.default_rng(seed + 1).gumbel(size=log_p.shape).astype(np.float32)
+    tokens = np.tile(np.arange(VOCAB, dtype=np.int32), rows)
+    return np.repeat(log_p, VOCAB, 0), tokens, np.repeat(noise, VOCAB, 0)
+
+
+def accepted_by_gumbel(rule, log_p, tokens, noise):
+    """Whether each single draft is accepted, and the verdict; no noise is temperature 0."""
+    draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
+    log_probs = jnp.stack([log_p, log_p], axis=1)
+    draws = Greedy() if noise is None else SharedNoise(jnp.stack([noise, noise], axis=1))
+    verdict = jax.tree.map(np.asarray, verify(draft, log_probs, draws, coupling=Gumbel(), rule=rule))
+    return verdict.count == 1, verdict
+
+
+def near(p, scores, x, y, tau=1.2, lam=3.0):
+    if ROW_END in (x, y):
+        return False
+    return p[x] > 0 and np.linalg.norm(CODES[x] - CODES[y]) <= tau * SPACING and p[x] >= p[y] / lam
+
+
+def typical(p, scores, x, y, epsilon=0.09, delta_factor=0.3):
+    entropy = -sum(value * np.log(value) for value in p if value > 0)
+    return p[x] > min(epsilon, delta_factor * np.exp(-entropy))
+
+
+def tolerance(p, scores, x, y, samples=3):
+    return p[x] > 0 and x in sorted(range(VOCAB), key=lambda code: (-scores[code], code))[:samples]
+
+
+def group(p, x, size=7, p_gap=0.15, squared_distance=2.0):
+    """C(x) as a list: x's place among the codes sorted by p, then ranks around it, then the two conditions."""
+    order = sorted(range(VOCAB), key=lambda code: (-p[code], code))
+    place = order.index(x)
+    around = order[max(place - (size - 1) // 2, 0) : place + size // 2 + 1]
+    return [
+        code
+        for code in around
+        if code == x
+        or (
+            ROW_END not in (x, code)
+            and abs(p[code] - p[x]) < p_gap
+            and np.sum((CODES[code] - CODES[x]) ** 2) < squared_distance
+        )
+    ]
+
+
+def grouped(p, scores, x, y):
+    return p[x] > 0 and y in group(p, x)
+
+
+GROUPED = {"size": 7, "squared_distance": 2.0}
+BY_WANTED = {
+    "near": (near, {"tau": 1.2, "lam": 3.0}),
+    "typical": (typical, {}),
+    "tolerance": (tolerance, {"samples": 3}),
+    "gsd": (grouped, GROUPED),
+}
+
+
+@pytest.mark.parametrize("greedy", [False, True], ids=["sampling", "greedy"])
+@pytest.mark.parametrize("name", BY_WANTED)
+def test_rules_of_the_shared_noise_are_what_they_say(name, greedy):
+    log_p, tokens, noise = cases()
+    reference, knobs = BY_WANTED[name]
+    accepted, verdict = accepted_by_gumbel(
+        rule_from_name(name, **knobs), log_p, tokens, None if greedy else noise
+    )
+    scores = log_p if greedy else log_p + noise
+    wanted = scores.argmax(-1)
+    exact = tokens == wanted
+    p = np.exp(log_p)
+    expected = [
+        bool(x == y or reference(*row))
+        for row in zip(p, scores, tokens, wanted, strict=True)
+        for x, y in [row[2:]]
+    ]
+    np.testing.assert_array_equal(accepted, expected)
+    np.testing.assert_array_equal(verdict.substituted[:, 0], accepted & ~exact)
+    apart = np.linalg.norm(CODES[tokens] - CODES[wanted], axis=-1)
+    np.testing.assert_allclose(verdict.distance[:, 0], np.where(accepted & ~exact, apart, 0), atol=1e-6)
+    assert 0 < np.mean(accepted & ~exact) < 0.9
+
+
+def test_near_keeps_its_promise_whatever_lambda():
+    """No substituted token further than tau; and without the bound on p only more are accepted."""
+    log_p, tokens, noise = cases(seed=4)
+    before = 0
+    for lam in (1.0, 4.0, 1e6):
+        accepted, verdict = accepted_by_gumbel(rule_from_name("near", tau=0.9, lam=lam), log_p, tokens, noise)
+        assert verdict.distance.max() <= 0.9 * SPACING * (1 + 1e-6)
+        assert np.isfinite(log_p[np.arange(len(tokens)), tokens][accepted]).all()
+        assert accepted.sum() > before
+        before = accepted.sum()
+
+
+def test_the_unit_is_measured_once_over_codes_with_neighbours():
+    measured = CODEBOOK.measured()
+    np.testing.assert_allclose(measured.spacing, SPACING, rtol=1e-6)
+    assert measured.measured() is measured
+    with_nan = CODEBOOK.replace(codes=CODEBOOK.codes.at[ROW_END].set(jnp.nan))
+    np.testing.assert_allclose(with_nan.measured().spacing, SPACING, rtol=1e-6)
+    bare = CODEBOOK.replace(neighbours=CODEBOOK.neighbours[:, :0])
+    assert float(bare.measured().spacing) == 0
+    # What is measured is not measured again: the rule takes the unit that it is given.
+    log_p, tokens, noise = cases(5)
+    draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
+    arguments = (draft, jnp.stack([log_p] * 2, axis=1), SharedNoise(jnp.stack([noise] * 2, axis=1)))
+    rule, wide = rule_from_name("near", tau=1.0), measured.replace(spacing=jnp.float32(1e6))
+    counts = [
+        int(verify_tree(*arguments, coupling=Gumbel(), rule=rule, codebook=book).count.sum())
+        for book in (measured, wide)
+    ]
+    assert counts[1] > 2 * counts[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [("near", {"tau": 0.0}), ("tolerance", {"samples": 1}), ("gsd", {"size": 1}), ("cool", {"delta": 1.0})],
+)
+def test_rules_with_no_freedom_are_strict(name, knobs):
+    log_p, tokens, noise = cases(10)
+    accepted, _ = accepted_by_gumbel(rule_from_name(name, **{"k": 4, **knobs}), log_p, tokens, noise)
+    np.testing.assert_array_equal(accepted, tokens == (log_p + noise).argmax(-1))
+
+
+def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
+    depth, rows = 3, 60
+    tree = DraftTree.chain(depth)
+    log_p = distributions(rows * (depth + 1), 7).reshape(rows, depth + 1, VOCAB)
+    noise = np.random.default_rng(8).gumbel(size=log_p.shape).astype(np.float32)
+    best = np.argsort(-(log_p + noise), axis=-1)[:, :-1, :2]
+    pick = np.random.default_rng(9).integers(0, 2, (rows, depth, 1))
+    tokens = np.pad(np.take_along_axis(best, pick, -1)[..., 0], ((0, 0), (1, 0))).astype(np.int32)
+    delta = 8.0
+    cool = verify(
+        Draft(jnp.asarray(tokens), tree), log_p, SharedNoise(jnp.asarray(noise)), coupling=Gumbel(),
+        rule=rule_from_name("cool", 4, delta),
+    )  # fmt: skip
+    single = []
+    for level in range(depth):
+        rule = rule_from_name("lantern++", 4, lam=1 + (delta - 1) * np.exp(-0.7 * (level + 1)))
+        single.append(accepted_by_gumbel(rule, log_p[:, level], tokens[:, level + 1], noise[:, level])[0])
+    expected = np.cumprod(np.stack(single, 1), axis=1).sum(1)
+    np.testing.assert_array_equal(cool.count, expected)
+    assert cool.substituted.sum() > 0 and len(np.unique(cool.count)) == depth + 1
+
+
+# The tests of the rejection coupling, exactly: their thresholds, and what a refusal leaves.
+
+
+@partial(jax.jit, static_argnames="tree")
+def _walk(tree, tokens, log_p, log_q, uniforms, rule):
+    draft = Draft(tokens, tree, log_q)
+    noise = jnp.zeros((tokens.shape[0], VOCAB))
+    most = jnp.full(tokens.shape[0], tree.max_depth, jnp.int32)
+    last, p, tried = Rejection().walk(draft, log_p, uniforms, noise, rule, CODEBOOK, most)
+    return last, p, tried.swapped
+
+
+def walk(rule, tree, tokens, log_p, log_q, uniforms):
+    arguments = (tokens, log_p, log_q, uniforms)
+    return jax.tree.map(np.asarray, _walk(tree, *(jnp.asarray(x) for x in arguments), rule))
+
+
+def one_draft(rule, log_p, log_q, chances):
+    """Checks the chance of each code as a single draft; returns the law of what is emitted, float64 [V]."""
+    rows = np.repeat(log_p[None, None], VOCAB, 0).repeat(2, 1)
+    tokens = np.stack([np.zeros(VOCAB, np.int32), np.arange(VOCAB, dtype=np.int32)], 1)
+    for shift, accepted in ((-1e-4, True), (1e-4, False)):
+        uniforms = np.stack([np.zeros(VOCAB), chances + shift], 1).astype(np.float32)
+        last, left, swapped = walk(
+            rule, CHAIN, tokens, rows, np.repeat(log_q[None, None], VOCAB, 0), uniforms
+        )
+        tested = (np.isfinite(log_q)) & (uniforms[:, 1] > 0) & (uniforms[:, 1] < 1)
+        np.testing.assert_array_equal(last[tested] == 1, accepted)
+        strict = uniforms[:, 1] * np.exp(log_q) < np.exp(log_p)
+        np.testing.assert_array_equal(swapped[tested, 0], (last[tested] == 1) & ~strict[tested])
+    q = np.exp(log_q.astype(np.float64))
+    # ``left`` is what refusals leave: the last pass refused wherever that can happen.
+    return q * chances + ((q * (1 - chances))[:, None] * left).sum(0)
+
+
+def cool_chances(p, q, delta, depth, max_depth):
+    cooled = np.exp(-0.7 * np.arange(1, max_depth + 1))
+    omega = delta * cooled[depth - 1] / cooled.mean()
+    return np.minimum(1, omega * p / np.maximum(q, 1e-30)), omega
+
+
+@pytest.mark.parametrize("delta", [1.0, 1.4])
+def test_cool_accepts_by_its_weight_and_distorts_no_more_than_it_must(delta):
+    log_p, log_q = distributions(2, 21)
+    p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
+    chances, omega = cool_chances(p, q, delta, 1, 1)
+    assert omega == pytest.approx(delta)
+    law = one_draft(rule_from_name("cool", 0, delta), log_p, log_q, chances)
+    distortion = np.maximum(q * chances - p, 0).sum()
+    np.testing.assert_allclose(np.abs(law - p).sum() / 2, distortion, atol=1e-6)
+    assert (distortion > 1e-3) == (delta > 1)
+
+
+def test_cool_is_generous_early_and_strict_late():
+    """Every depth of a chain by its own weight; where the weight is under 1 the law is still p."""
+    depth, delta = 3, 1.1
+    tree = DraftTree.chain(depth)
+    log_p, log_q = distributions(2, 23)
+    p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
+    x = int(np.argmax(q / p * (p > 0.02)))
+    weights = []
+    for level in range(1, depth + 1):
+        chances, omega = cool_chances(p, q, delta, level, depth)
+        weights.append(omega)
+        rows = np.repeat(log_p[None, None], VOCAB, 0).repeat(depth + 1, 1)
+        tokens = np.full((VOCAB, depth + 1), x, np.int32)
+        tokens[:, level] = np.arange(VOCAB)
+        for shift in (-1e-4, 1e-4):
+            uniforms = np.zeros((VOCAB, depth + 1), np.float32)
+            uniforms[:, level] = chances + shift
+            last, left, _ = walk(
+                rule_from_name("cool", 0, delta), tree, tokens, rows,
+                np.repeat(log_q[None, None], VOCAB, 0).repeat(depth, 1), uniforms,
+            )  # fmt: skip
+            inner = np.isfinite(log_q) & (uniforms[:, level] > 0) & (uniforms[:, level] < 1)
+            np.testing.assert_array_equal(last[inner] >= level, shift < 0)
+        law = q * chances + ((q * (1 - chances))[:, None] * left).sum(0)
+        distortion = np.maximum(q * chances - p, 0).sum()
+        np.testing.assert_allclose(np.abs(law - p).sum() / 2, distortion, atol=1e-5)
+        assert (distortion < 1e-9) == (omega <= 1)
+    assert weights[0] > 1 > weights[-1] and np.mean(weights) == pytest.approx(delta)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_are_tested_whole_and_refusals_are_strict(seed):
+    log_p, log_q = distributions(2, 30 + seed, sharpness=1.0)
+    p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
+    groups = [group(np.exp(log_p), x) for x in range(VOCAB)]
+    assert max(map(len, groups)) > 2 and groups[ROW_END] == [ROW_END]
+    chances = np.array([min(1, p[codes].sum() / q[codes].sum()) if q[codes].sum() else 0 for codes in groups])
+    law = one_draft(rule_from_name("gsd", **GROUPED), log_p, log_q, chances)
+    residual = np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()
+    np.testing.assert_allclose(law, q * chances + (q * (1 - chances)).sum() * residual, atol=1e-6)
+    assert np.abs(law - p).sum() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["near", "typical", "tolerance"])
+def test_rules_of_the_shared_noise_refuse_accept_tests(name):
+    log_p, tokens, _ = cases(1)
+    draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
+    start = jnp.zeros(len(tokens), jnp.int32)
+    draws = Rejection().draws(
+        jax.random.split(jax.random.key(0), len(tokens)), start, start, 2, VOCAB, Sampling()
+    )
+    with pytest.raises(ValueError, match=f"rule {name} .*: use coupling gumbel") as error:
+        verify_tree(
+            draft,
+            jnp.stack([log_p, log_p], axis=1),
+            draws,
+            coupling=Rejection(),
+            rule=name,
+            codebook=CODEBOOK,
+        )
+    assert "\n" not in str(error.value)
+
+
+class Sampling:
+    """The part of the sampling parameters that draws look at."""
+
+    greedy = False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "near", "tau": -1}, "tau -1 is not valid: give a finite number >= 0"),
+        ({"name": "near", "tau": float("nan")}, "tau nan"),
+        ({"name": "near", "lam": 0.5}, "lambda 0.5"),
+        ({"name": "typical", "epsilon": 0}, "epsilon 0"),
+        ({"name": "typical", "delta_factor": float("inf")}, "delta_factor inf"),
+        ({"name": "tolerance", "samples": 0}, "samples 0"),
+        ({"name": "tolerance", "samples": 1.5}, "samples 1.5"),
+        ({"name": "cool", "delta": 0.9}, "delta 0.9"),
+        ({"name": "cool", "k": -1}, "k = -1"),
+        ({"name": "gsd", "size": 0}, "size 0"),
+        ({"name": "gsd", "p_gap": 0}, "p_gap 0"),
+        ({"name": "gsd", "squared_distance": -1}, "squared_distance -1"),
+        ({"name": "near", "tua": 1.0}, "no rule has a knob 'tua': choose from delta, .*tau"),
+    ],
+)
+def test_bad_knobs(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        rule_from_name(**arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_name_makes_its_rule_and_reads_only_its_own_knobs(name):
+    rule = rule_from_name(name, lam=2.0, tau=1.0, samples=2, k=2)
+    assert type(rule) is RULES[name] and rule == rule_from_name(name, lam=2.0, tau=1.0, samples=2, k=2)
+    assert isinstance(rule_from_name(name), RULES[name])

@@ -1,0 +1,232 @@
+"""Rows in parallel: the schedule, what each node sees, and plain decoding where nothing is missing."""
+
+from functools import cache
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.protocols import Prefix, Target
+from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
+from lantern_jax.decoding.zipar import Rows
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+
+from . import toy_models as toys
+
+VOCAB, GRID, BATCH = 9, 5, 8
+
+
+@flax.struct.dataclass
+class Seen:
+    """The cache of ``summing_target``: what was committed, place by place."""
+
+    tokens: jax.Array
+    positions: jax.Array
+    length: jax.Array
+
+
+@cache
+def summing_target(forced: tuple[int, ...] | None = None) -> Target:
+    """Logits are a sum over all (token, position) that a node sees: a wrong or stale one changes them."""
+    total = len(forced) if forced else GRID * GRID
+
+    def prefill(params, conditioning, guidance, slots):
+        batch, zeros = conditioning.shape[0], jnp.zeros((conditioning.shape[0], slots), jnp.int32)
+        one = jnp.zeros((1, batch, 1), jnp.int32)
+        prefix = Prefix(jnp.zeros((1, batch, 1, 1)), one, one == 0, one, guidance)
+        logits = jnp.broadcast_to(params[0, 0][None], (batch, VOCAB))
+        return Seen(zeros, zeros, jnp.zeros(batch, jnp.int32)), logits, prefix
+
+    def score(params, cache, tokens, depth, ancestors, visible=None):
+        positions = jnp.broadcast_to(jnp.asarray(depth), tokens.shape) + cache.length[:, None]
+        there = jnp.arange(cache.tokens.shape[1], dtype=jnp.int32)[None] < cache.length[:, None]
+        visible = there[:, None] if visible is None else visible & there[:, None]
+        ancestors = jnp.asarray(ancestors)
+        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
+        past = jnp.where(visible[..., None], params[cache.tokens, cache.positions][:, None], 0.0).sum(2)
+        new = jnp.where(ancestors[..., None], params[tokens, positions % total][:, None], 0.0).sum(2)
+        block = (tokens, positions)
+        return jnp.broadcast_to(past + new, (*tokens.shape, VOCAB)), jnp.zeros((1, *tokens.shape, 1)), block
+
+    def commit(cache, block, path, count):
+        batch, step = (
+            jnp.arange(path.shape[0], dtype=jnp.int32)[:, None],
+            jnp.arange(path.shape[1], dtype=jnp.int32),
+        )
+        where = cache.length[:, None] + step[None]
+        tokens, positions = (jnp.take_along_axis(part, path, axis=1) for part in block)
+        return Seen(
+            cache.tokens.at[batch, where].set(tokens), cache.positions.at[batch, where].set(positions),
+            cache.length + count,
+        )  # fmt: skip
+
+    return Target(prefill, score, commit, VOCAB, total, forced)
+
+
+LUMINA = ((-1,) * GRID + (VOCAB,)) * GRID + (VOCAB + 1,)
+FORCED = {"codes": None, "row ends": LUMINA}
+
+
+@cache
+def summing_params():
+    return 1.5 * np.random.default_rng(0).standard_normal((VOCAB + 2, len(LUMINA), VOCAB)).astype(np.float32)
+
+
+def slow(forced, window, noise):
+    """One sequence by the rule itself: pointers, a table of what was fed at each position, no schedule."""
+    params, total = summing_params(), len(forced or range(GRID * GRID))
+    stride = GRID + (forced is not None)
+    fixed = np.full(total, -1) if forced is None else np.array(forced)
+    tokens = fixed.copy()
+    tokens[0] = int(np.argmax(log_softmax(params[0, 0]) + noise[0]))
+    done, fed, passes, made = np.zeros(GRID, int), {}, 0, {0: 0}
+    done[0] = 1
+    just_finished = None
+    while done[-1] < GRID:
+        passes += 1
+        active = [
+            i for i in range(GRID)
+            if done[i] < GRID and (i == 0 or done[i - 1] >= min(done[i] + window, GRID))
+        ]  # fmt: skip
+        ends = [i for i in range(GRID - 1) if done[i] == GRID and just_finished == i]
+        for row in ends:
+            for position in range(row * stride + GRID - 1, (row + 1) * stride):
+                fed[position] = tokens[position]
+        for row in active:
+            position = row * stride + done[row] - 1
+            if done[row] or fixed[position] >= 0 or done[row - 1] == GRID:
+                fed[position] = tokens[position]
+            else:
+                whole = [i for i in range(row) if done[i] == GRID]
+                newest = (row - 1) * stride + done[row - 1] - 1
+                fed[position] = tokens[whole[-1] * stride + GRID - 1] if whole else tokens[newest]
+        new = {}
+        for row in active:
+            position = row * stride + done[row]
+            logits = sum(params[token, at] for at, token in fed.items() if at < position)
+            new[position] = int(np.argmax(log_softmax(logits) + noise[position]))
+        just_finished = None
+        for row in active:
+            done[row] += 1
+            if done[row] == GRID:
+                just_finished = row
+        for position, token in new.items():
+            tokens[position], made[position] = token, passes
+    for position in np.flatnonzero(fixed >= 0):
+        made[position] = made[position - 1]
+    return tokens, passes, [made[i] for i in range(total)]
+
+
+def log_softmax(logits):
+    return logits - np.log(np.exp(logits).sum())
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5])
+@pytest.mark.parametrize("layout", FORCED)
+def test_each_pass_is_the_rule_written_out(layout, window):
+    forced = FORCED[layout]
+    target, keys = summing_target(forced), toys.sequence_keys(3, BATCH)
+    decoded = autoregressive_decode(
+        target, jnp.asarray(summing_params()), jnp.zeros((BATCH, 1)), keys, rows=Rows(GRID, window)
+    )
+    positions = jnp.broadcast_to(jnp.arange(target.num_tokens, dtype=jnp.int32), (BATCH, target.num_tokens))
+    noise = np.asarray(gumbel_noise(keys, positions, VOCAB))
+    for row in range(BATCH):
+        tokens, passes, made = slow(forced, window, noise[row])
+        np.testing.assert_array_equal(decoded.tokens[row], tokens)
+        np.testing.assert_array_equal(decoded.round_of_token[row], made)
+        assert int(decoded.rounds[row]) == passes == GRID + (GRID - 1) * window - 1
+        assert int(decoded.accepted[row, 0]) == passes
+
+
+@cache
+def chameleon():
+    config = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
+    conditioning = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
+    params = Chameleon(config).init(jax.random.key(1), conditioning)
+    params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
+    tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (BATCH, 4)).at[:, 0].set(13)
+    mask = jnp.ones((BATCH, 4), bool).at[: BATCH // 2, 0].set(False)
+    return chameleon_target(config), params, TokenConditioning(tokens, mask), 4
+
+
+def llamagen():
+    return toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), 5
+
+
+MODELS = {"llamagen": llamagen, "chameleon": chameleon}
+
+
+@cache
+def decode(model, window, temperature=1.0, guided=True, spread=False):
+    target, params, conditioning, width = MODELS[model]()
+    active = jnp.arange(BATCH) != 2
+    decoded = autoregressive_decode(
+        target, params, conditioning, toys.sequence_keys(1, BATCH), active=active,
+        guidance=jnp.full(BATCH, 2.0) if guided else None, sampling=SamplingParams.create(temperature, top_p=0.95),
+        rows=None if window is None else Rows(width, window), mesh=jax.make_mesh((8,), ("data",)) if spread else None,
+    )  # fmt: skip
+    return jax.tree.map(np.asarray, decoded)
+
+
+@pytest.mark.parametrize(("temperature", "guided"), [(1.0, True), (0.0, False)])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_window_of_a_row_is_plain_decoding(model, temperature, guided):
+    plain, whole = (decode(model, window, temperature, guided) for window in (None, 50))
+    jax.tree.map(np.testing.assert_array_equal, whole, plain)
+    assert len(np.unique(plain.tokens, axis=0)) >= 3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_smaller_window_saves_passes_and_loses_exactness(model):
+    plain, fast = decode(model, None), decode(model, 2)
+    width = MODELS[model]()[3]
+    active = plain.rounds > 0
+    assert (fast.rounds[active] == width + (width - 1) * 2 - 1).all() and fast.rounds[2] == 0
+    assert (fast.tokens[2] == -1).all() and fast.finite.all()
+    # The first row misses nothing; later ones differ somewhere.
+    np.testing.assert_array_equal(fast.tokens[:, :width], plain.tokens[:, :width])
+    assert (fast.tokens != plain.tokens).any()
+    if model == "chameleon":
+        ends = np.asarray(chameleon()[0].forced) >= 0
+        np.testing.assert_array_equal(fast.tokens[:, ends], plain.tokens[:, ends])
+
+
+def test_several_devices_decode_as_one():
+    jax.tree.map(np.testing.assert_array_equal, decode("chameleon", 2, spread=True), decode("chameleon", 2))
+
+
+def test_passes_of_published_sizes():
+    def schedule(grid, window):
+        target = Target(None, None, None, 4, grid * grid)
+        return Rows(grid, window).schedule(target)
+
+    assert schedule(24, 8).passes == 24 + 23 * 8 - 1
+    assert schedule(24, 8).position.shape[1] <= 4
+    assert schedule(48, 16).passes == 48 + 47 * 16 - 1
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="window 0 is not valid"):
+        Rows(4, 0)
+    with pytest.raises(ValueError, match=r"width 1\.5 is not valid"):
+        Rows(1.5)
+    target, params, conditioning, _ = llamagen()
+    arguments = (target, params, conditioning, toys.sequence_keys(0, BATCH))
+    with pytest.raises(ValueError, match="25 free tokens is not made of unbroken rows of 6"):
+        autoregressive_decode(*arguments, rows=Rows(6))
+    with pytest.raises(ValueError, match="leave nothing to draft"):
+        drafter, drafter_params = toys.random_drafter()
+        speculative_decode(
+            *arguments, rows=Rows(5), drafting=eagle(drafter, "mc_sim_7b_63"), drafting_params=drafter_params
+        )
+    chain = toys.markov_target(4, 4)
+    with pytest.raises(ValueError, match=r"target\.score fails on what it was given") as error:
+        autoregressive_decode(
+            chain, toys.markov_params(4), jnp.zeros((2, 1)), toys.sequence_keys(0, 2), rows=Rows(2, 1)
+        )
+    assert "\n" not in str(error.value)
