@@ -88,6 +88,25 @@ def test_a_window_among_forced_tokens_is_plain_decoding(name):
         np.testing.assert_array_equal(decoded.tokens, expected)
 
 
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_a_window_goes_on_behind_a_forced_token(coupling):
+    """A chain whose tokens count up, whatever a row ends in: a pass commits more than what is left of a row."""
+    vocab, length, row, width = 40, 30, 5, 12
+    forced = tuple(39 if i % row == row - 1 else -1 for i in range(length))
+    steps = jnp.zeros((vocab + 1, vocab)).at[jnp.arange(vocab), (jnp.arange(vocab) + 1) % vocab].set(12.0)
+    drafting = jacobi(vocab, width) if coupling == "gumbel" else speculative_jacobi(vocab, width, "shared")
+    decoded = speculative_decode(
+        toys.markov_target(vocab, length, forced), steps.at[39].set(steps[4]), jnp.zeros((4, 1)),
+        toys.sequence_keys(0, 4), drafting=drafting, coupling=coupling, sampling=SamplingParams.create(0.5),
+    )  # fmt: skip
+    counts = np.arange(width + 1)
+    assert (np.asarray(decoded.tokens)[:, 4::5] == 39).all()
+    assert (np.asarray(decoded.accepted)[:, row:].sum(axis=1) > 0).all(), "no round passed the end of a row"
+    # Forced tokens are not counted: what the rounds sampled, and the first token, are the free positions.
+    free = sum(token < 0 for token in forced)
+    np.testing.assert_array_equal(np.asarray(decoded.accepted) @ (counts + 1), free - 1)
+
+
 @pytest.mark.parametrize("redraw", ["independent", "maximal", "shared"])
 def test_windows_of_rejection_at_temperature_zero_are_greedy(redraw):
     expected = plain(on_llamagen, 0.0, True)
