@@ -232,13 +232,14 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         draft, drafting_state = checks.run_propose(
             drafting, inputs.drafting_params, state.drafting, pending, draws, sampling
         )
+        draft = stream.forced_draft(draft, state.length)
 
     with jax.named_scope("score"):
         tokens, depth, ancestors = stream.block(pending, draft)
         logits, features, block = checks.run_score(
             target, inputs.target_params, state.cache, tokens, depth, ancestors
         )
-        logits = logits[:, stream.longest - 1 :]
+        logits = stream.forced_logits(logits[:, stream.longest - 1 :], state.length, draft.topology.depth)
         log_probs = process_logits(logits, sampling)
 
     with jax.named_scope("verify"):

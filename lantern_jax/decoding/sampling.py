@@ -24,6 +24,9 @@ from jaxtyping import Array, Float, Int, Key
 _DRAFT_STREAM = 0x80000001
 _ACCEPT_STREAM = 0x80000002
 _RESIDUAL_STREAM = 0x80000003
+# Streams of windows, for guesses that are drawn again.
+_KEEP_STREAM = 0x80000011
+_WINDOW_STREAM = 0x80000012
 
 _ARGMAX_BLOCK = 128
 
@@ -313,6 +316,23 @@ def residual_noise(
     """Gumbel noise of the rejection coupling's draw from the last residual."""
     streams = _stream(keys, _RESIDUAL_STREAM, positions, rounds)
     return jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams)
+
+
+def keep_uniforms(
+    keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], window: int
+) -> Float[Array, "B W"]:
+    """Uniform numbers in [0, 1) that decide which guesses of a window are kept, one a place; no test reads them."""
+    return jax.vmap(lambda key: jax.random.uniform(key, (window,), jnp.float32))(
+        _stream(keys, _KEEP_STREAM, positions, rounds)
+    )
+
+
+def window_noise(
+    keys: Key[Array, " B"], positions: Int[Array, "B W"], vocab_size: int
+) -> Float[Array, "B W V"]:
+    """Gumbel noise of guesses, the same in every round for a position; no test and no residual draw reads it."""
+    streams = jax.vmap(lambda key: jax.random.fold_in(key, _WINDOW_STREAM))(keys)
+    return gumbel_noise(streams, positions, vocab_size)
 
 
 def _stream(keys, stream: int, positions, rounds):

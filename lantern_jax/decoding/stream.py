@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.protocols import Draft, Pending, Target
-from lantern_jax.decoding.topology import with_batch
+from lantern_jax.decoding.topology import drafted, rows_depth, with_batch
 from lantern_jax.decoding.verification import Verification
 
 
@@ -21,7 +21,7 @@ class Decoded:
     Attributes:
         tokens: int32 [B, T], the stream; all -1 for a sequence that was not active.
         rounds: int32 [B], target passes after prefill.
-        accepted: int32 [B, L], how many rounds accepted 0, 1, ... draft tokens.
+        accepted: int32 [B, L], how many rounds accepted 0, 1, ... draft tokens, forced ones not counted.
         round_of_token: int32 [B, T], the round that produced a token (0 = prefill); forced tokens carry the round
             of the token before them.
         substituted: int32 [B], accepted draft tokens that the strict rule, on the same random numbers, refuses.
@@ -46,18 +46,16 @@ class Stream:
         length: T.
         forced: int32 [T], the forced id, -1 where free.
         run: int32 [T + 1], length of the run of forced tokens that starts at a position.
-        stop: int32 [T + 1], the first position after this one that is forced, or T.
+        free: int32 [T + 1], how many positions before this one are not forced.
         longest: R, the most tokens that are ever pending.
     """
 
     def __init__(self, target: Target):
         self.forced, self.length = target.forced, target.num_tokens
         self.run = np.zeros(self.length + 1, np.int32)
-        self.stop = np.full(self.length + 1, self.length, np.int32)
+        self.free = np.concatenate([[0], np.cumsum(self.forced < 0)]).astype(np.int32)
         for i in range(self.length - 1, -1, -1):
             self.run[i] = self.run[i + 1] + 1 if self.forced[i] >= 0 else 0
-            if i + 1 < self.length:
-                self.stop[i] = i + 1 if self.forced[i + 1] >= 0 else self.stop[i + 1]
         # A run that ends the stream is never pending: the sequence is finished.
         inner = [run for i, run in enumerate(self.run[: self.length]) if i + run < self.length]
         self.longest = 1 + max(inner, default=0)
@@ -82,9 +80,37 @@ class Stream:
         return Pending(_take(decoded.tokens, length[:, None] + behind), count, length)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
-        """Most draft tokens that may be accepted: the bonus token after them must not fall on a forced position."""
-        stop = jnp.asarray(self.stop)[jnp.minimum(length, self.length) - 1]
-        return jnp.maximum(stop - length - 1, 0)
+        """Most draft tokens that may be accepted: the bonus token after them is the stream's last one at most."""
+        return jnp.maximum(self.length - length - 1, 0)
+
+    def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
+        """The draft with forced tokens on every node of a forced position, so that a path goes on behind it.
+
+        ``position`` is of the token that the root predicts.
+        """
+        if not self.run.any() or not draft.topology.max_depth:
+            return draft
+        topology, log_q = draft.topology, draft.log_q
+        ids = self._forced_after(position, drafted(topology.depth) - 1)
+        tokens = jnp.where(ids >= 0, ids, draft.tokens[:, 1:])
+        if log_q is not None:
+            log_q = self.forced_logits(log_q, position, rows_depth(topology))
+        return draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], tokens], axis=1), log_q=log_q)
+
+    def forced_logits(
+        self, logits: Float[Array, "B M V"], position: Int[Array, " B"], depth: Int[Array, "*B M"]
+    ) -> Float[Array, "B M V"]:
+        """Logits after nodes of these depths, point masses where the token after the node is forced."""
+        if not self.run.any():
+            return logits
+        ids = self._forced_after(position, depth)[..., None]
+        codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
+        return jnp.where(ids < 0, logits, jnp.where(codes == ids, jnp.float32(0), -jnp.inf))
+
+    def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
+        """The id forced after a node, -1 where it is free."""
+        table = np.append(self.forced, np.int32(-1))
+        return jnp.asarray(table)[jnp.minimum(position[:, None] + with_batch(depth, 2), self.length)]
 
     def block(self, pending: Pending, draft: Draft):
         """What the target scores: the pending tokens but the root, right-aligned in R - 1 places, then the draft.
@@ -141,7 +167,8 @@ class Stream:
         fresh = (offset >= 0) & (offset < added[:, None])
         sampled = fresh & (offset <= count[:, None])
         values = jnp.take_along_axis(made, jnp.clip(offset, 0, made.shape[1] - 1), axis=1)
-        counts = (step == count[:, None]) & running[:, None]
+        sampled_before, sampled_now = (jnp.asarray(self.free)[known] for known in (length, length + added))
+        counts = (step + 1 == (sampled_now - sampled_before)[:, None]) & running[:, None]
         rounds = decoded.rounds + running.astype(jnp.int32)
         kept = (step[:, : made.shape[1] - 1] < count[:, None]) & running[:, None]
         swapped = kept & verdict.substituted

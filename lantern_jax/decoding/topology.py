@@ -106,6 +106,16 @@ def drafted(field):
     return field[..., 1:]
 
 
+def rows_depth(topology: AnyTopology):
+    """int32 [I] (NumPy) or [B, N]: the depth of the node that a row of a draft's log q belongs to."""
+    if isinstance(topology, DraftTree):
+        return topology.depth[list(topology.internal)]
+    rows = topology.draft_rows
+    batch = jnp.arange(rows.shape[0], dtype=jnp.int32)[:, None]
+    place = jnp.where(rows >= 0, rows, rows.shape[1])
+    return jnp.zeros_like(rows).at[batch, place].set(topology.depth, mode="drop")
+
+
 def with_batch(field, ndim: int):
     """A field of a topology as an array of ``ndim`` axes, batch first; that of a static one has batch 1."""
     field = jnp.asarray(field)

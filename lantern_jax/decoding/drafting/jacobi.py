@@ -1,0 +1,311 @@
+"""Windows of guesses that need no drafter: the target's last pass says what comes next, in slightly wrong contexts.
+
+A window holds a guess for each of the W coming positions. Every pass scores all of them, accepts a prefix, and hands
+the rest, moved to the front, new distributions to be drawn from. What is drawn how is a matter of the coupling:
+
+    jacobi              ours, the shared noise: a guess is what plain decoding would put there after the guesses
+                        before it (Jacobi iteration; strict decoding is plain decoding, whatever is guessed)
+    speculative_jacobi  rejection: independent draws (SJD, arXiv 2410.01699), or draws coupled to the last ones (SCD,
+                        arXiv 2510.24211), in ``redraws``
+    pac                 either: several guesses for each of the first positions (SJD-PAC, arXiv 2603.18599)
+
+Whatever the redraw, the law of a guess, given how the positions before it came about, is the distribution it was last
+drawn from: that is the q that it is tested against.
+
+Axes: B batch, W window (positions guessed), N nodes (root included), K siblings, H rows remembered, V codes.
+"""
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
+from lantern_jax.decoding.gumbel import Greedy, SharedNoise
+from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
+from lantern_jax.decoding.rejection import Streams
+from lantern_jax.decoding.sampling import first_argmax, top_children
+from lantern_jax.decoding.tree import DraftTree
+
+INITIALS = ("repeat", "left", "above", "random")
+
+
+@flax.struct.dataclass
+class WindowState:
+    """What the last round left.
+
+    Attributes:
+        position: int32 [B], of the token that its root predicted: row i of the others belongs to i positions later.
+        tokens: int32 [B, W], its guesses.
+        log_q: float32 [B, W, V], the distributions that they were drawn from; None on the shared noise.
+        log_p: float32 [B, W + 1, V], the target's distributions of the same positions and the one after, each after
+            the guesses before it.
+        memory: float32 [B, H, V], the newest distribution of position t at t modulo H; None where none is wanted.
+    """
+
+    position: Int[Array, " B"]
+    tokens: Int[Array, "B W"]
+    log_q: Float[Array, "B W V"] | None
+    log_p: Float[Array, "B W+1 V"]
+    memory: Float[Array, "B H V"] | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a window is, checked.
+
+    Attributes:
+        vocab_size: V.
+        window: W.
+        redraw: one of ``REDRAWS``; None on the shared noise.
+        initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest token before
+            them, ``left`` draws from the newest distribution before them, ``above`` from that of the position one row
+            of the picture up (``left`` in the first row), ``random`` uniformly from the codes that ``left`` allows.
+        row: positions of a row of the picture, forced row ends included; read by ``above`` alone.
+        branches, levels: each of the first ``levels`` positions has ``branches`` guesses.
+
+    Raises:
+        ValueError: a number or a name outside its range.
+    """
+
+    vocab_size: int
+    window: int
+    redraw: str | None = None
+    initial: str = "left"
+    row: int | None = None
+    branches: int = 1
+    levels: int = 0
+
+    def __post_init__(self):
+        if self.window < 1:
+            raise ValueError(f"window {self.window} is not valid: give 1 or more positions to guess")
+        if self.redraw is not None and self.redraw not in REDRAWS:
+            raise ValueError(f"unknown redraw {self.redraw!r}: choose one of {', '.join(REDRAWS)}")
+        if self.initial not in INITIALS:
+            raise ValueError(f"unknown initial {self.initial!r}: choose one of {', '.join(INITIALS)}")
+        if self.initial == "above" and (self.row is None or self.row < 1):
+            raise ValueError(
+                f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
+            )
+        if not 0 <= self.levels <= self.window:
+            raise ValueError(f"levels {self.levels} is not valid: give 0 to the window, {self.window}")
+        if not 1 <= self.branches <= self.vocab_size:
+            raise ValueError(f"branches {self.branches} is not valid: give 1 to {self.vocab_size}")
+
+    @property
+    def remembered(self) -> int:
+        """H: a row, and no less than one round sees."""
+        return max(self.row, self.window + 1) if self.initial == "above" else 0
+
+    def tree(self) -> DraftTree:
+        """A bushy front and a chain below the first guesses."""
+        paths, level = [], [()]
+        for _ in range(self.levels):
+            level = [(*path, rank) for path in level for rank in range(self.branches)]
+            paths += level
+        paths += [(0,) * depth for depth in range(self.levels + 1, self.window + 1)]
+        return DraftTree.from_paths(paths)
+
+
+@cache
+def jacobi(vocab_size: int, window: int = 16, initial: str = "left", row: int | None = None) -> Drafting:
+    """Ours, for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses.
+
+    A guess changes only where the target's distribution moved enough to make another code win.
+
+    Args:
+        vocab_size: the target's.
+        window: W, positions guessed a round, 1 or more.
+        initial, row: as in ``Window``.
+
+    Raises:
+        ValueError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
+    """
+    return drafting_of(Window(vocab_size, window, None, initial, row))
+
+
+@cache
+def speculative_jacobi(
+    vocab_size: int,
+    window: int = 16,
+    redraw: str = "maximal",
+    initial: str = "left",
+    row: int | None = None,
+) -> Drafting:
+    """Windows for the coupling ``Rejection``: SJD (redraw ``independent``) and SCD (``maximal``, ``shared``).
+
+    Unlike SCD's released code, which keeps the old q with a kept guess, q is always what the guess follows now.
+
+    Args:
+        vocab_size: the target's.
+        window: W, positions guessed a round, 1 or more.
+        redraw: how a guess is drawn again: ``independent`` of what it was; ``maximal``, kept with probability
+            min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
+        initial, row: as in ``Window``.
+
+    Raises:
+        ValueError: as ``Window``; when traced, the coupling ``Gumbel`` at a temperature above 0.
+    """
+    return drafting_of(Window(vocab_size, window, redraw, initial, row))
+
+
+@cache
+def pac(
+    vocab_size: int,
+    window: int = 16,
+    branches: int = 3,
+    levels: int = 2,
+    redraw: str | None = "maximal",
+    initial: str = "left",
+    row: int | None = None,
+) -> Drafting:
+    """SJD-PAC: several guesses for each of the first positions, and a chain below the first ones.
+
+    Both deviations of the released code from the target's law are mended: siblings are drawn from what their first one
+    was drawn from, without it; and the first accepted one is taken, not the one with the longest path.
+
+    Args:
+        vocab_size: the target's.
+        window: W, the depth of the longest path, 1 or more.
+        branches: guesses K for each of the first ``levels`` positions, 1 to V: K + K ** 2 + ... nodes.
+        levels: 0 to the window.
+        redraw: as in ``speculative_jacobi``, for ``Rejection``; None for ``Gumbel``, where the guesses are the best K
+            of the last perturbed distribution.
+        initial, row: as in ``Window``.
+
+    Raises:
+        ValueError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
+    """
+    return drafting_of(Window(vocab_size, window, redraw, initial, row, branches, levels))
+
+
+def drafting_of(settings: Window) -> Drafting:
+    """The ``Drafting`` of a window; it has no parameters."""
+    tree = settings.tree()
+    return Drafting(
+        init=partial(_init, settings),
+        propose=partial(_propose, settings, tree),
+        observe=partial(_observe, settings, tree),
+        max_depth=settings.window,
+    )
+
+
+def _init(settings: Window, params, prefix, slots, span) -> WindowState:
+    batch, width, vocab = prefix.tokens.shape[1], settings.window, settings.vocab_size
+
+    def unknown(rows: int) -> Float[Array, "B rows V"]:
+        return jnp.full((batch, rows, vocab), -np.log(vocab), jnp.float32)
+
+    return WindowState(
+        # So far back that no row reaches the first guess.
+        position=jnp.full(batch, -width - 1, jnp.int32),
+        tokens=jnp.zeros((batch, width), jnp.int32),
+        log_q=None if settings.redraw is None else unknown(width),
+        log_p=unknown(width + 1),
+        memory=unknown(settings.remembered) if settings.remembered else None,
+    )
+
+
+def _propose(
+    settings: Window, tree: DraftTree, params, state: WindowState, pending: Pending, draws, sampling
+):
+    old, log_q, is_new = _moved(settings, state, pending.position)
+    tokens, ranked = _drawn(settings, draws, old, log_q)
+    root = pending.tokens[:, -1:]
+    if settings.initial == "repeat":
+        last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
+        last = jnp.take_along_axis(jnp.concatenate([root, tokens], axis=1), last, axis=1)
+        tokens = jnp.where(is_new, last, tokens)
+        if settings.redraw is not None:
+            point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
+            log_q = jnp.where(is_new[..., None], point, log_q)
+    front = ()
+    if settings.levels:
+        _, best = top_children(ranked, settings.branches)
+        best = best.at[..., 0].set(tokens[:, : settings.levels])
+        place, rank = tree.depth[1:] - 1, tree.rank[1:]
+        bushy = place < settings.levels
+        front = (best[:, place[bushy], rank[bushy]],)
+    drafted = jnp.concatenate([root, *front, tokens[:, settings.levels :]], axis=1)
+    rows = None if settings.redraw is None else log_q[:, tree.depth[list(tree.internal)]]
+    return Draft(drafted, tree, rows), state.replace(position=pending.position)
+
+
+def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
+    """The last round's guesses, what is drawn from now [B, W, V], and which places are new [B, W].
+
+    ``position`` is of the token that this round's root predicts.
+    """
+    width, shift = settings.window, position - state.position
+    places = jnp.arange(width, dtype=jnp.int32)[None]
+    row = jnp.minimum(shift[:, None] + places, width)
+    is_new = shift[:, None] + places > width
+    # Where no row is left this is the last one: the newest distribution before the place.
+    log_p = jnp.take_along_axis(state.log_p, row[..., None], axis=1)
+    if settings.initial == "random":
+        allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
+        log_p = jnp.where(is_new[..., None], allowed, log_p)
+    if settings.initial == "above":
+        above = position[:, None] + places - settings.row
+        seen = is_new & (above >= 1) & (above <= state.position[:, None] + width)
+        slot = jnp.maximum(above, 0) % settings.remembered
+        remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
+        log_p = jnp.where(seen[..., None], remembered, log_p)
+    if settings.redraw is None:
+        return None, log_p, is_new
+    before = jnp.minimum(row, width - 1)
+    log_q = jnp.take_along_axis(state.log_q, before[..., None], axis=1)
+    old = Guesses(jnp.take_along_axis(state.tokens, before, axis=1), log_q, row < width)
+    return old, log_p, is_new
+
+
+def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
+    """A guess for every place [B, W], and what ranks those of the first places [B, levels, V]."""
+    if isinstance(draws, Greedy):
+        ranked = log_q
+    elif settings.redraw is None and isinstance(draws, SharedNoise):
+        ranked = log_q + draws.noise[:, : settings.window]
+    elif settings.redraw is not None and isinstance(draws, Streams):
+        return REDRAWS[settings.redraw](draws, old, log_q, settings.levels)
+    else:
+        coupling = "gumbel" if settings.redraw is None else "rejection"
+        raise ValueError(
+            f"a window with redraw {settings.redraw!r} was given {type(draws).__name__} as draws: decode it with "
+            f"the coupling {coupling!r}"
+        )
+    return first_argmax(ranked), ranked[:, : settings.levels]
+
+
+def _observe(settings: Window, tree: DraftTree, params, state: WindowState, outcome: Outcome) -> WindowState:
+    main = _spines(tree)[0]
+    log_p, memory, log_q = outcome.log_probs, state.memory, None
+    if settings.levels:
+        rows = jnp.asarray(_spines(tree))[outcome.verdict.path[:, -1]]
+        log_p = jnp.take_along_axis(log_p, rows[..., None], axis=1)
+    if settings.redraw is not None:
+        log_q = outcome.draft.log_q[:, tree.draft_rows[main[:-1]]]
+    if memory is not None:
+        slot = state.position[:, None] + jnp.arange(settings.window + 1, dtype=jnp.int32)[None]
+        batch = jnp.arange(slot.shape[0], dtype=jnp.int32)[:, None]
+        memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
+    tokens = outcome.draft.tokens[:, main[1:]]
+    return state.replace(tokens=tokens, log_q=log_q, log_p=log_p, memory=memory)
+
+
+@cache
+def _spines(tree: DraftTree) -> Int[np.ndarray, "N W+1"]:
+    """For every node the path to it and on by first children; from below a leaf on, the root's."""
+    spines = np.zeros((tree.num_nodes, tree.max_depth + 1), np.int32)
+    for node in range(tree.num_nodes):
+        depth, below = tree.depth[node], tree.children[node, 0]
+        spines[node] = spines[0]
+        spines[node, : depth + 1] = tree.node_paths[node, : depth + 1]
+        while below >= 0:
+            spines[node, tree.depth[below]] = below
+            below = tree.children[below, 0]
+    spines.flags.writeable = False
+    return spines

@@ -1,0 +1,134 @@
+"""Windows under rejection follow the exact law of an enumerable chain, and nearly right ones are found out.
+
+What is nearly right is what published code does: it keeps the old q with a kept guess, draws siblings from the
+residual, and takes the longest of several rows that are tested independently.
+"""
+
+import dataclasses
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding import rejection
+from lantern_jax.decoding.drafting import jacobi as windows
+from lantern_jax.decoding.drafting.jacobi import Window, pac, speculative_jacobi
+from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.sampling import SamplingParams, top_children
+
+from . import toy_models as toys
+from .enumerated_chain import LENGTH, SAMPLES, VOCAB, agreement, exact_distribution
+
+WINDOWS = {
+    "independent": speculative_jacobi(VOCAB, 3, "independent"),
+    "maximal": speculative_jacobi(VOCAB, 3, "maximal"),
+    "shared": speculative_jacobi(VOCAB, 3, "shared"),
+    "maximal, repeat": speculative_jacobi(VOCAB, 3, "maximal", "repeat"),
+    "maximal, above": speculative_jacobi(VOCAB, 2, "maximal", "above", 2),
+    "shared, random": speculative_jacobi(VOCAB, 4, "shared", "random"),
+    "pac": pac(VOCAB, 3, 2, 2),
+    "pac, all codes": pac(VOCAB, 4, 3, 1, "maximal", "repeat"),
+    "pac, independent": pac(VOCAB, 3, 2, 2, "independent"),
+    "pac, shared": pac(VOCAB, 2, 2, 2, "shared"),
+}
+FORCED = {
+    "free": (-1,) * LENGTH,
+    "one": (-1, -1, 2, -1, -1),
+    "two": (-1, 1, 0, -1, -1),
+    "end": (-1, -1, -1, -1, 1),
+}
+
+
+@cache
+def chain_params():
+    """A chain whose tokens depend so much on the ones before them that nearly right is far off."""
+    return toys.markov_params(VOCAB, seed=1) * jnp.float32(2)
+
+
+def decode(drafting, forced=None, samples=SAMPLES, **sampling):
+    return speculative_decode(
+        toys.markov_target(VOCAB, LENGTH, forced), chain_params(), jnp.zeros((samples, 1)),
+        toys.sequence_keys(5, samples), drafting=drafting, coupling="rejection",
+        sampling=SamplingParams.create(**sampling),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_follows_the_exact_distribution(name):
+    decoded = decode(WINDOWS[name])
+    assert agreement(decoded.tokens, exact_distribution(chain_params())) > 1e-3
+    assert int(decoded.accepted[:, 1:].sum()) > 0
+
+
+@pytest.mark.parametrize("forced", ["one", "two", "end"])
+@pytest.mark.parametrize("name", ["maximal", "shared", "pac"])
+def test_a_window_among_forced_tokens(name, forced):
+    decoded = decode(WINDOWS[name], FORCED[forced])
+    assert agreement(decoded.tokens, exact_distribution(chain_params(), FORCED[forced])) > 1e-3
+    assert int(decoded.accepted[:, 1:].sum()) > 0
+
+
+def test_a_window_of_a_filtered_distribution():
+    sampling = {"temperature": 0.8, "top_k": 2, "top_p": 0.9}
+    decoded = decode(WINDOWS["pac"], **sampling)
+    assert agreement(decoded.tokens, exact_distribution(chain_params(), **sampling)) > 1e-3
+
+
+def test_a_coupled_guess_stays_more_often_than_an_independent_one():
+    """What maximal and shared are for: fewer rounds for the same tokens; and siblings save more."""
+    rounds = {
+        name: int(decode(WINDOWS[name]).rounds.sum()) for name in ("independent", "maximal", "shared", "pac")
+    }
+    assert rounds["maximal"] < rounds["independent"] and rounds["shared"] < rounds["independent"]
+    assert rounds["pac"] < rounds["maximal"]
+
+
+def changed(settings: Window, change):
+    """A window whose drafts are ``change(draft, state, draws, position)``."""
+    drafting = windows.drafting_of(settings)
+
+    def propose(params, state, pending, draws, sampling):
+        draft, after = drafting.propose(params, state, pending, draws, sampling)
+        old, log_p, _ = windows._moved(settings, state, pending.position)
+        return change(draft, old, log_p, draws), after
+
+    return dataclasses.replace(drafting, propose=propose)
+
+
+def with_stale_q(draft, old, log_p, draws):
+    """The distribution that a kept guess was drawn from at first, as in SCD's released code for Lumina and Janus."""
+    kept = old.there & (draft.tokens[:, 1:] == old.tokens)
+    return draft.replace(log_q=jnp.where(kept[..., None], old.log_q, draft.log_q))
+
+
+def with_siblings_from_the_residual(draft, old, log_p, draws):
+    """The second guess for the first position is drawn from normalize(max(p - q, 0)), as in SJD-PAC's released code."""
+    residual = jnp.maximum(jnp.exp(log_p) - jnp.exp(old.log_q), 0)[:, :1]
+    left = residual.sum(axis=-1, keepdims=True) > 1e-6
+    values = draws.perturb(jnp.where(left, jnp.log(residual), log_p[:, :1]), 0, np.array([50]))
+    values = jnp.where(jax.nn.one_hot(draft.tokens[:, 1:2], VOCAB, dtype=bool), -jnp.inf, values)
+    return draft.replace(tokens=draft.tokens.at[:, 2].set(top_children(values, 1)[1][:, 0, 0]))
+
+
+WRONG = {
+    "stale q": (Window(VOCAB, 3, "maximal"), with_stale_q),
+    "siblings from the residual": (
+        Window(VOCAB, 3, "maximal", branches=2, levels=1),
+        with_siblings_from_the_residual,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_window_that_is_nearly_right_is_found_out(name):
+    decoded = decode(changed(*WRONG[name]))
+    assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9
+
+
+def test_the_longest_of_rows_tested_independently_is_found_out(monkeypatch):
+    monkeypatch.setattr(rejection, "first_of_siblings", lambda topology, accepted: accepted)
+    # A record of its own: that of the table may be compiled already.
+    decoded = decode(windows.drafting_of(Window(VOCAB, 3, "maximal", branches=2, levels=2)))
+    assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9
