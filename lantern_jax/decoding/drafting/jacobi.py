@@ -103,12 +103,7 @@ class Window:
 
     def tree(self) -> DraftTree:
         """A bushy front and a chain below the first guesses."""
-        paths, level = [], [()]
-        for _ in range(self.levels):
-            level = [(*path, rank) for path in level for rank in range(self.branches)]
-            paths += level
-        paths += [(0,) * depth for depth in range(self.levels + 1, self.window + 1)]
-        return DraftTree.from_paths(paths)
+        return DraftTree.window(self.window, self.branches, self.levels)
 
 
 @cache
