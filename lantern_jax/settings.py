@@ -89,12 +89,12 @@ class Settings:
     k: int = knob(10, "codebook neighbours of lantern, lantern++ and cool", "K", low=0)
     delta: float = knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
     lam: float = knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
-    tau: float = knob(1.0, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict")
+    tau: float = knob(
+        1.0, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
+    )
     ratio: float = knob(10.0, "how much less probable than the wanted code near accepts", "R", low=1)
     omega: float = knob(1.1, "mean relaxation of cool", "O", low=1)
-    epsilon: float = knob(
-        0.09, "probability that typical always accepts", "E", low=0, low_open=True, high=1
-    )
+    epsilon: float = knob(0.09, "probability that typical always accepts", "E", low=0, low_open=True, high=1)
     samples: int = knob(2, "samples of the target that tolerance accepts", "N", low=1, note="1 is strict")
     coupling: str = knob(
         "gumbel", "how drafts and target share randomness", choices=("gumbel", "rejection", "block")
@@ -106,6 +106,11 @@ class Settings:
         "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published")
     )
     batch: int = knob(8, "pictures decoded at once", "B", low=1)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted: a token a pass."""
+        return self.drafting != "zipar" and not self.tree.max_depth
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """The sampling distribution's knobs as the decoding loops take them."""
@@ -219,7 +224,8 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
             default = methods()[method].knobs.get(name, declared.by_platform or declared.default)
             default = fixed.get(name, defaults.get(name, default))
             values[name] = for_platform(default, platform) if value is None else value
-    if values["drafting"] is None:
+    plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
+    if values["drafting"] is None or plain:
         values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
     return values
 
@@ -227,11 +233,11 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
 def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
     """What a round drafts: the tree asked for, or that of a window."""
     tree, drafting = values["tree"], values["drafting"]
-    if tree == NO_TREE and isinstance(tree, str):
-        return DraftTree.empty()
     if drafting not in DRAFTERS:
         if given.get("tree") is not None:
-            raise ValueError(f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly")
+            raise ValueError(
+                f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly"
+            )
         if drafting == "zipar":
             return DraftTree.empty()
         return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
@@ -270,7 +276,9 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         )
     if isinstance(tree, DynamicTree):
         if tree.ranking == "gap" and coupling != "gumbel":
-            raise ValueError(f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability")
+            raise ValueError(
+                f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+            )
         if coupling == "block":
             raise ValueError("the coupling block needs a chain: give tree chain")
     elif coupling == "rejection" and tree.has_rank_gaps:
@@ -295,17 +303,19 @@ def for_platform(value: Any, platform: str) -> Any:
 def markdown_tables() -> str:
     """The methods and the knobs as two tables, for the documentation."""
     lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
-    for name, method in methods().items():
-        fixed = ", ".join(f"`{knob}={value}`" for knob, value in method.knobs.items())
-        lines.append(f"| `{name}` | {method.help} | {fixed} |")
+    for title, method in methods().items():
+        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
+        lines.append(f"| `{title}` | {method.help} | {fixed} |")
     lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
-    for knob in KNOBS.values():
-        note = f" ({knob.note})" if knob.note else ""
-        lines.append(f"| `{knob.name}` | {_default_text(knob)} | {knob.range} | {knob.help}{note} |")
+    for declared in KNOBS.values():
+        note = f" ({declared.note})" if declared.note else ""
+        lines.append(
+            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
+        )
     return "\n".join(lines) + "\n"
 
 
-def _default_text(knob: Knob) -> str:
-    if knob.by_platform is not None:
-        return ", ".join(f"{platform} `{value}`" for platform, value in knob.by_platform.items())
-    return "" if knob.default is None else f"`{knob.default}`"
+def _default_text(declared: Knob) -> str:
+    if declared.by_platform is not None:
+        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
+    return "" if declared.default is None else f"`{declared.default}`"

@@ -130,7 +130,9 @@ def test_near_keeps_its_promise_whatever_lambda():
     log_p, tokens, noise = cases(seed=4)
     before = 0
     for lam in (1.0, 4.0, 1e6):
-        accepted, verdict = accepted_by_gumbel(rule_from_name("near", tau=0.9, ratio=lam), log_p, tokens, noise)
+        accepted, verdict = accepted_by_gumbel(
+            rule_from_name("near", tau=0.9, ratio=lam), log_p, tokens, noise
+        )
         assert verdict.distance.max() <= 0.9 * SPACING * (1 + 1e-6)
         assert np.isfinite(log_p[np.arange(len(tokens)), tokens][accepted]).all()
         assert accepted.sum() > before
