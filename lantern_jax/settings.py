@@ -133,7 +133,7 @@ class Settings:
 
     def rule_value(self) -> "Rule":
         """The acceptance rule as the decoding loops take it."""
-        from lantern_jax.decoding.acceptance import rule_from_name
+        from lantern_jax.decoding.rules.names import rule_from_name
 
         return rule_from_name(self.rule, self.k, self.delta, self.lam)
 

@@ -17,11 +17,12 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import checks
-from lantern_jax.decoding.acceptance import Codebook, Rule, as_rule, check_codebook
+from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
+from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample, varying_like
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes

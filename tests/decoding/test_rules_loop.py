@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook, rule_from_name
+from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 
