@@ -163,12 +163,10 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Prefill, and the first token of every sequence."""
     target, levels = program.target, program.drafting.max_depth + 1
-    if program.rows is not None and levels > 1:
-        raise ValueError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
     stream, total = Stream(target), target.num_tokens
     # A round commits at most the pending tokens and a whole path.
     span = stream.longest - 1 + levels
-    slots = total + span if program.rows is None else program.rows.slots(target)
+    slots = total + span if program.rows is None else program.rows.slots(target, program.drafting)
     with jax.named_scope("prefill"):
         cache, logits, prefix = checks.run_prefill(
             target, inputs.target_params, inputs.conditioning, inputs.guidance, slots, len(inputs.keys)
@@ -205,10 +203,8 @@ def advance(
 
     def body(carry):
         done, state = carry
-        if program.rows is None:
-            after = _round(program, stream, inputs, state)
-        else:
-            after = decode_pass(program.rows, program.target, inputs, state)
+        step = _round if program.rows is None else decode_pass
+        after = step(program, stream, inputs, state)
         checks.check_unchanged(state, after)
         return done + 1, after
 
