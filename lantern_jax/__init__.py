@@ -42,8 +42,8 @@ _MODULES = {
         "Probabilities",
         "Rule",
         "Strict",
-        "rule_from_name",
     ),
+    "decoding.rules.names": ("rule_from_name",),
     "decoding.neighbours": ("nearest_codes",),
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Batches on devices, some rounds at a time.

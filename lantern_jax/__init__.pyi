@@ -11,7 +11,6 @@ from lantern_jax.decoding.acceptance import Loan as Loan
 from lantern_jax.decoding.acceptance import Probabilities as Probabilities
 from lantern_jax.decoding.acceptance import Rule as Rule
 from lantern_jax.decoding.acceptance import Strict as Strict
-from lantern_jax.decoding.acceptance import rule_from_name as rule_from_name
 from lantern_jax.decoding.cache import KVCache as KVCache
 from lantern_jax.decoding.cache import commit as commit
 from lantern_jax.decoding.cache import new_cache as new_cache
@@ -34,6 +33,7 @@ from lantern_jax.decoding.protocols import Prefix as Prefix
 from lantern_jax.decoding.protocols import Target as Target
 from lantern_jax.decoding.rejection import Rejection as Rejection
 from lantern_jax.decoding.rejection import Streams as Streams
+from lantern_jax.decoding.rules.names import rule_from_name as rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams as SamplingParams
 from lantern_jax.decoding.sampling import apply_guidance as apply_guidance
 from lantern_jax.decoding.sampling import gumbel_argmax as gumbel_argmax

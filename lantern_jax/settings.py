@@ -120,7 +120,7 @@ class Settings:
 
     def rule_value(self) -> "Rule":
         """The acceptance rule as the decoding loops take it."""
-        from lantern_jax.decoding.acceptance import rule_from_name
+        from lantern_jax.decoding.rules.names import rule_from_name
 
         names = ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples")
         return rule_from_name(self.rule, **{name: getattr(self, name) for name in names})

@@ -9,13 +9,14 @@ import pytest
 
 import lantern_jax
 from lantern_jax.commands.main import main
-from lantern_jax.decoding.acceptance import RULE_NAMES, Lantern, Strict
+from lantern_jax.decoding.acceptance import Lantern, Strict
 from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.drafting.jacobi import INITIALS
 from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.gumbel import PATHS
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import RESIDUALS
+from lantern_jax.decoding.rules.names import RULE_NAMES
 from lantern_jax.decoding.tree import RANKINGS, DraftTree, DynamicTree, named_tree
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.drafters import DRAFTERS as KINDS

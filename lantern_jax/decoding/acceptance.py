@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-RULE_NAMES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
 # What LANTERN's rules use where nothing else is asked for: a mild relaxation (k 10, lambda 2).
 NEIGHBOURS, DELTA, LAM = 10, 0.05, 2.0
 
@@ -259,52 +258,6 @@ def neighbour_count(k: int) -> int:
     if k < 0 or int(k) != k:
         raise ValueError(f"k = {k} neighbours is not valid: give a whole number >= 0")
     return int(k)
-
-
-def rule_from_name(
-    name: str,
-    k: int | None = None,
-    delta: float | None = None,
-    lam: float | None = None,
-    vocab_size: int | None = None,
-    **knobs: float | None,
-) -> Rule:
-    """The rule of a name, made of Python numbers; None is the rule's own default.
-
-    Args:
-        name: one of ``RULE_NAMES``.
-        k, delta, lam: neighbours and bounds: what they bound is the rule's matter.
-        vocab_size: V, which k must stay under.
-        knobs: the rule's other ones; those that only other rules have are not read.
-
-    Raises:
-        ValueError: an unknown name or knob, or a number outside the rule's range.
-    """
-    from lantern_jax.decoding.rules import RULES
-
-    if name not in RULE_NAMES:
-        raise ValueError(f"unknown rule {name!r}: choose one of {', '.join(RULE_NAMES)}")
-    known = {knob for rule in RULES.values() for knob in rule.knobs}
-    for knob in knobs:
-        if knob not in known:
-            raise ValueError(f"no rule has a knob {knob!r}: choose from {', '.join(sorted(known))}")
-    given = {**knobs, "k": k, "delta": delta, "lam": lam}
-    kind = RULES[name]
-    rule = kind.create(**{knob: given[knob] for knob in kind.knobs if given.get(knob) is not None})
-    if vocab_size is not None and rule.k >= vocab_size:
-        raise ValueError(
-            f"k = {rule.k} neighbours is not valid: give a whole number < {vocab_size}, the number of codes"
-        )
-    return rule
-
-
-def as_rule(rule: Rule | str) -> Rule:
-    """A rule from its name, with default bounds, or the rule itself; ValueError for anything else."""
-    if isinstance(rule, str):
-        return rule_from_name(rule)
-    if not isinstance(rule, Rule):
-        raise ValueError(f"rule {rule!r} is not valid: give a Rule or one of {', '.join(RULE_NAMES)}")
-    return rule
 
 
 def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None = None) -> None:

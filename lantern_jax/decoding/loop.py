@@ -17,11 +17,12 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import checks
-from lantern_jax.decoding.acceptance import Codebook, Rule, as_rule, check_codebook
+from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
+from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample, varying_like
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
@@ -162,12 +163,10 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Prefill, and the first token of every sequence."""
     target, levels = program.target, program.drafting.max_depth + 1
-    if program.rows is not None and levels > 1:
-        raise ValueError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
     stream, total = Stream(target), target.num_tokens
     # A round commits at most the pending tokens and a whole path.
     span = stream.longest - 1 + levels
-    slots = total + span if program.rows is None else program.rows.slots(target)
+    slots = total + span if program.rows is None else program.rows.slots(target, program.drafting)
     with jax.named_scope("prefill"):
         cache, logits, prefix = checks.run_prefill(
             target, inputs.target_params, inputs.conditioning, inputs.guidance, slots, len(inputs.keys)
@@ -204,10 +203,8 @@ def advance(
 
     def body(carry):
         done, state = carry
-        if program.rows is None:
-            after = _round(program, stream, inputs, state)
-        else:
-            after = decode_pass(program.rows, program.target, inputs, state)
+        step = _round if program.rows is None else decode_pass
+        after = step(program, stream, inputs, state)
         checks.check_unchanged(state, after)
         return done + 1, after
 

@@ -25,8 +25,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding import checks
-from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.protocols import Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise, process_logits
+from lantern_jax.decoding.stream import Stream
 
 _FOREVER = np.iinfo(np.int32).max
 
@@ -57,10 +58,11 @@ class Rows:
         """The tables of a target's stream; ValueError where it is not made of such rows."""
         return _schedule(self, target.num_tokens, target.forced_tokens)
 
-    def slots(self, target: Target) -> int:
-        """How many rows of keys the cache must hold."""
-        schedule = self.schedule(target)
-        return len(schedule.slot_position)
+    def slots(self, target: Target, drafting: Drafting) -> int:
+        """How many rows of keys the cache must hold; ValueError for a drafting that guesses."""
+        if drafting.max_depth:
+            raise ValueError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
+        return len(self.schedule(target).slot_position)
 
 
 class Schedule(NamedTuple):
@@ -169,14 +171,10 @@ def _tables(passes, slots, made_at, total) -> Schedule:
     )
 
 
-def decode_pass(rows: Rows, target: Target, inputs, state):
-    """One pass over every sequence: a round of ``loop.advance`` in the place of draft and verification.
-
-    Args:
-        inputs, state: the loop's ``Inputs`` and ``State``.
-    """
-    schedule, sampling, decoded = rows.schedule(target), inputs.sampling, state.decoded
-    total = target.num_tokens
+def decode_pass(program, stream: Stream, inputs, state):
+    """One pass over every sequence: a round of ``loop.advance``, with its ``Program``, ``Inputs`` and ``State``."""
+    target, sampling, decoded = program.target, inputs.sampling, state.decoded
+    schedule, total = program.rows.schedule(target), stream.length
     running = state.length < total
     number = jnp.minimum(decoded.rounds, schedule.passes - 1)
 

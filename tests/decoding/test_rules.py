@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook, rule_from_name
+from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.decoding.rules import RULES
+from lantern_jax.decoding.rules.names import RULES, rule_from_name
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
 

@@ -2,15 +2,17 @@
 
 from functools import cache
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook, rule_from_name
+from lantern_jax.decoding.acceptance import Codebook, Rule
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 
@@ -72,6 +74,25 @@ def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
 )
 def test_several_devices_decode_as_one(rule, coupling):
     jax.tree.map(np.testing.assert_array_equal, decode(rule, coupling, spread=True), decode(rule, coupling))
+
+
+@flax.struct.dataclass
+class Measured(Rule):
+    """Refuses a codebook that a round would have to measure."""
+
+    def accepts(self, p, token, wanted, depth, codebook):
+        assert codebook.spacing is not None
+        return token == wanted
+
+
+def test_the_codebook_is_measured_before_the_first_round():
+    target, params = toys.markov_target(VOCAB, LENGTH, FORCED), toys.markov_params(VOCAB)
+    conditioning = jnp.zeros((2, 1))
+    speculative_decode(
+        target, params, conditioning, toys.sequence_keys(1, 2), rule=Measured(), codebook=codebook(),
+        drafting=eagle(toys.noisy_drafter(target), TREE),
+        drafting_params=toys.noisy_params(params, conditioning, 1.5),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", KNOBS)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 from scipy import stats
 
-from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, rule_from_name
+from lantern_jax.decoding.acceptance import Codebook, Rule, Strict
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection, Streams
+from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import (
     SamplingParams,
     acceptance_uniforms,
