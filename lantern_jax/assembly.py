@@ -61,16 +61,7 @@ def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
 
 
 def _window(config: TargetConfig, target: Target, settings: Settings) -> Drafting:
-    """A window as deep as the settings' tree; a row of the stream is one of the picture and its forced tokens."""
-    depth = settings.tree.max_depth
-    return drafting_of(
-        Window(
-            config.num_codes,
-            depth,
-            None if settings.coupling == "gumbel" else settings.redraw,
-            settings.initial,
-            target.num_tokens // config.grid,
-            settings.branches,
-            min(settings.levels, depth),
-        )
-    )
+    """A window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
+    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    row = target.num_tokens // config.grid
+    return drafting_of(Window(config.num_codes, settings.tree, redraw, settings.initial, row))

@@ -275,6 +275,8 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
         )
     if isinstance(tree, DynamicTree):
+        if values["drafting"] == "jacobi":
+            raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
         if tree.ranking == "gap" and coupling != "gumbel":
             raise ValueError(
                 f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"

@@ -192,7 +192,8 @@ def test_auto_is_what_suits_the_platform_and_the_checkpoint():
 
 def test_knobs_that_do_not_fit_each_other_are_refused():
     for given, line in (
-        ({"method": "jacobi", "tree": "chain"}, "drafting jacobi has no tree"),
+        ({"method": "zipar", "tree": "chain"}, "drafting zipar has no tree"),
+        ({"method": "jacobi", "tree": "dynamic"}, "drafting jacobi has no dynamic tree"),
         ({"tree": "dynamic", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
         ({"coupling": "block", "tree": "mc_sim_7b_63"}, "the coupling block needs a chain"),
         ({"coupling": "block", "rule": "lantern"}, "the coupling block has no relaxed rule"),
