@@ -233,16 +233,16 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
 def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
     """What a round drafts: the tree asked for, or that of a window."""
     tree, drafting = values["tree"], values["drafting"]
-    if drafting not in DRAFTERS:
+    if drafting == "zipar":
         if given.get("tree") is not None:
-            raise ValueError(
-                f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly"
-            )
-        if drafting == "zipar":
-            return DraftTree.empty()
+            raise ValueError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
+        return DraftTree.empty()
+    if drafting == "jacobi" and given.get("tree") is None:
         return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
     if not (isinstance(tree, str) and tree == "dynamic"):
         return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
+    if drafting == "jacobi":
+        raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
 
@@ -275,8 +275,6 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
         )
     if isinstance(tree, DynamicTree):
-        if values["drafting"] == "jacobi":
-            raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
         if tree.ranking == "gap" and coupling != "gumbel":
             raise ValueError(
                 f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
