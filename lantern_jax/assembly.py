@@ -46,7 +46,10 @@ def job(config: TargetConfig, drafters: dict[str, Any], dtype: np.dtype, setting
         return Job(program, plain.guidance, plain.sampling, rule)
     taps = getattr(drafters[kind], "taps", ())
     target = family_of(config).target(config, dtype, taps) if taps else target
-    echo = Echo() if settings.echo == "on" else None
+    echo = None
+    if settings.echo == "on":
+        mixture = settings.mixture
+        echo = Echo() if mixture is None else Echo(mixture[:2], mixture[2:4], mixture[4:])
     drafting = eagle(DRAFTERS[kind].make(drafters[kind], dtype), settings.tree, echo)
     return Job(Program(target, drafting, coupling), plain.guidance, plain.sampling, rule, kind)
 

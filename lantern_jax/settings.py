@@ -7,6 +7,7 @@ checkpoint's default, else that of ``Settings``. A checkpoint's default may depe
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -73,6 +74,11 @@ class Settings:
         note="0 is never",
     )  # fmt: skip
     echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
+    mixture: Any = knob(  # noqa: RUF009
+        None,
+        "a and b of echo for old nodes that agree in position, in token too, in parent too",
+        "A,B,A,B,A,B",
+    )
     window: int = knob(16, "positions that jacobi guesses", "W", low=1, high=4096)
     redraw: str = knob(
         "maximal", "how guesses of a window are drawn again, with rejection",
@@ -144,6 +150,7 @@ class Knobs(TypedDict, total=False):
     sharpness: float | None
     threshold: float | None
     echo: str | None
+    mixture: Any
     window: int | None
     redraw: str | None
     initial: str | None
@@ -203,6 +210,7 @@ def resolve_settings(
         declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
     values["tree"] = _tree(values, given)
+    values["mixture"] = _mixture(values["mixture"])
     _check_drafter(values, given, drafters)
     _check_tree(values, vocab_size)
     return Settings(**values)
@@ -245,6 +253,21 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
         raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
+
+
+def _mixture(value: Any) -> tuple[float, ...] | None:
+    """Six finite numbers >= 0, from a sequence or the command's text."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        numbers = ()
+    if len(numbers) != 6 or not all(0 <= number < math.inf for number in numbers):
+        raise errors.invalid(
+            "mixture", value, "six finite numbers >= 0: a and b for position, token and parent"
+        )
+    return numbers
 
 
 def _check_codes(top_k: int, k: int, vocab_size: int) -> None:

@@ -96,6 +96,7 @@ VALUES = {
     "sharpness": ([0.1, 9], [0, np.inf]),
     "threshold": ([0, 0.5], [1, -0.1]),
     "echo": (["off", "on"], ["loud", True]),
+    "mixture": (["0.8,0.25,0.3,0.8,0.2,0.9", [1, 0, 1, 0, 1, 0]], ["1,2", [1] * 5, [1, 0, 1, 0, 1, -1], 3]),
     "window": ([1, 64], [0, 1.5]),
     "redraw": (["maximal", "shared"], ["loose"]),
     "initial": (["left", "above"], ["below"]),

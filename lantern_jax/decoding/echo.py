@@ -82,16 +82,22 @@ def mixed(
         tokens, before: of those nodes and of their parents.
         positions: of the token that follows them.
     """
+    old, agreement = recalled(memory, tokens, before, positions)
+    shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
+    return jax.nn.log_softmax(shares[..., :1] * log_q + shares[..., 1:] * old, axis=-1)
+
+
+def recalled(
+    memory: Memory, tokens: Int[Array, "B M"], before: Int[Array, "B M"], positions: Int[Array, " B"]
+) -> tuple[Float[Array, "B M V"], Int[Array, "B M"]]:
+    """(mean log p of the old nodes that match best, how: 3 parent, 2 token, 1 position, 0 none); as in ``mixed``."""
     there = positions[:, None, None] == memory.positions[:, None, :]
     same = there & (tokens[..., None] == memory.tokens[:, None, :])
     parent = same & (before[..., None] == memory.before[:, None, :])
-    weights, shares = (
-        jnp.zeros(there.shape, jnp.float32),
-        jnp.broadcast_to(jnp.float32([1, 0]), (*tokens.shape, 2)),
-    )
-    for matches, share in ((there, echo.position), (same, echo.token), (parent, echo.parent)):
-        number = jnp.sum(matches, axis=-1, keepdims=True, dtype=jnp.float32)
-        weights = jnp.where(number > 0, matches.astype(jnp.float32) / jnp.maximum(number, 1), weights)
-        shares = jnp.where(number > 0, jnp.float32(share), shares)
-    old = jnp.einsum("bmn,bnv->bmv", weights, jnp.maximum(memory.log_probs, _LEAST))
-    return jax.nn.log_softmax(shares[..., :1] * log_q + shares[..., 1:] * old, axis=-1)
+    weights, agreement = jnp.zeros(there.shape, jnp.float32), jnp.zeros(tokens.shape, jnp.int32)
+    for matches in (there, same, parent):
+        number = jnp.sum(matches, axis=-1, dtype=jnp.int32)
+        share = matches.astype(jnp.float32) / jnp.maximum(number, 1).astype(jnp.float32)[..., None]
+        weights = jnp.where(number[..., None] > 0, share, weights)
+        agreement = agreement + (number > 0).astype(jnp.int32)
+    return jnp.einsum("bmn,bnv->bmv", weights, jnp.maximum(memory.log_probs, _LEAST)), agreement

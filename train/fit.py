@@ -1,0 +1,244 @@
+"""Fit what drafting on the shared noise weighs by: beta of trees ranked by gaps, and the mixture of echo.
+
+    python -m train.fit --checkpoint DIR|demo --out DIR [--pictures=32] [--drafter=eagle] [--prompts=FILE]
+
+Pictures are decoded strictly with a static tree, and rounds are logged at the nodes that were accepted, where the
+context is the picture's own. The mixture (a, b) of each kind of agreement is the one under whose log q' = a log q +
+b log p_old the target's distribution has the least cross-entropy; beta is then the one under whose
+softmax(beta (log q' + g)) the token that the target wanted is likeliest. Both become defaults of the checkpoint OUT.
+
+Axes: B batch, M nodes with children, V codes, K values of beta, A and C values of a and b.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+from jaxtyping import Array, Float
+
+from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+from lantern_jax.decoding import loop
+from lantern_jax.decoding.acceptance import Strict
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.echo import Echo, recalled
+from lantern_jax.decoding.loop import Inputs, Program
+from lantern_jax.decoding.protocols import Drafting
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.pipeline import Pipeline
+from lantern_jax.prompting import prompt_encoder
+from lantern_jax.settings import Settings
+from lantern_jax.text.encoders import Conditioning
+from train.sources import random_labels, read_prompts
+
+BETAS = np.geomspace(0.5, 8, 17).astype(np.float32)
+SHARES = np.linspace(0, 1.2, 13).astype(np.float32)
+
+
+@flax.struct.dataclass
+class Logged:
+    """The drafting's own state, what the round drew, and sums over logged nodes.
+
+    Attributes:
+        inner: of the drafting that is logged.
+        log_q: float32 [B, M, V], of the round, echo left out.
+        noise: float32 [B, L, V], of the round.
+        likelihood: float32 [B, K], log-likelihood of the wanted tokens for every beta.
+        entropy: float32 [B, 4, A, C], cross-entropy of the target's distributions for every (a, b), by agreement.
+        nodes: float32 [B, 4], how many nodes there were.
+    """
+
+    inner: Any
+    log_q: Float[Array, "B M V"]
+    noise: Float[Array, "B L V"]
+    likelihood: Float[Array, "B K"]
+    entropy: Float[Array, "B 4 A C"]
+    nodes: Float[Array, "B 4"]
+
+
+def logged(drafting: Drafting, tree: DraftTree, vocab_size: int, echo: Echo) -> Drafting:
+    """An ``eagle`` drafting without echo, but with its memory, whose rounds are logged.
+
+    Args:
+        echo: the mixture with which beta is fitted.
+    """
+    inner_nodes = np.asarray(tree.internal, np.int32)
+
+    def init(params, prefix, slots, span):
+        batch = prefix.tokens.shape[1]
+
+        def zeros(*shape):
+            return jnp.zeros((batch, *shape), jnp.float32)
+
+        return Logged(
+            drafting.init(params, prefix, slots, span),
+            zeros(len(inner_nodes), vocab_size),
+            zeros(tree.max_depth + 1, vocab_size),
+            zeros(len(BETAS)),
+            zeros(4, len(SHARES), len(SHARES)),
+            zeros(4),
+        )
+
+    def propose(params, state, pending, draws, sampling):
+        draft, inner = drafting.propose(params, state.inner, pending, draws, sampling)
+        return draft, state.replace(inner=inner, log_q=draft.log_q, noise=draws.noise)
+
+    def observe(params, state, outcome):
+        verdict = outcome.verdict
+        reached = jnp.any(verdict.path[:, None, :] == inner_nodes[None, :, None], axis=-1)
+        reached = (reached & (outcome.count > 0)[:, None]).astype(jnp.float32)
+        tokens = outcome.draft.tokens[:, inner_nodes]
+        parents = np.maximum(tree.parents[inner_nodes], 0)
+        above = outcome.draft.tokens[:, parents]
+        before = jnp.where(inner_nodes[None] == 0, state.inner.before[:, None], above)
+        depth = tree.depth[inner_nodes]
+        # Nodes of one depth have one position: asked for all at once, shifted by the depth.
+        old, agreement = zip(
+            *(
+                recalled(
+                    state.inner.memory,
+                    tokens[:, [m]],
+                    before[:, [m]],
+                    state.inner.position + np.int32(depth[m]),
+                )
+                for m in range(len(inner_nodes))
+            ),
+            strict=True,
+        )
+        old, agreement = jnp.concatenate(old, axis=1), jnp.concatenate(agreement, axis=1)
+        p = jnp.exp(outcome.log_probs[:, inner_nodes])
+        kinds = jax.nn.one_hot(agreement, 4, dtype=jnp.float32) * reached[..., None]
+        entropy = jnp.stack(
+            [jnp.stack([_cross_entropy(p, a * state.log_q + b * old) for b in SHARES], -1) for a in SHARES],
+            -2,
+        )
+        shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
+        log_q = jax.nn.log_softmax(shares[..., :1] * state.log_q + shares[..., 1:] * old, axis=-1)
+        scores = log_q + state.noise[:, depth]
+        wanted = verdict.wanted[:, inner_nodes, None]
+        chosen = jnp.stack(
+            [
+                jnp.take_along_axis(jax.nn.log_softmax(beta * scores), wanted, axis=-1)[..., 0]
+                for beta in BETAS
+            ],
+            -1,
+        )
+        return state.replace(
+            inner=drafting.observe(params, state.inner, outcome),
+            likelihood=state.likelihood + jnp.einsum("bm,bmk->bk", reached, chosen),
+            entropy=state.entropy + jnp.einsum("bmt,bmac->btac", kinds, entropy),
+            nodes=state.nodes + jnp.sum(kinds, axis=1),
+        )
+
+    return Drafting(init, propose, observe, tree.max_depth)
+
+
+def _cross_entropy(p: Float[Array, "B M V"], scores: Float[Array, "B M V"]) -> Float[Array, "B M"]:
+    return -jnp.sum(jnp.where(p > 0, p * jax.nn.log_softmax(scores, axis=-1), jnp.float32(0)), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What was found.
+
+    Attributes:
+        sharpness: beta.
+        echo: the mixtures; those of agreements that never came up are the library's.
+        nodes: logged nodes by agreement, none first.
+    """
+
+    sharpness: float
+    echo: Echo
+    nodes: tuple[int, ...]
+
+
+def best_mixture(entropy: Float[np.ndarray, "4 A C"], nodes: Float[np.ndarray, " 4"]) -> Echo:
+    """The (a, b) of least cross-entropy for every agreement that was met."""
+    found = {}
+    for row, name in enumerate(("position", "token", "parent"), 1):
+        if nodes[row]:
+            a, b = np.unravel_index(np.argmin(entropy[row]), entropy[row].shape)
+            found[name] = (round(float(SHARES[a]), 2), round(float(SHARES[b]), 2))
+    return Echo(**found)
+
+
+def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0, batch: int = 8) -> Fit:
+    """Two runs over the same pictures, one for the mixtures, one for beta under them.
+
+    Args:
+        conditioning: leaves [n, ...], conditional rows: a picture of each; n is rounded down to whole batches.
+    """
+    checkpoint, tree = pipeline.checkpoint, named_tree("mc_sim_7b_63")
+    config, parameters = checkpoint.target_config, pipeline.engine.parameters
+    guidance = checkpoint.defaults.get("guidance", Settings().guidance)
+    count = len(jax.tree.leaves(conditioning)[0])
+    batch = min(batch, count)
+    target = pipeline.family.target(config, pipeline.dtype, getattr(checkpoint.drafters[kind][0], "taps", ()))
+    drafting = eagle(
+        DRAFTERS[kind].make(checkpoint.drafters[kind][0], pipeline.dtype), tree, Echo(*[(1.0, 0.0)] * 3)
+    )
+
+    def run(echo: Echo) -> Logged:
+        program = Program(target, logged(drafting, tree, config.num_codes, echo))
+        go = jax.jit(lambda inputs: loop.advance(program, inputs, loop.start(program, inputs)).drafting)
+        states = []
+        for first in range(0, count - batch + 1, batch):
+            rows = jax.tree.map(lambda leaf, first=first: leaf[first : first + batch], conditioning)
+            keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(first + np.arange(batch))
+            states.append(
+                go(
+                    Inputs(
+                        parameters.target, pipeline.engine.drafter(kind), rows, keys,
+                        jnp.full(batch, guidance, jnp.float32), jnp.ones(batch, bool),
+                        SamplingParams.create(), Strict(), None,
+                    )
+                )
+            )  # fmt: skip
+        sums = [(state.likelihood, state.entropy, state.nodes) for state in states]
+        return [
+            np.sum([np.asarray(part).sum(axis=0) for part in parts], axis=0)
+            for parts in zip(*sums, strict=True)
+        ]
+
+    _, entropy, nodes = run(Echo())
+    echo = best_mixture(entropy, nodes)
+    likelihood, _, _ = run(echo)
+    return Fit(round(float(BETAS[np.argmax(likelihood)]), 2), echo, tuple(int(count) for count in nodes))
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    options = flags.FLAGS
+    check_new(options.out, overwrite=False)
+    pipeline = Pipeline(load(model_directory(options.checkpoint), None), np.float32)
+    encoder = prompt_encoder(pipeline.checkpoint)
+    if options.prompts is None:
+        conditioning = encoder.from_arrays(random_labels(np.random.default_rng(0), options.pictures))
+    else:
+        prompts = read_prompts(options.prompts)
+        prompts = [prompts[i % len(prompts)] for i in range(options.pictures)]
+        conditioning = encoder.encode(prompts, pipeline.dtype)
+    found = fit(pipeline, options.drafter, conditioning)
+    mixture = (*found.echo.position, *found.echo.token, *found.echo.parent)
+    print(f"sharpness {found.sharpness}, mixture {mixture}, nodes by agreement {found.nodes}")
+    checkpoint = pipeline.checkpoint
+    defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": list(mixture)}
+    save(options.out, dataclasses.replace(checkpoint, defaults=defaults))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("checkpoint", "demo", "checkpoint directory")
+    flags.DEFINE_string("out", None, "directory of the checkpoint with what was found")
+    flags.DEFINE_string("drafter", "eagle", "kind of drafter")
+    flags.DEFINE_string(
+        "prompts", None, "text file of prompts, one a line; without, the demo's random landscapes"
+    )
+    flags.DEFINE_integer("pictures", 32, "how many are decoded", lower_bound=1)
+    flags.mark_flags_as_required(["out"])
+    app.run(main)
