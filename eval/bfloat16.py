@@ -124,7 +124,11 @@ def measure(model: str, pictures: int, tree_names: list[str], dtype: str, temper
     rows = []
     for name in tree_names:
         decoded = speculative_decode(
-            *given, keys, drafting=eagle(drafter, name), drafting_params=parameters.drafting, **common
+            *given,
+            keys,
+            drafting=eagle(drafter, name),
+            drafting_params=pipeline.engine.drafter("eagle"),
+            **common,
         )
         tokens = np.asarray(decoded.tokens)
         found = gaps(expected, tokens, perturbed)

@@ -159,11 +159,11 @@ def measure_core() -> dict[str, float]:
     config, target, drafter, params, drafting_params = core_models()
     tree, guidance = named_tree("naive_extend_57"), 4.0
     span, expanded = tree.max_depth + 1, sum(len(level) for level in tree.internal_levels[1:])
-    engine = Engine(lambda where: Parameters(params, drafting_params))
+    engine = Engine(lambda where: Parameters(params, {"eagle": drafting_params}))
     sampling, labels = SamplingParams.create(top_k=2000), np.zeros((1, 1), np.int32)
     jobs = {
         "plain": Job(Program(target), guidance, sampling),
-        "round": Job(Program(target, eagle(drafter, tree)), guidance, sampling),
+        "round": Job(Program(target, eagle(drafter, tree)), guidance, sampling, drafter="eagle"),
     }
 
     cache, _, prefix = jax.jit(target.prefill, static_argnums=3)(
@@ -205,8 +205,10 @@ def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
     config, sampling = checkpoint.target_config, SamplingParams.create()
     target = family_of(config).target(config, pipeline.dtype)
     drafting = eagle(eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype), settings.tree)
-    programs = {"plain": Program(target), "default tree": Program(target, drafting)}
-    return {name: Job(program, settings.guidance, sampling) for name, program in programs.items()}
+    return {
+        "plain": Job(Program(target), settings.guidance, sampling),
+        "default tree": Job(Program(target, drafting), settings.guidance, sampling, drafter="eagle"),
+    }
 
 
 def measure_pieces(pictures: int, model: str) -> list[dict]:

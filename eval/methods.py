@@ -47,6 +47,8 @@ PLAIN, OTHER_SEED = "ar", "other seed"
 # Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
 SCENES, REFERENCES = 5_000, 5_001
 REFERENCES_A_PROMPT = 2
+# Columns of text that the table takes.
+WIDTH = 170
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setup = Setup(options.model, options.pictures, options.batch, options.seed, options.timing_pictures)
     kept = read_kept(options.out, options.resume, setup)
     keep_compiled_programs()
-    console, bench = Console(), Bench(setup, lantern_jax.load(options.model))
+    console, bench = Console(width=max(WIDTH, Console().width)), Bench(setup, lantern_jax.load(options.model))
     kept["device"] = f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
 
     def save() -> None:

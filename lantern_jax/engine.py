@@ -7,28 +7,25 @@ Axes: n sequences asked for, B sequences of a program (with padding), T stream t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import Bool, Int, PyTree, UInt8
 
+from lantern_jax import programs
 from lantern_jax.compilation import compile_ahead, run_timed
-from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Rule, Strict
-from lantern_jax.decoding.loop import Inputs, Program, State
+from lantern_jax.decoding.loop import Program, State
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
 from lantern_jax.models.vq import VQModel
-
-AXIS = "data"
+from lantern_jax.programs import AXIS
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,14 @@ class Parameters:
     """What programs read: pytrees of arrays, all on the same devices.
 
     Attributes:
-        target, drafting: of the records; ``drafting`` is None where nothing drafts.
+        target: of the target's record.
+        drafters: of draftings, by name.
         tokenizer: of the VQ tokenizer, or None.
         codebook: a ``Codebook`` for relaxed rules, or None.
     """
 
     target: PyTree
-    drafting: PyTree = None
+    drafters: Mapping[str, PyTree] = dataclasses.field(default_factory=dict)
     tokenizer: PyTree = None
     codebook: Any = None
 
@@ -55,12 +53,14 @@ class Job:
         program: what is compiled.
         guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
         sampling, rule: swept, but for what is static in them.
+        drafter: whose parameters the drafting takes; None where it has none.
     """
 
     program: Program
     guidance: float = 1.0
     sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams.create)
     rule: Rule = dataclasses.field(default_factory=Strict)
+    drafter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class Engine:
 
     Args:
         read: sharding -> ``Parameters`` there; called once, when they are first needed.
+        read_drafter: (name, parameters, sharding) -> those of a drafting that ``read`` left out; called likewise.
         tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
         devices: sequences are spread over them; None for all of this process.
     """
@@ -107,8 +108,9 @@ class Engine:
         read: Callable[[Sharding], Parameters],
         tokenizer: VQModel | None = None,
         devices: list[Any] | None = None,
+        read_drafter: Callable[[str, Parameters, Sharding], PyTree] | None = None,
     ):
-        self._read, self._tokenizer = read, tokenizer
+        self._read, self._read_drafter, self._tokenizer = read, read_drafter, tokenizer
         self._devices = jax.local_devices() if devices is None else devices
         self._parameters: Parameters | None = None
         self._spread = 0
@@ -136,7 +138,7 @@ class Engine:
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
-        drafting = parameters.drafting if job.program.drafting.max_depth else None
+        drafting = None if job.drafter is None else self.drafter(job.drafter)
         numbers = (first + rows).astype(np.uint32)
         codebook = None if job.rule.is_strict else parameters.codebook
         begin = (parameters.target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling)
@@ -150,7 +152,10 @@ class Engine:
         if step_key not in self._programs:
             compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, rows < count)
-        step = partial(_advance_with, self._programs[step_key], shared, keys)
+
+        def step(state, rounds, compiled=self._programs[step_key]):
+            return compiled(*shared, keys, state, rounds)
+
         timing = Timing(decoding=seconds, compiling=compiling)
         total = job.program.target.num_tokens
         return Run(np.asarray(state.length)[:count], total, timing, state, step, step_key)
@@ -186,9 +191,7 @@ class Engine:
         padded[: len(tokens)] = tokens
         key, compiling = ("draw", size, devices), 0.0
         if key not in self._programs:
-            function, rows = partial(_draw, self._tokenizer), PartitionSpec(AXIS)
-            if mesh is not None:
-                function = loop.over_mesh(function, mesh, AXIS, (PartitionSpec(), rows), rows)
+            function = partial(programs.draw, self._tokenizer, mesh)
             self._programs[key], compiling = compile_ahead(function, parameters, padded)
         (pictures, finite), seconds = run_timed(self._programs[key], parameters, padded)
         timing = Timing(drawing=seconds, compiling=compiling)
@@ -199,17 +202,34 @@ class Engine:
         """The parameters where they lie, read if they were not yet."""
         return self._on_devices(self._spread or 1)
 
+    def drafter(self, name: str) -> PyTree:
+        """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
+        parameters = self.parameters
+        if name not in parameters.drafters:
+            drafter = self._read_drafter(name, parameters, self._where(self._spread))
+            drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
+            self._parameters = dataclasses.replace(parameters, drafters=drafters)
+        return self._parameters.drafters[name]
+
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
         idle, seconds = np.zeros(size, bool), 0.0
         if begin_key not in self._programs:
-            self._programs[begin_key], seconds = compile_ahead(partial(_start, program, mesh), *begin, idle)
+            self._programs[begin_key], seconds = compile_ahead(
+                partial(programs.start, program, mesh), *begin, idle
+            )
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
-        function = partial(_advance, program, mesh)
+        function = partial(programs.advance, program, mesh)
         step, more = compile_ahead(function, *shared, keys, state, np.int32(1), donate_argnums=7)
         self._programs[step_key] = step
         return seconds + spent + more + run_timed(step, *shared, keys, state, np.int32(1))[1]
+
+    def _where(self, devices: int) -> Sharding:
+        mesh = self._mesh(devices)
+        return (
+            SingleDeviceSharding(self._devices[0]) if mesh is None else NamedSharding(mesh, PartitionSpec())
+        )
 
     def _mesh(self, devices: int) -> Mesh | None:
         return None if devices == 1 else Mesh(np.array(self._devices[:devices]), (AXIS,))
@@ -217,10 +237,7 @@ class Engine:
     def _on_devices(self, devices: int) -> Parameters:
         """The parameters where programs for that many devices want them, moved when the number changes."""
         if devices != self._spread:
-            mesh = self._mesh(devices)
-            where = SingleDeviceSharding(self._devices[0])
-            if mesh is not None:
-                where = NamedSharding(mesh, PartitionSpec())
+            where = self._where(devices)
             parameters = self._parameters or self._read(where)
             parts = jax.block_until_ready(jax.device_put(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), devices
@@ -234,66 +251,3 @@ def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
     each = -(-count // devices)
     limit = 2 * each if most is None else -(-most // devices)
     return devices, max(each, min(1 << (each - 1).bit_length(), limit)) * devices
-
-
-@flax.struct.dataclass
-class _OneEach:
-    """A scalar of the loop's state, of which every device has its own: [devices]."""
-
-    value: Any
-
-
-def _joined(state):
-    """A device's state with an axis in front of every leaf, along which those of all devices are joined.
-
-    Leaves have one already, be it of sequences or not. Another one in front would not do: the loop then copies its
-    whole state, caches and all, when a piece begins and when it ends.
-    """
-    return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
-
-
-def _own(state):
-    """A device's part of a joined state as the loop knows it."""
-
-    def is_one(leaf) -> bool:
-        return isinstance(leaf, _OneEach)
-
-    return jax.tree.map(lambda leaf: leaf.value[0] if is_one(leaf) else leaf, state, is_leaf=is_one)
-
-
-def _start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
-    """(keys [B], joined state)."""
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
-
-    def begin(inputs: Inputs):
-        return _joined(loop.start(program, inputs))
-
-    inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
-    if mesh is not None:
-        begin = loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))
-    return keys, begin(inputs)
-
-
-def _advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
-    """(state after at most so many rounds, its lengths)."""
-
-    def go_on(inputs: Inputs, state, rounds):
-        return _joined(loop.advance(program, inputs, _own(state), rounds))
-
-    inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
-    if mesh is not None:
-        rows = PartitionSpec(AXIS)
-        go_on = loop.over_mesh(go_on, mesh, AXIS, (loop.input_specs(AXIS), rows, PartitionSpec()), rows)
-    state = go_on(inputs, state, rounds)
-    # A copy: the state is given away with the next piece.
-    return state, jnp.copy(state.length)
-
-
-def _advance_with(step, shared, keys, state, rounds):
-    return step(*shared, keys, state, rounds)
-
-
-def _draw(model: VQModel, params, tokens: Int[Any, "B C"]):
-    values = model.apply(params, tokens, method="decode")
-    pictures = jnp.round(jnp.clip((values + 1) * 127.5, 0, 255)).astype(jnp.uint8)
-    return pictures, jnp.isfinite(values).all(axis=(1, 2, 3))

@@ -14,24 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, PyTree
 
-from lantern_jax import errors
+from lantern_jax import assembly, errors
 from lantern_jax.call import Call
 from lantern_jax.checkpoints.store import Checkpoint, load_drafter, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.decoding.acceptance import check_codebook
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import Program
-from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.engine import Engine, Job, Parameters
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
-from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.vq import VQModel
 from lantern_jax.prompting import prompt_encoder
-from lantern_jax.settings import Knobs, Settings, check_count, check_seed, resolve_settings
+from lantern_jax.settings import Knobs, Settings, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -67,14 +63,13 @@ class Pipeline:
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self._encoder = prompt_encoder(checkpoint)
-        self._target = self.family.target(checkpoint.target_config, dtype)
         # Positions of the token stream that are the picture's codes; the others the format forces.
-        self._free = np.flatnonzero(self._target.forced < 0)
-        self._drafter = None
-        if "eagle" in checkpoint.drafters:
-            self._drafter = DRAFTERS["eagle"].make(checkpoint.drafters["eagle"][0], dtype)
+        self._free = np.flatnonzero(self.family.target(checkpoint.target_config, dtype).forced < 0)
+        self._drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         self.engine = Engine(
-            partial(_read, checkpoint, dtype), VQModel(checkpoint.tokenizer_config) if self.draws else None
+            partial(_read, checkpoint, dtype),
+            VQModel(checkpoint.tokenizer_config) if self.draws else None,
+            read_drafter=partial(_read_drafter, checkpoint, dtype),
         )
 
     @property
@@ -201,7 +196,7 @@ class Pipeline:
             checkpoint.defaults,
             platform=self.platform,
             vocab_size=vocab_size,
-            has_drafter=self._drafter is not None,
+            drafters=tuple(self._drafters),
         )
         check_codebook(settings.rule_value(), checkpoint.codebook, vocab_size)
         return settings
@@ -229,38 +224,34 @@ class Pipeline:
 
     def _job(self, settings: Settings, plain: bool = False) -> Job:
         """How a batch is decoded with these settings."""
-        sampling = settings.sampling(self.checkpoint.target_config.num_codes)
-        if plain or not settings.tree.max_depth:
-            # Nothing is drafted, nothing to accept: one program, whatever the knobs of acceptance.
-            return Job(Program(self._target), settings.guidance, sampling)
-        coupling = Gumbel(settings.path)
-        if settings.coupling == "rejection":
-            published = self.family.published_residual(self.checkpoint.target_config)
-            coupling = Rejection(published if settings.residual == "published" else settings.residual)
-        program = Program(self._target, eagle(self._drafter, settings.tree), coupling)
-        return Job(program, settings.guidance, sampling, settings.rule_value())
+        config = self.checkpoint.target_config
+        if plain:
+            return assembly.plain_job(config, self.dtype, settings)
+        return assembly.job(config, self._drafters, self.dtype, settings)
 
 
 def _read(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) -> Parameters:
-    """A checkpoint's parameters by their part in decoding, the target's and drafter's in one dtype.
+    """A checkpoint's parameters by their part in decoding, the target's in one dtype, drafters left out.
 
     No method: an engine that held its pipeline would keep the parameters in memory until Python looks for cycles.
     """
     if checkpoint.is_abstract:
-        checkpoint = load_checkpoint(checkpoint.directory, dtype, where, drafters=("eagle",))
+        checkpoint = load_checkpoint(checkpoint.directory, dtype, where, drafters=())
+    target = jax.tree.map(partial(_cast, dtype), checkpoint.target_params)
+    return Parameters(target, {}, checkpoint.tokenizer_params, checkpoint.codebook)
 
-    def cast(leaf):
-        return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
-    target = jax.tree.map(cast, checkpoint.target_params)
-    drafting = None
-    if "eagle" in checkpoint.drafters:
-        head = family_of(checkpoint.target_config).head(target)
-        drafting = {
-            "drafter": jax.tree.map(cast, load_drafter(checkpoint, "eagle", dtype, where)),
-            "head": head,
-        }
-    return Parameters(target, drafting, checkpoint.tokenizer_params, checkpoint.codebook)
+def _read_drafter(
+    checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Sharding
+) -> PyTree:
+    """The parameters of a kind of drafter, with the target's head."""
+    drafter = jax.device_put(load_drafter(checkpoint, kind, dtype, where), where)
+    head = family_of(checkpoint.target_config).head(parameters.target)
+    return {"drafter": jax.tree.map(partial(_cast, dtype), drafter), "head": head}
+
+
+def _cast(dtype: np.dtype, leaf):
+    return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:

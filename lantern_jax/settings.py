@@ -7,16 +7,14 @@ checkpoint's default, else that of ``Settings``. A checkpoint's default may depe
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-
 from lantern_jax import errors
-from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.tree import NO_TREE, DraftTree, resolve_tree
+from lantern_jax.decoding.methods import AUTO, auto_method, methods
+from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
+from lantern_jax.knobs import Knob, knob, knob_of
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
@@ -26,104 +24,93 @@ if TYPE_CHECKING:
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
 # cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
 _TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
-_PLAIN = "decode plainly (tree none), or convert one with it"
+_PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
-
-@dataclass(frozen=True)
-class Knob:
-    """What is known of a knob.
-
-    Attributes:
-        name: as in ``Settings``.
-        type: float, int or str; object where ``resolve_settings`` has to know it (``tree``).
-        default: of ``Settings``.
-        help: one line.
-        metavar: what stands for its value in the command's help.
-        low, high: the least and the greatest number.
-        low_open, high_open: whether the bound itself is out.
-        note: what a number of special meaning does.
-        choices: the names there are; empty for numbers.
-        by_platform: the default where it differs by platform.
-    """
-
-    name: str
-    type: type
-    default: Any
-    help: str
-    metavar: str | None = None
-    low: float = 0
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-    note: str = ""
-    choices: tuple[str, ...] = ()
-    by_platform: Mapping[str, Any] | None = None
-
-    @property
-    def range(self) -> str:
-        """What may be given, in words; empty where names or types of its own say it."""
-        if self.type not in (int, float):
-            return ", ".join(self.choices)
-        bounded = math.isfinite(self.high)
-        kind = "whole" if self.type is int else "" if bounded else "finite"
-        sign, left, right = ">" if self.low_open else ">=", "(["[not self.low_open], ")]"[not self.high_open]
-        limits = f"in {left}{self.low:g}, {self.high:g}{right}" if bounded else f"{sign} {self.low:g}"
-        return " ".join(filter(None, ("a", kind, "number", limits)))
-
-    def check(self, value: Any) -> None:
-        """Raises ValueError for a value of another type, out of range or of no known name."""
-        if self.choices:
-            if value not in self.choices and not (value is None and self.default is None):
-                raise errors.unknown(self.name, value, self.choices)
-        elif self.type in (int, float) and not self._holds(value):
-            raise errors.invalid(self.name, value, self.range + (f" ({self.note})" if self.note else ""))
-
-    def _holds(self, value: Any) -> bool:
-        numbers = int | np.integer if self.type is int else int | float | np.integer | np.floating
-        if isinstance(value, bool) or not isinstance(value, numbers) or not math.isfinite(value):
-            return False
-        above = value > self.low if self.low_open else value >= self.low
-        return above and (value < self.high if self.high_open else value <= self.high)
-
-
-def _knob(default: Any, help: str, metavar: str | None = None, **limits: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, **limits})
+DRAFTERS = ("eagle", "eagle3", "medusa", "parallel")
+DRAFTINGS = (*DRAFTERS, "jacobi", "zipar")
+_GUMBEL_RULES = ("near", "typical", "tolerance")
+RULES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The knobs of a generation, their values checked by ``resolve_settings``."""
 
-    method: str | None = _knob(
+    method: str | None = knob(
         None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
     )
-    guidance: float = _knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
-    temperature: float = _knob(
+    guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
+    temperature: float = knob(
         1.0, "how flat the sampling distribution is made", "F", low=0, note="0 is greedy"
     )
-    top_k: int = _knob(0, "sample from the K most probable codes", "K", low=0, note="0 turns it off")
-    top_p: float = _knob(
+    top_k: int = knob(0, "sample from the K most probable codes", "K", low=0, note="0 turns it off")
+    top_p: float = knob(
         1.0, "sample from the most probable codes of mass P", "P",
         low=0, low_open=True, high=1, note="1 turns it off",
     )  # fmt: skip
-    tree: Any = _knob(  # noqa: RUF009
+    drafting: str | None = knob(
         None,
-        "draft tree: a name, a JSON file of paths, or plain decoding",
-        "NAME|FILE|none",
+        "where guesses come from: a drafter of the checkpoint, the target's own last pass (jacobi), "
+        "or rows in parallel (zipar)",
+        choices=DRAFTINGS,
+    )
+    tree: Any = knob(  # noqa: RUF009
+        None,
+        "draft tree: a name, a JSON file of paths, one grown anew each round, or plain decoding",
+        "NAME|FILE|dynamic|none",
         by_platform=_TREES,
     )
-    rule: str = _knob("strict", "acceptance rule", choices=("strict", "lantern", "lantern++"))
-    k: int = _knob(10, "codebook neighbours of a relaxed rule", "K", low=0)
-    delta: float = _knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
-    lam: float = _knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
-    coupling: str = _knob("gumbel", "how drafts and target share randomness", choices=("gumbel", "rejection"))
-    path: str = _knob(
+    nodes: int = knob(25, "nodes that a dynamic tree keeps, the root not counted", "N", low=1, high=4096)
+    depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)
+    frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
+    children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
+    ranking: str = knob(
+        "gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=("probability", "gap")
+    )
+    sharpness: float = knob(2.0, "beta of ranking gap", "B", low=0, low_open=True)
+    threshold: float = knob(
+        0.0, "worth of a level under which a dynamic tree gets no deeper", "T", low=0, high=1, high_open=True,
+        note="0 is never",
+    )  # fmt: skip
+    echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
+    window: int = knob(16, "positions that jacobi guesses", "W", low=1, high=4096)
+    redraw: str = knob(
+        "maximal", "how guesses of a window are drawn again, with rejection",
+        choices=("independent", "maximal", "shared"),
+    )  # fmt: skip
+    initial: str = knob(
+        "left", "where the guesses of a window's new positions come from",
+        choices=("repeat", "left", "above", "random"),
+    )  # fmt: skip
+    branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
+    levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
+    ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
+    rule: str = knob("strict", "acceptance rule", choices=RULES)
+    k: int = knob(10, "codebook neighbours of lantern, lantern++ and cool", "K", low=0)
+    delta: float = knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
+    lam: float = knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
+    tau: float = knob(
+        1.0, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
+    )
+    ratio: float = knob(10.0, "how much less probable than the wanted code near accepts", "R", low=1)
+    omega: float = knob(1.1, "mean relaxation of cool", "O", low=1)
+    epsilon: float = knob(0.09, "probability that typical always accepts", "E", low=0, low_open=True, high=1)
+    samples: int = knob(2, "samples of the target that tolerance accepts", "N", low=1, note="1 is strict")
+    coupling: str = knob(
+        "gumbel", "how drafts and target share randomness", choices=("gumbel", "rejection", "block")
+    )
+    path: str = knob(
         "longest", "which accepted path is taken, with gumbel", choices=("longest", "exact_first")
     )
-    residual: str = _knob(
+    residual: str = knob(
         "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published")
     )
-    batch: int = _knob(8, "pictures decoded at once", "B", low=1)
+    batch: int = knob(8, "pictures decoded at once", "B", low=1)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted: a token a pass."""
+        return self.drafting != "zipar" and not self.tree.max_depth
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """The sampling distribution's knobs as the decoding loops take them."""
@@ -135,7 +122,8 @@ class Settings:
         """The acceptance rule as the decoding loops take it."""
         from lantern_jax.decoding.rules.names import rule_from_name
 
-        return rule_from_name(self.rule, self.k, self.delta, self.lam)
+        names = ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples")
+        return rule_from_name(self.rule, **{name: getattr(self, name) for name in names})
 
 
 class Knobs(TypedDict, total=False):
@@ -146,23 +134,38 @@ class Knobs(TypedDict, total=False):
     temperature: float | None
     top_k: int | None
     top_p: float | None
+    drafting: str | None
     tree: Any
+    nodes: int | None
+    depth: int | None
+    frontier: int | None
+    children: int | None
+    ranking: str | None
+    sharpness: float | None
+    threshold: float | None
+    echo: str | None
+    window: int | None
+    redraw: str | None
+    initial: str | None
+    branches: int | None
+    levels: int | None
+    ahead: int | None
     rule: str | None
     k: int | None
     delta: float | None
     lam: float | None
+    tau: float | None
+    ratio: float | None
+    omega: float | None
+    epsilon: float | None
+    samples: int | None
     coupling: str | None
     path: str | None
     residual: str | None
     batch: int | None
 
 
-def _knob_of(field: dataclasses.Field) -> Knob:
-    kind = next((kind for kind in (int, float) if field.type is kind), object)
-    return Knob(field.name, str if field.metadata.get("choices") else kind, field.default, **field.metadata)
-
-
-KNOBS: Mapping[str, Knob] = {field.name: _knob_of(field) for field in dataclasses.fields(Settings)}
+KNOBS: Mapping[str, Knob] = {field.name: knob_of(field) for field in dataclasses.fields(Settings)}
 
 
 def resolve_settings(
@@ -171,55 +174,77 @@ def resolve_settings(
     *,
     platform: str,
     vocab_size: int,
-    has_drafter: bool,
+    drafters: Collection[str],
 ) -> Settings:
-    """Fills in the knobs that are None and checks all of them; ``tree`` comes out as a DraftTree.
+    """Fills in the knobs that are None and checks all of them.
+
+    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding, ``drafting`` as a name.
 
     Args:
         given: knobs by name, None where the default is wanted.
         defaults: the checkpoint's.
         platform: cpu, gpu or tpu.
         vocab_size: V.
-        has_drafter: whether the checkpoint can draft; without, the default tree is empty.
+        drafters: kinds of drafters that the checkpoint has; without any, the default is to decode plainly.
 
     Raises:
-        ValueError: an unknown knob or name, a value out of range, a tree that is not valid or cannot be used, a
-            method that drafts without a drafter.
+        ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
+            needs a drafter that is not there.
     """
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(set(names) - set(KNOBS))
         if strange:
             raise ValueError(f"{source}{strange[0]!r} is not a setting: choose from {', '.join(KNOBS)}")
-    values = _filled_in(given, defaults, platform)
-    if given.get("tree") is None and not has_drafter:
-        if given.get("method") is not None and methods()[given["method"]].drafts:
-            raise ValueError(f"method {given['method']} drafts, and this checkpoint has no drafter: {_PLAIN}")
-        values["tree"] = NO_TREE
+    values = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)
-    for name, knob in KNOBS.items():
+    for name, declared in KNOBS.items():
         # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
-        knob.check(values[name])
+        declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
-    tree = resolve_tree(values["tree"])
-    _check_tree(tree, values["coupling"], vocab_size, has_drafter)
-    return Settings(**values | {"tree": tree})
+    values["tree"] = _tree(values, given)
+    _check_drafter(values, given, drafters)
+    _check_tree(values, vocab_size)
+    return Settings(**values)
 
 
-def _filled_in(given: Mapping[str, Any], defaults: Mapping[str, Any], platform: str) -> dict[str, Any]:
+def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:
     """Every knob's value: the first there is of the given one, the method's, the checkpoint's and the default."""
     method = given.get("method")
-    if method is None:
-        method = defaults.get("method")
+    if method in (None, AUTO):
+        method = for_platform(defaults.get("method"), platform)
     KNOBS["method"].check(method)
-    fixed = {} if method is None else methods()[method].knobs
+    fixed = {} if method in (None, AUTO) else methods()[method].knobs
+    if method in (None, AUTO):
+        method = auto_method(platform, drafters)
     values: dict[str, Any] = {"method": method}
-    for name, knob in KNOBS.items():
+    for name, declared in KNOBS.items():
         if name != "method":
             value = given.get(name)
-            default = fixed.get(name, defaults.get(name, knob.by_platform or knob.default))
+            default = methods()[method].knobs.get(name, declared.by_platform or declared.default)
+            default = fixed.get(name, defaults.get(name, default))
             values[name] = for_platform(default, platform) if value is None else value
+    plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
+    if values["drafting"] is None or plain:
+        values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
     return values
+
+
+def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
+    """What a round drafts: the tree asked for, or that of a window."""
+    tree, drafting = values["tree"], values["drafting"]
+    if drafting == "zipar":
+        if given.get("tree") is not None:
+            raise ValueError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
+        return DraftTree.empty()
+    if drafting == "jacobi" and given.get("tree") is None:
+        return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
+    if not (isinstance(tree, str) and tree == "dynamic"):
+        return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
+    if drafting == "jacobi":
+        raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
+    sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
+    return DynamicTree(**{name: values[name] for name in sizes})
 
 
 def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
@@ -229,17 +254,43 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
         raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
 
 
-def _check_tree(tree: DraftTree, coupling: str, vocab_size: int, has_drafter: bool) -> None:
-    if tree.max_depth and not has_drafter:
-        raise ValueError(f"this checkpoint has no drafter: {_PLAIN}")
+def _check_drafter(values: dict[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
+    """Without its drafter a default is plain decoding, and what was asked for an error."""
+    drafting = values["drafting"]
+    if drafting not in DRAFTERS or drafting in drafters or not values["tree"].max_depth:
+        return
+    method = given.get("method")
+    there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
+    if method not in (None, AUTO):
+        raise ValueError(f"method {method} drafts with {drafting}, and {there}: {_PLAIN}")
+    if given.get("tree") is not None or given.get("drafting") is not None:
+        raise ValueError(f"{there}, {drafting} is wanted: {_PLAIN}")
+    values["tree"] = DraftTree.empty()
+
+
+def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
+    tree, coupling = values["tree"], values["coupling"]
     if tree.max_rank >= vocab_size:
         raise ValueError(
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
         )
-    if coupling == "rejection" and tree.has_rank_gaps:
+    if isinstance(tree, DynamicTree):
+        if tree.ranking == "gap" and coupling != "gumbel":
+            raise ValueError(
+                f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+            )
+        if coupling == "block":
+            raise ValueError("the coupling block needs a chain: give tree chain")
+    elif coupling == "rejection" and tree.has_rank_gaps:
         raise ValueError(
             "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
         )
+    elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
+        raise ValueError("the coupling block needs a chain: give tree chain")
+    if coupling == "block" and values["rule"] != "strict":
+        raise ValueError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
+    if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:
+        raise ValueError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
 
 
 def for_platform(value: Any, platform: str) -> Any:
@@ -249,33 +300,22 @@ def for_platform(value: Any, platform: str) -> Any:
     return value
 
 
-def check_count(name: str, value: Any) -> int:
-    """A whole number >= 1, or ValueError."""
-    Knob(name, int, 1, "", low=1).check(value)
-    return int(value)
-
-
-def check_seed(seed: Any, name: str = "seed") -> int:
-    """A whole number from 0 to 2**32 - 1, or ValueError."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise errors.invalid(name, seed, f"a whole number from 0 to {2**32 - 1}")
-    return int(seed)
-
-
 def markdown_tables() -> str:
     """The methods and the knobs as two tables, for the documentation."""
     lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
-    for name, method in methods().items():
-        fixed = ", ".join(f"`{knob}={value}`" for knob, value in method.knobs.items())
-        lines.append(f"| `{name}` | {method.help} | {fixed} |")
+    for title, method in methods().items():
+        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
+        lines.append(f"| `{title}` | {method.help} | {fixed} |")
     lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
-    for knob in KNOBS.values():
-        note = f" ({knob.note})" if knob.note else ""
-        lines.append(f"| `{knob.name}` | {_default_text(knob)} | {knob.range} | {knob.help}{note} |")
+    for declared in KNOBS.values():
+        note = f" ({declared.note})" if declared.note else ""
+        lines.append(
+            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
+        )
     return "\n".join(lines) + "\n"
 
 
-def _default_text(knob: Knob) -> str:
-    if knob.by_platform is not None:
-        return ", ".join(f"{platform} `{value}`" for platform, value in knob.by_platform.items())
-    return "" if knob.default is None else f"`{knob.default}`"
+def _default_text(declared: Knob) -> str:
+    if declared.by_platform is not None:
+        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
+    return "" if declared.default is None else f"`{declared.default}`"

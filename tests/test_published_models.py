@@ -159,13 +159,14 @@ def test_lumina_rows_are_closed(converted):
     config = pipeline.checkpoint.target_config
     conditioning = pipeline._encoder.encode(CAPTIONS)
     parameters = pipeline.engine.parameters
+    program = pipeline._job(pipeline.check(CAPTIONS, tree=json.loads(TREE))).program
     decoded = lantern_jax.speculative_decode(
-        pipeline._target,
+        program.target,
         parameters.target,
         conditioning,
         jax.random.split(jax.random.key(0), 2),
-        drafting=lantern_jax.eagle(pipeline._drafter, lantern_jax.DraftTree.from_paths(json.loads(TREE))),
-        drafting_params=parameters.drafting,
+        drafting=program.drafting,
+        drafting_params=pipeline.engine.drafter("eagle"),
         guidance=np.full(2, 2.0, np.float32),
         sampling=lantern_jax.SamplingParams.create(TEMPERATURE, 0, 1.0),
         rule=lantern_jax.rule_from_name("lantern", 8, 0.5),

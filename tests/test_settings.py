@@ -11,20 +11,22 @@ import lantern_jax
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.acceptance import Lantern, Strict
 from lantern_jax.decoding.couplings import COUPLINGS
+from lantern_jax.decoding.drafting.jacobi import INITIALS
+from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.gumbel import PATHS
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import RESIDUALS
 from lantern_jax.decoding.rules.names import RULE_NAMES
-from lantern_jax.decoding.tree import DraftTree, named_tree
-from lantern_jax.settings import KNOBS, Knobs, Settings, check_count, check_seed, resolve_settings
+from lantern_jax.decoding.tree import RANKINGS, DraftTree, DynamicTree, named_tree
+from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.models.drafters import DRAFTERS as KINDS
+from lantern_jax.settings import DRAFTERS, KNOBS, Knobs, Settings, resolve_settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 
 
-def resolve(given=None, defaults=None, platform="cpu", has_drafter=True):
-    return resolve_settings(
-        given or {}, defaults or {}, platform=platform, vocab_size=32, has_drafter=has_drafter
-    )
+def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
+    return resolve_settings(given or {}, defaults or {}, platform=platform, vocab_size=32, drafters=drafters)
 
 
 def visible_arguments(function) -> set[str]:
@@ -59,18 +61,19 @@ def test_choices_are_what_decoding_knows():
     # Which of the published residuals is the family's matter.
     residuals = tuple(name for name in RESIDUALS if not name.startswith("published_"))
     known = {"rule": RULE_NAMES, "coupling": tuple(COUPLINGS), "path": PATHS, "residual": residuals}
-    known["method"] = tuple(methods())
+    known |= {"method": tuple(methods()), "ranking": RANKINGS, "redraw": tuple(REDRAWS), "initial": INITIALS}
+    known |= {"drafting": (*KINDS, "jacobi", "zipar"), "echo": ("off", "on")}
     assert {name: knob.choices for name, knob in KNOBS.items() if knob.choices} == known
 
 
 def test_the_defaults_are_valid():
     settings = resolve()
     for name, knob in KNOBS.items():
-        if name != "tree":
+        if name not in ("tree", "drafting", "method"):
             assert getattr(settings, name) == knob.default == getattr(Settings(), name)
         assert knob.help, name
-    assert settings.tree == named_tree("chain")
-    assert resolve(platform="gpu").tree == named_tree("naive_extend_57")
+    assert settings.tree == named_tree("chain") and settings.drafting == "eagle"
+    assert resolve({"method": "gumbel"}, platform="gpu").tree == named_tree("naive_extend_57")
     assert isinstance(settings.rule_value(), Strict)
     assert isinstance(resolve({"rule": "lantern"}).rule_value(), Lantern)
     assert resolve({"rule": "lantern++", "k": 3}).rule_value().k == 3
@@ -83,12 +86,32 @@ VALUES = {
     "temperature": ([0, 2], [-1, np.nan, np.inf, "hot"]),
     "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]),
     "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
-    "tree": (["none", "chain", [[0]], DraftTree.chain(2)], ["oak", [[0], [0]], 7]),
+    "drafting": (["eagle", "medusa", "jacobi", "zipar"], ["oak", 3]),
+    "tree": (["none", "chain", "dynamic", [[0]], DraftTree.chain(2)], ["oak", [[0], [0]], 7]),
+    "nodes": ([1, 4096], [0, 4097, 2.5]),
+    "depth": ([1, 64], [0, 65]),
+    "frontier": ([1, 256], [0, 257]),
+    "children": ([1, 256], [0, 257]),
+    "ranking": (["probability", "gap"], ["loose"]),
+    "sharpness": ([0.1, 9], [0, np.inf]),
+    "threshold": ([0, 0.5], [1, -0.1]),
+    "echo": (["off", "on"], ["loud", True]),
+    "window": ([1, 64], [0, 1.5]),
+    "redraw": (["maximal", "shared"], ["loose"]),
+    "initial": (["left", "above"], ["below"]),
+    "branches": ([1, 4], [0, 65]),
+    "levels": ([0, 3], [-1, 9]),
+    "ahead": ([1, 99], [0]),
     "rule": (["strict", "lantern"], ["loose", 3]),
     "k": ([0, 31], [-1, 32, 0.5]),
     "delta": ([0, 0.99], [1, -0.1, np.nan]),
     "lam": ([1, 100], [0.99, np.inf, np.nan]),
-    "coupling": (["gumbel", "rejection"], ["loose"]),
+    "tau": ([0, 2.5], [-1, np.nan]),
+    "ratio": ([1, 50], [0.5]),
+    "omega": ([1, 2], [0.9]),
+    "epsilon": ([0.01, 1], [0, 1.1]),
+    "samples": ([1, 5], [0, 1.5]),
+    "coupling": (["gumbel", "rejection", "block"], ["loose"]),
     "path": (["longest", "exact_first"], ["loose"]),
     "residual": (["exact", "published"], ["loose"]),
     "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
@@ -118,7 +141,7 @@ def test_messages_say_what_to_give():
         ("delta", 1): "delta 1 is not valid: give a number in [0, 1)",
         ("guidance", -1): "guidance -1 is not valid: give a finite number >= 0 (1 turns it off)",
         ("batch", 0): "batch 0 is not valid: give a whole number >= 1",
-        ("rule", "loose"): "unknown rule 'loose': choose one of strict, lantern, lantern++",
+        ("path", "loose"): "unknown path 'loose': choose one of longest, exact_first",
     }.items():
         with pytest.raises(ValueError) as error:
             resolve(dict([given]))
@@ -133,12 +156,54 @@ def test_messages_say_what_to_give():
         check_count("num", True)
 
 
-def test_methods_fix_knobs_that_there_are():
-    for name, method in methods().items():
-        assert method.help and set(method.knobs) <= set(KNOBS) - {"method"}, name
-        settings = resolve({"method": name})
-        for knob, value in method.knobs.items():
-            assert getattr(settings, knob) == (DraftTree.empty() if value == "none" else value)
+@pytest.mark.parametrize("name", methods())
+def test_methods_fix_knobs_that_there_are(name):
+    method, settings = methods()[name], resolve({"method": name})
+    assert method.help and set(method.knobs) <= set(KNOBS) - {"method"}
+    for knob, value in method.knobs.items():
+        if knob != "tree":
+            assert getattr(settings, knob) == value
+    wanted = method.knobs.get("tree")
+    if wanted == "dynamic":
+        sizes = (settings.nodes, settings.depth, settings.frontier, settings.children)
+        assert settings.tree == DynamicTree(*sizes, settings.ranking, settings.sharpness, settings.threshold)
+    elif settings.drafting in ("jacobi", "zipar"):
+        assert settings.tree.max_depth == (settings.window if settings.drafting == "jacobi" else 0)
+    elif wanted is not None:
+        assert settings.tree == (DraftTree.empty() if wanted == "none" else named_tree(wanted))
+
+
+def test_auto_is_what_suits_the_platform_and_the_checkpoint():
+    for platform, drafters, name in (
+        ("cpu", DRAFTERS, "gumbel"),
+        ("gpu", ("eagle",), "echo"),
+        ("tpu", (), "jacobi"),
+        ("cpu", (), "ar"),
+    ):
+        chosen = resolve({"method": "auto"}, platform=platform, drafters=drafters)
+        assert chosen == resolve({}, platform=platform, drafters=drafters)
+        assert chosen.method == name and chosen.rule == "strict"
+    # The checkpoint's own choice comes before.
+    defaults = {"method": {"cpu": "near", "gpu": "gumbel"}, "tau": 2.0}
+    assert resolve({"method": "auto"}, defaults).rule == "near"
+    assert resolve({}, defaults, platform="tpu").method == "gumbel"
+    assert resolve({}, {"tree": "chain"}, platform="gpu").tree == named_tree("chain")
+
+
+def test_knobs_that_do_not_fit_each_other_are_refused():
+    for given, line in (
+        ({"method": "zipar", "tree": "chain"}, "drafting zipar has no tree"),
+        ({"method": "jacobi", "tree": "dynamic"}, "drafting jacobi has no dynamic tree"),
+        ({"tree": "dynamic", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
+        ({"coupling": "block", "tree": "mc_sim_7b_63"}, "the coupling block needs a chain"),
+        ({"coupling": "block", "rule": "lantern"}, "the coupling block has no relaxed rule"),
+        ({"coupling": "rejection", "rule": "near"}, "rule near needs the coupling gumbel"),
+        ({"tree": "dynamic", "nodes": 999}, "nodes 999 of a dynamic tree is too many"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            resolve(given)
+    assert resolve({"method": "zipar", "tree": "none"}).is_plain
+    assert not resolve({"method": "zipar"}).is_plain
 
 
 def test_the_order_of_given_method_checkpoint_and_default():
@@ -156,10 +221,17 @@ def test_the_order_of_given_method_checkpoint_and_default():
 
 
 def test_a_method_that_drafts_needs_a_drafter():
-    assert resolve({}, has_drafter=False).tree == DraftTree.empty()
-    assert resolve({"method": "ar"}, has_drafter=False).tree == DraftTree.empty()
-    with pytest.raises(ValueError, match="method eagle drafts, and this checkpoint has no drafter"):
-        resolve({"method": "eagle"}, has_drafter=False)
+    assert resolve({}, drafters=()).tree == DraftTree.empty()
+    assert resolve({"method": "ar"}, drafters=()).tree == DraftTree.empty()
+    with pytest.raises(
+        ValueError, match="method eagle drafts with eagle, and this checkpoint has no drafter"
+    ):
+        resolve({"method": "eagle"}, drafters=())
+    with pytest.raises(ValueError, match="method medusa drafts with medusa, and its drafters are: eagle"):
+        resolve({"method": "medusa"}, drafters=("eagle",))
+    with pytest.raises(ValueError, match="this checkpoint has no drafter, eagle is wanted"):
+        resolve({"tree": "chain"}, drafters=())
+    assert resolve({"method": "jacobi"}, drafters=()).tree.max_depth
 
 
 def test_the_page_has_the_tables(capsys):

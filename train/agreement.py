@@ -87,8 +87,8 @@ def main(_: list[str]) -> None:
     checkpoint = target.read_target(options.target)
     head = np.asarray(family_of(checkpoint.target_config).head(checkpoint.target_params), np.float32)
     store, drafters = FeatureStore(options.features), {}
-    if checkpoint.drafter_params is not None:
-        drafters[options.target] = checkpoint.drafter_config, checkpoint.drafter_params["params"]
+    for kind, (config, params) in checkpoint.drafters.items():
+        drafters[f"{options.target}, {kind}"] = config, params["params"]
     drafters |= {name: drafter.export(name, options.target) for name in options.drafter}
     for name, (sizes, params) in drafters.items():
         means = measure(sizes, params, head, store, options.depths, options.guidance)

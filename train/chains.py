@@ -166,10 +166,11 @@ def parallel_chain(
 ) -> list[Predicted]:
     """Of the parallel drafter: element (a, d) is mask d behind the committed position a.
 
-    It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key, at each depth a random part
-    of the roots, nested: ``config.anchors_kept`` of those of the depth before, ``config.anchors_least`` of all at least (P-EAGLE;
-    arXiv 2602.01469, as released). So row i of every depth has the same root, and what a row sees of its own chain is
-    row i of the depths before. Without a key all roots whose chain ends within the picture.
+    It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key a random part of the roots is
+    trained at each depth, a part of that before: as P-EAGLE's released code has it (arXiv 2602.01469), a share
+    of ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i of every depth has
+    the same root, so what a row sees of its own chain is row i of the depths before. Without a key: all roots whose
+    chain ends within the picture.
 
     Raises ValueError for more depths than the drafter has masks.
     """

@@ -32,6 +32,7 @@ from lantern_jax.checkpoints.store import load
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import target
 from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
@@ -192,9 +193,9 @@ def make_task(
 def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
     """Modules that a run does not start at random: `initial` of `make_task`.
 
-    With the experiment's `start_from`, a checkpoint directory, all that its drafter has: one of the same sizes, or of
-    another kind with modules of the same shapes (a parallel drafter is EAGLE's and more). Else the target's token
-    table where `embedding_from_target` says so, its final norm for EAGLE-3's, and its head for Medusa's heads.
+    With the experiment's `start_from`, a checkpoint directory, all that its drafter of the same kind has, or its EAGLE
+    drafter where it has none: modules of the same shapes (a parallel drafter is EAGLE's and more). Else the target's
+    token table where `embedding_from_target` says so, its final norm for EAGLE-3's, and its head for Medusa's heads.
 
     Raises ValueError where the directory has no such drafter.
     """
@@ -203,7 +204,9 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
         lambda key: kind_of(sizes).init(kind_of(sizes).model(sizes), key), jax.random.key(0)
     )
     if config.get("start_from", ""):
-        found = (load(config.start_from, np.float32).drafter_params or {"params": {}})["params"]
+        held = load(config.start_from, np.float32).drafters
+        _, found = held.get(kind_name(sizes), held.get("eagle", (None, {"params": {}})))
+        found = found["params"]
         initial = {name: found[name] for name in shapes if name in found}
         if not initial or describe_shapes(initial, {name: shapes[name] for name in initial}):
             raise ValueError(f"{config.start_from} has no drafter of these sizes: change --config.model")

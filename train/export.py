@@ -16,7 +16,7 @@ Axes: V codes, K neighbours.
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,12 @@ from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.files import write_file
+from lantern_jax.models.drafters import kind_name
 from train import drafter, target, tokenizer
 from train.loop import read_config
 
 # More than any rule needs: beyond a hundred neighbours LANTERN's bound, not their number, decides.
 NEIGHBOURS = 128
-# Kind of drafter -> (its run's folder, the target's folder) -> (config, parameters without "params").
-EXPORTS: Mapping[str, Callable[[str | Path, str | Path], tuple[Any, PyTree]]] = {"eagle": drafter.export}
 
 
 def build(
@@ -69,25 +68,18 @@ def build(
     )
 
 
-def kind_of(drafter_folder: str | Path) -> str:
-    """The kind of drafter that a training run's config names; ValueError for an unknown one or no run."""
-    kind = read_config(drafter_folder).get("kind", "eagle")
-    if kind not in EXPORTS:
-        raise ValueError(f"{drafter_folder} trains a {kind} drafter, expected one of {', '.join(EXPORTS)}")
-    return kind
-
-
 def read_drafters(
     drafter_folders: Sequence[str | Path], target_folder: str | Path
 ) -> dict[str, tuple[Any, PyTree]]:
     """{kind: (config, parameters)} of training runs; ValueError where two are of one kind or a folder holds none."""
-    kinds = [kind_of(folder) for folder in drafter_folders]
-    twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
-    if twice:
-        raise ValueError(f"several drafters of the kind {', '.join(twice)}: a checkpoint holds one a kind")
-    drafters = {}
-    for kind, folder in zip(kinds, drafter_folders, strict=True):
-        config, params = EXPORTS[kind](folder, target_folder)
+    drafters: dict[str, tuple[Any, PyTree]] = {}
+    for folder in drafter_folders:
+        config, params = drafter.export(folder, target_folder)
+        kind = kind_name(config)
+        if kind in drafters:
+            raise ValueError(
+                f"{folder} is a second drafter of the kind {kind}: a checkpoint holds one a kind"
+            )
         drafters[kind] = (config, {"params": params})
     return drafters
 

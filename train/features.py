@@ -172,7 +172,7 @@ def extract(
     record, params = family_of(config).target(config, jnp.dtype(dtype), taps), checkpoint.target_params
     settings = resolve_settings(
         {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
-        has_drafter=False,
+        drafters=(),
     )  # fmt: skip
     size = shard_size(sources, config.dim * max(len(taps), 1), config.num_tokens)
     claim(Path(workdir), claims(checkpoint, sources, size, settings, seed, dtype, taps))

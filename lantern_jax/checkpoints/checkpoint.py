@@ -88,7 +88,7 @@ def check(checkpoint: Checkpoint) -> None:
     target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
     pairs = []
     for kind, (config, params) in checkpoint.drafters.items():
-        if not isinstance(config, drafter_kind(kind).config):
+        if type(config) is not drafter_kind(kind).config:
             raise ValueError(
                 f"the {kind} drafter's config is a {type(config).__name__}: give a {DRAFTERS[kind].config.__name__}"
             )

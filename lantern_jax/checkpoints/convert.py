@@ -20,6 +20,7 @@ from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.layers import normalize_settings
 from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
+from lantern_jax.checkpoints.medusa import convert_medusa
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
 from lantern_jax.checkpoints.t5 import convert_t5
 from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
@@ -27,7 +28,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.text.chameleon import ChameleonVocabulary
@@ -46,7 +47,7 @@ _DEFAULTS = {
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
 _CONFIG_PARTS = ("target", "drafter", "text_encoder")
 # Kind of drafter -> what reads its published tensors, called as ``convert_drafter``.
-DRAFTER_CONVERTERS = {"eagle": convert_drafter}
+DRAFTER_CONVERTERS = {"eagle": convert_drafter, "medusa": convert_medusa}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,9 +297,11 @@ def _drafter_parts(
 ) -> dict[str, Any]:
     if tensors is None:
         return {}
+    if kind == "eagle":
+        settings = _beside(path, settings, DrafterConfig)
     config, params = DRAFTER_CONVERTERS[kind](
         tensors,
-        _beside(path, settings, DRAFTERS[kind].config),
+        settings,
         target=target,
         order=order,
         dtype=jnp.dtype(conversion.dtype),

@@ -82,7 +82,7 @@ _CHAMELEON = (
     _CONFIG,
 )
 # Those that ``checkpoints.convert`` reads, which is imported late.
-DRAFTER_KINDS = ("eagle",)
+DRAFTER_KINDS = ("eagle", "medusa")
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 FORMATS = {
     "llamagen": Format(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lantern_jax.commands.options import add_knobs, add_model, given_knobs
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
-from lantern_jax.settings import check_count, check_seed, resolve_settings
+from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.settings import DRAFTERS, resolve_settings
 
 
 def add(commands) -> None:
@@ -67,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
     # What does not depend on the checkpoint is wrong before a large one is read.
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, has_drafter=True)
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
 
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load

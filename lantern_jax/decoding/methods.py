@@ -3,10 +3,12 @@
 A method fixes some knobs of a generation; every other one, and any of these that is given too, is as without it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -21,32 +23,93 @@ class Method:
     help: str
     knobs: Mapping[str, Any]
 
-    @property
-    def drafts(self) -> bool:
-        """Whether it needs a drafter."""
-        return self.knobs.get("tree") != "none"
 
+_STRICT = {"rule": "strict", "coupling": "gumbel"}
+_REJECTION = {"rule": "strict", "coupling": "rejection"}
+_DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10, "nodes": 58}
+_WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
+    AUTO: Method("what is fastest for this platform and this checkpoint, strict", {}),
     "ar": Method("plain autoregressive decoding, a token a pass", {"tree": "none"}),
-    "eagle": Method(
-        "EAGLE's accept tests with residuals: the target's own distribution",
-        {"rule": "strict", "coupling": "rejection"},
-    ),
-    "lantern": Method(
-        "LANTERN: neighbours of a code lend it up to delta, accept tests with residuals",
-        {"rule": "lantern", "coupling": "rejection"},
-    ),
-    "lantern++": Method(
-        "LANTERN++: neighbours lend up to lam - 1 times a code's own probability, accept tests with residuals",
-        {"rule": "lantern++", "coupling": "rejection"},
-    ),
     "gumbel": Method(
         "noise shared by drafter and target: the very tokens of plain decoding (in float32)",
-        {"rule": "strict", "coupling": "gumbel"},
+        _STRICT,
+    ),
+    "echo": Method(
+        "gumbel, with trees grown by the gaps of the race and memory of refused nodes: the fewest passes",
+        _STRICT | {"tree": "dynamic", "ranking": "gap", "echo": "on"},
+    ),
+    "jacobi": Method(
+        "no drafter: a window of the target's own last wishes on the shared noise, the tokens of plain decoding",
+        _STRICT | {"drafting": "jacobi"},
     ),
     "lantern-g": Method(
         "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}
+    ),
+    "near": Method(
+        "a code stands in for one within tau of it, on shared noise", {"rule": "near", "coupling": "gumbel"}
+    ),
+    "eagle": Method(
+        "EAGLE's accept tests with residuals on a static tree: the target's own distribution", _REJECTION
+    ),
+    "eagle2": Method(
+        "EAGLE-2: a tree grown by the drafter's probabilities, tokens tested as point masses",
+        _REJECTION | _DYNAMIC | {"depth": 6},
+    ),
+    "ddd": Method(
+        "EAGLE-2 with a depth that follows the drafter's confidence",
+        _REJECTION | _DYNAMIC | {"depth": 11, "threshold": 0.05},
+    ),
+    "eagle3": Method(
+        "EAGLE-3: a drafter of several layers' features, trained on tokens", _REJECTION | {"drafting": "eagle3"}
+    ),
+    "lantern": Method(
+        "LANTERN as published: EAGLE-2's tree, neighbours of a code lend it up to delta",
+        _DYNAMIC | {"rule": "lantern", "coupling": "rejection", "depth": 5, "residual": "published"},
+    ),
+    "lantern++": Method(
+        "LANTERN++: a static tree, neighbours lend up to lam - 1 times a code's own probability",
+        {"rule": "lantern++", "coupling": "rejection"},
+    ),
+    "medusa": Method(
+        "Medusa: heads on the target's feature, and whatever is typical is accepted",
+        {"drafting": "medusa", "rule": "typical", "coupling": "gumbel", "tree": "medusa_2_7b_63"},
+    ),
+    "vadusa": Method(
+        "VADUSA: Medusa's heads, and a tolerance of several samples of the target",
+        {"drafting": "medusa", "rule": "tolerance", "coupling": "gumbel", "tree": "medusa_2_7b_63"},
+    ),
+    "parallelspec": Method(
+        "ParallelSpec: all levels of the tree from one pass of the drafter", _REJECTION | {"drafting": "parallel"}
+    ),
+    "cool": Method(
+        "Cool-SD: early drafts relaxed, late ones tightened, with the optimal residual",
+        {"rule": "cool", "coupling": "rejection", "tree": "chain"},
+    ),
+    "block": Method(
+        "block verification: a chain is tested as a whole, the target's own distribution",
+        {"rule": "strict", "coupling": "block", "tree": "chain"},
+    ),
+    "sjd": Method(
+        "speculative Jacobi decoding: a window of independent redraws, the target's own distribution",
+        _WINDOW | {"rule": "strict", "redraw": "independent", "initial": "random"},
+    ),
+    "scd": Method(
+        "coupled Jacobi decoding: a guess stays unless the target moved, the target's own distribution",
+        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "random", "window": 32},
+    ),
+    "gsd": Method(
+        "grouped speculative decoding: SJD's window, a code is tested with those of like probability",
+        _WINDOW | {"rule": "gsd", "redraw": "independent", "initial": "random"},
+    ),
+    "pac": Method(
+        "SJD-PAC: several guesses in front of a coupled window, the target's own distribution",
+        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "random", "branches": 3, "levels": 2,
+                   "window": 32},
+    ),
+    "zipar": Method(
+        "ZipAR: rows of the picture in parallel; not lossless", {"drafting": "zipar"}
     ),
 }  # fmt: skip
 
@@ -54,3 +117,14 @@ _METHODS = {
 def methods() -> Mapping[str, Method]:
     """The methods there are, by name."""
     return MappingProxyType(_METHODS)
+
+
+def auto_method(platform: str, drafters: Collection[str]) -> str:
+    """The name of what ``auto`` stands for: always strict.
+
+    Where a pass costs what a step does (GPU, TPU) passes are what counts; on a CPU every node costs, and a chain wins.
+    """
+    accelerator = platform != "cpu"
+    if drafters:
+        return "echo" if accelerator else "gumbel"
+    return "jacobi" if accelerator else "ar"

@@ -131,6 +131,15 @@ class DraftTree:
             raise ValueError(f"chain depth {depth} is negative: give 0 or more")
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
+    @classmethod
+    def window(cls, depth: int, branches: int = 1, levels: int = 0) -> "DraftTree":
+        """A chain whose first ``levels`` levels are bushy: every node there has ``branches`` children."""
+        paths, level = [], [()]
+        for _ in range(levels):
+            level = [(*path, rank) for path in level for rank in range(branches)]
+            paths += level
+        return cls((*paths, *((0,) * length for length in range(levels + 1, depth + 1))))
+
     @property
     def num_nodes(self) -> int:
         """Number of nodes N, root included."""

@@ -13,6 +13,9 @@ from jaxtyping import PyTree
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
+from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
+from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ class DrafterKind:
     """One kind of drafters.
 
     Attributes:
-        config: the class of its configs. Fields with names of the target's ``shared_with_drafter`` are the target's.
+        config: the class of its configs, itself and no subclass. Fields with names of the target's
+            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, where there are any, are those of
+            the target's layers whose states the drafter reads (``families.Family.target``).
         shapes: config -> the abstract parameter tree.
         make: (config, dtype) -> the drafter record; the same arguments give the same record.
     """
@@ -40,6 +45,9 @@ class DrafterKind:
 DRAFTERS: Mapping[str, DrafterKind] = MappingProxyType(
     {
         "eagle": DrafterKind(DrafterConfig, drafter_shapes, eagle_drafter),
+        "eagle3": DrafterKind(Eagle3Config, eagle3_shapes, eagle3_drafter),
+        "medusa": DrafterKind(MedusaConfig, medusa_shapes, medusa_drafter),
+        "parallel": DrafterKind(ParallelConfig, parallel_shapes, parallel_drafter),
     }
 )
 
@@ -51,10 +59,20 @@ def drafter_kind(name: str) -> DrafterKind:
     return DRAFTERS[name]
 
 
+def kind_name(config: Any) -> str:
+    """The kind of drafters that a config belongs to."""
+    return next(name for name, kind in DRAFTERS.items() if kind.config is type(config))
+
+
 def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:
     """(name, the drafter's, the target's) of every setting that the target decides and the drafter has otherwise."""
-    return [
+    shared = {"num_codes": target.num_codes, **target.shared_with_drafter}
+    found = [
         (name, getattr(config, name), theirs)
-        for name, theirs in target.shared_with_drafter.items()
+        for name, theirs in shared.items()
         if getattr(config, name, theirs) != theirs
     ]
+    taps = getattr(config, "taps", ())
+    if any(tap >= target.num_layers for tap in taps):
+        found.append(("taps", taps, f"layers 0 to {target.num_layers - 1}"))
+    return found

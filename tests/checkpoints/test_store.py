@@ -343,7 +343,10 @@ def test_damaged_config(broken):
         ({"target": content["target"] | {"wings": 2}}, "wings"),
         ({"codebook": {"neighbours": 3}}, "channels"),
         ({"drafters": [1]}, "drafters are no object"),
-        ({"drafters": {"owl": {}}}, "unknown kind of drafter 'owl', expected one of eagle"),
+        (
+            {"drafters": {"owl": {}}},
+            "unknown kind of drafter 'owl', expected one of eagle, eagle3, medusa, parallel",
+        ),
         ({"drafters": {"eagle": 3}}, "eagle drafter: "),
         ({"drafters": {"eagle": content["drafters"]["eagle"] | {"wings": 2}}}, "eagle drafter: .*wings"),
         (

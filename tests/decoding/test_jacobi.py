@@ -11,6 +11,7 @@ from lantern_jax.decoding.drafting.jacobi import INITIALS, jacobi, pac, speculat
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
 
 from . import toy_models as toys
 
@@ -29,6 +30,7 @@ WINDOWS = {
     "narrow": window("left", 1),
     "wider than a row": window("above", 9),
     "bushy": pac(toys.VOCAB, 5, 3, 2, None),
+    "forked": jacobi(toys.VOCAB, DraftTree.from_paths([*DraftTree.chain(4).paths, (2,), (2, 0), (0, 0, 1)])),
     "bushy to the end": pac(toys.VOCAB, 2, 2, 2, None, "repeat"),
 }
 
@@ -143,5 +145,9 @@ def test_what_is_not_a_window_of_rejection():
         speculative_jacobi(VOCAB, 4, "new")
     with pytest.raises(ValueError, match="levels 5 is not valid: give 0 to the window, 4"):
         pac(VOCAB, 4, 2, 5)
-    with pytest.raises(ValueError, match="branches 13 is not valid: give 1 to 12"):
+    with pytest.raises(ValueError, match="13 guesses for a position are more than 12 codes"):
         pac(VOCAB, 4, 13)
+    with pytest.raises(ValueError, match="branches 0 is not valid: give 1 or more"):
+        pac(VOCAB, 4, 0)
+    with pytest.raises(ValueError, match="the tree has no path of best guesses as long as any other"):
+        jacobi(VOCAB, DraftTree.from_paths([(0,), (1,), (1, 0)]))

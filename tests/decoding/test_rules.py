@@ -94,7 +94,7 @@ def grouped(p, scores, x, y):
 
 GROUPED = {"size": 7, "squared_distance": 2.0}
 BY_WANTED = {
-    "near": (near, {"tau": 1.2, "lam": 3.0}),
+    "near": (near, {"tau": 1.2, "ratio": 3.0}),
     "typical": (typical, {}),
     "tolerance": (tolerance, {"samples": 3}),
     "gsd": (grouped, GROUPED),
@@ -130,7 +130,9 @@ def test_near_keeps_its_promise_whatever_lambda():
     log_p, tokens, noise = cases(seed=4)
     before = 0
     for lam in (1.0, 4.0, 1e6):
-        accepted, verdict = accepted_by_gumbel(rule_from_name("near", tau=0.9, lam=lam), log_p, tokens, noise)
+        accepted, verdict = accepted_by_gumbel(
+            rule_from_name("near", tau=0.9, ratio=lam), log_p, tokens, noise
+        )
         assert verdict.distance.max() <= 0.9 * SPACING * (1 + 1e-6)
         assert np.isfinite(log_p[np.arange(len(tokens)), tokens][accepted]).all()
         assert accepted.sum() > before
@@ -159,7 +161,7 @@ def test_the_unit_is_measured_once_over_codes_with_neighbours():
 
 @pytest.mark.parametrize(
     ("name", "knobs"),
-    [("near", {"tau": 0.0}), ("tolerance", {"samples": 1}), ("gsd", {"size": 1}), ("cool", {"delta": 1.0})],
+    [("near", {"tau": 0.0}), ("tolerance", {"samples": 1}), ("gsd", {"size": 1}), ("cool", {"omega": 1.0})],
 )
 def test_rules_with_no_freedom_are_strict(name, knobs):
     log_p, tokens, noise = cases(10)
@@ -178,7 +180,7 @@ def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
     delta = 8.0
     cool = verify(
         Draft(jnp.asarray(tokens), tree), log_p, SharedNoise(jnp.asarray(noise)), coupling=Gumbel(),
-        rule=rule_from_name("cool", 4, delta),
+        rule=rule_from_name("cool", 4, omega=delta),
     )  # fmt: skip
     single = []
     for level in range(depth):
@@ -236,7 +238,7 @@ def test_cool_accepts_by_its_weight_and_distorts_no_more_than_it_must(delta):
     p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
     chances, omega = cool_chances(p, q, delta, 1, 1)
     assert omega == pytest.approx(delta)
-    law = one_draft(rule_from_name("cool", 0, delta), log_p, log_q, chances)
+    law = one_draft(rule_from_name("cool", 0, omega=delta), log_p, log_q, chances)
     distortion = np.maximum(q * chances - p, 0).sum()
     np.testing.assert_allclose(np.abs(law - p).sum() / 2, distortion, atol=1e-6)
     assert (distortion > 1e-3) == (delta > 1)
@@ -260,7 +262,7 @@ def test_cool_is_generous_early_and_strict_late():
             uniforms = np.zeros((VOCAB, depth + 1), np.float32)
             uniforms[:, level] = chances + shift
             last, left, _ = walk(
-                rule_from_name("cool", 0, delta), tree, tokens, rows,
+                rule_from_name("cool", 0, omega=delta), tree, tokens, rows,
                 np.repeat(log_q[None, None], VOCAB, 0).repeat(depth, 1), uniforms,
             )  # fmt: skip
             inner = np.isfinite(log_q) & (uniforms[:, level] > 0) & (uniforms[:, level] < 1)
@@ -316,12 +318,12 @@ class Sampling:
     [
         ({"name": "near", "tau": -1}, "tau -1 is not valid: give a finite number >= 0"),
         ({"name": "near", "tau": float("nan")}, "tau nan"),
-        ({"name": "near", "lam": 0.5}, "lambda 0.5"),
+        ({"name": "near", "ratio": 0.5}, "ratio 0.5"),
         ({"name": "typical", "epsilon": 0}, "epsilon 0"),
         ({"name": "typical", "delta_factor": float("inf")}, "delta_factor inf"),
         ({"name": "tolerance", "samples": 0}, "samples 0"),
         ({"name": "tolerance", "samples": 1.5}, "samples 1.5"),
-        ({"name": "cool", "delta": 0.9}, "delta 0.9"),
+        ({"name": "cool", "omega": 0.9}, "omega 0.9"),
         ({"name": "cool", "k": -1}, "k = -1"),
         ({"name": "gsd", "size": 0}, "size 0"),
         ({"name": "gsd", "p_gap": 0}, "p_gap 0"),

@@ -25,7 +25,7 @@ KNOBS = {
     "near": {"tau": 1.5},
     "typical": {},
     "tolerance": {"samples": 3},
-    "cool": {"delta": 2.0, "k": 4},
+    "cool": {"omega": 2.0, "k": 4},
     "gsd": {"size": 8, "squared_distance": 4.0},
 }
 COMBINATIONS = [

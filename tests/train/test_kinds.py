@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs import tiny_drafter, tiny_target
+from configs import (
+    demo_coupled,
+    demo_eagle3,
+    demo_medusa,
+    demo_parallel,
+    demo_target,
+    tiny_drafter,
+    tiny_target,
+)
+from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
@@ -18,6 +27,7 @@ from lantern_jax.settings import Settings
 from train import chains, drafter, features, sources, target
 
 SIZES = target.target_config(tiny_target.get_config())
+SIZES_OF_DEMO = target.target_config(demo_target.get_config())
 TAPS = (0, 1)
 # The last tap is the final feature, which training needs.
 STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
@@ -204,3 +214,33 @@ def test_the_markov_term_is_what_the_last_token_adds():
     difference = jnp.broadcast_to((terms[0] - terms[1])[None], (BATCH, SIZES.num_codes))
     np.testing.assert_allclose(logits[:, 0] - logits[:, 1], difference, atol=1e-4)
     assert isinstance(sizes, ParallelConfig) and np.abs(difference).max() > 0.1
+
+
+def test_a_run_starts_from_the_modules_that_a_checkpoint_has():
+    """A parallel drafter made of the demo's: its depth 0 is the demo's drafter; the wrong sizes are refused."""
+    demo = load(model_directory("demo"), np.float32)
+    config = demo_parallel.get_config()
+    config.start_from = str(model_directory("demo"))
+    sizes = drafter.drafter_config(config, demo.target_config)
+    initial = drafter.start_modules(config, sizes, demo.target_params)
+    assert set(initial) == {"tokens", "fc", "transformer"}
+    np.testing.assert_array_equal(initial["fc"]["kernel"], demo.drafter_params["params"]["fc"]["kernel"])
+    config.model.hidden_dim = 64
+    with pytest.raises(ValueError, match=r"has no drafter of these sizes: change --config\.model"):
+        drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
+
+
+def test_unknown_kinds_are_named():
+    config = config_of("eagle")
+    config.kind = "hydra"
+    with pytest.raises(ValueError, match="unknown kind 'hydra' of drafter: choose one of eagle, eagle3"):
+        drafter.drafter_config(config, SIZES)
+
+
+@pytest.mark.parametrize("module", [demo_coupled, demo_eagle3, demo_medusa, demo_parallel])
+def test_the_demos_drafters_are_small(module):
+    """At most 2.51 MB in half precision each."""
+    sizes = drafter.drafter_config(module.get_config(), SIZES_OF_DEMO)
+    kind = chains.kind_of(sizes)
+    shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
+    assert 2 * sum(leaf.size for leaf in jax.tree.leaves(shapes)) < 2.51e6

@@ -12,7 +12,8 @@ the rest, moved to the front, new distributions to be drawn from. What is drawn 
 Whatever the redraw, the law of a guess, given how the positions before it came about, is the distribution it was last
 drawn from: that is the q that it is tested against.
 
-Axes: B batch, W window (positions guessed), N nodes (root included), K siblings, H rows remembered, V codes.
+Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
+positions that may have several, I rows of log q, H rows remembered, V codes.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
+from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
 
 INITIALS = ("repeat", "left", "above", "random")
@@ -60,29 +62,25 @@ class Window:
 
     Attributes:
         vocab_size: V.
-        window: W.
+        tree: its guesses: a node at depth d is one for d positions after the root's token, the best one where its rank
+            is 0; it holds the path of best ones, W long. Nodes at one depth and rank hold the same token.
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest token before
             them, ``left`` draws from the newest distribution before them, ``above`` from that of the position one row
             of the picture up (``left`` in the first row), ``random`` uniformly from the codes that ``left`` allows.
         row: positions of a row of the picture, forced row ends included; read by ``above`` alone.
-        branches, levels: each of the first ``levels`` positions has ``branches`` guesses.
 
     Raises:
-        ValueError: a number or a name outside its range.
+        ValueError: a number or a name outside its range, or a tree without that path.
     """
 
     vocab_size: int
-    window: int
+    tree: DraftTree
     redraw: str | None = None
     initial: str = "left"
     row: int | None = None
-    branches: int = 1
-    levels: int = 0
 
     def __post_init__(self):
-        if self.window < 1:
-            raise ValueError(f"window {self.window} is not valid: give 1 or more positions to guess")
         if self.redraw is not None and self.redraw not in REDRAWS:
             raise ValueError(f"unknown redraw {self.redraw!r}: choose one of {', '.join(REDRAWS)}")
         if self.initial not in INITIALS:
@@ -91,47 +89,58 @@ class Window:
             raise ValueError(
                 f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
             )
-        if not 0 <= self.levels <= self.window:
-            raise ValueError(f"levels {self.levels} is not valid: give 0 to the window, {self.window}")
-        if not 1 <= self.branches <= self.vocab_size:
-            raise ValueError(f"branches {self.branches} is not valid: give 1 to {self.vocab_size}")
+        if not self.tree.max_depth or (0,) * self.tree.max_depth not in self.tree.paths:
+            raise ValueError(
+                "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
+            )
+        if self.branches > self.vocab_size:
+            raise ValueError(f"{self.branches} guesses for a position are more than {self.vocab_size} codes")
+
+    @property
+    def width(self) -> int:
+        """W."""
+        return self.tree.max_depth
+
+    @property
+    def branches(self) -> int:
+        """K, the most guesses for a position."""
+        return self.tree.max_rank + 1
+
+    @property
+    def front(self) -> int:
+        """F, how many of the first positions may have more than one guess."""
+        return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
 
     @property
     def remembered(self) -> int:
         """H: a row, and no less than one round sees."""
-        return max(self.row, self.window + 1) if self.initial == "above" else 0
-
-    def tree(self) -> DraftTree:
-        """A bushy front and a chain below the first guesses."""
-        paths, level = [], [()]
-        for _ in range(self.levels):
-            level = [(*path, rank) for path in level for rank in range(self.branches)]
-            paths += level
-        paths += [(0,) * depth for depth in range(self.levels + 1, self.window + 1)]
-        return DraftTree.from_paths(paths)
+        return max(self.row, self.width + 1) if self.initial == "above" else 0
 
 
 @cache
-def jacobi(vocab_size: int, window: int = 16, initial: str = "left", row: int | None = None) -> Drafting:
+def jacobi(
+    vocab_size: int, window: int | DraftTree = 16, initial: str = "left", row: int | None = None
+) -> Drafting:
     """Ours, for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses.
 
     A guess changes only where the target's distribution moved enough to make another code win.
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more.
+        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``: the guesses for a position are
+            then the best few of its last perturbed distribution.
         initial, row: as in ``Window``.
 
     Raises:
         ValueError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
     """
-    return drafting_of(Window(vocab_size, window, None, initial, row))
+    return drafting_of(Window(vocab_size, _as_tree(window), None, initial, row))
 
 
 @cache
 def speculative_jacobi(
     vocab_size: int,
-    window: int = 16,
+    window: int | DraftTree = 16,
     redraw: str = "maximal",
     initial: str = "left",
     row: int | None = None,
@@ -142,7 +151,7 @@ def speculative_jacobi(
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more.
+        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``: ``pac``.
         redraw: how a guess is drawn again: ``independent`` of what it was; ``maximal``, kept with probability
             min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
         initial, row: as in ``Window``.
@@ -150,10 +159,11 @@ def speculative_jacobi(
     Raises:
         ValueError: as ``Window``; when traced, the coupling ``Gumbel`` at a temperature above 0.
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial, row))
+    if redraw not in REDRAWS:
+        raise ValueError(f"unknown redraw {redraw!r}: choose one of {', '.join(REDRAWS)}")
+    return drafting_of(Window(vocab_size, _as_tree(window), redraw, initial, row))
 
 
-@cache
 def pac(
     vocab_size: int,
     window: int = 16,
@@ -173,29 +183,52 @@ def pac(
         window: W, the depth of the longest path, 1 or more.
         branches: guesses K for each of the first ``levels`` positions, 1 to V: K + K ** 2 + ... nodes.
         levels: 0 to the window.
-        redraw: as in ``speculative_jacobi``, for ``Rejection``; None for ``Gumbel``, where the guesses are the best K
-            of the last perturbed distribution.
+        redraw: as in ``speculative_jacobi``, for ``Rejection``; None for ``Gumbel``, as in ``jacobi``.
         initial, row: as in ``Window``.
 
     Raises:
         ValueError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial, row, branches, levels))
+    tree = pac_tree(window, branches, levels)
+    if redraw is None:
+        return jacobi(vocab_size, tree, initial, row)
+    return speculative_jacobi(vocab_size, tree, redraw, initial, row)
+
+
+def pac_tree(window: int, branches: int = 3, levels: int = 2) -> DraftTree:
+    """The tree of ``pac``: all paths of ``branches`` ranks down to ``levels``, and the best guesses down to the window.
+
+    Raises:
+        ValueError: a number outside its range, as in ``pac``.
+    """
+    if not 0 <= levels <= window:
+        raise ValueError(f"levels {levels} is not valid: give 0 to the window, {window}")
+    if branches < 1:
+        raise ValueError(f"branches {branches} is not valid: give 1 or more")
+    _as_tree(window)
+    return DraftTree.window(window, branches, levels)
+
+
+def _as_tree(window: int | DraftTree) -> DraftTree:
+    if isinstance(window, DraftTree):
+        return window
+    if window < 1:
+        raise ValueError(f"window {window} is not valid: give 1 or more positions to guess")
+    return DraftTree.chain(window)
 
 
 def drafting_of(settings: Window) -> Drafting:
     """The ``Drafting`` of a window; it has no parameters."""
-    tree = settings.tree()
     return Drafting(
         init=partial(_init, settings),
-        propose=partial(_propose, settings, tree),
-        observe=partial(_observe, settings, tree),
-        max_depth=settings.window,
+        propose=partial(_propose, settings),
+        observe=partial(_observe, settings),
+        max_depth=settings.width,
     )
 
 
 def _init(settings: Window, params, prefix, slots, span) -> WindowState:
-    batch, width, vocab = prefix.tokens.shape[1], settings.window, settings.vocab_size
+    batch, width, vocab = prefix.tokens.shape[1], settings.width, settings.vocab_size
 
     def unknown(rows: int) -> Float[Array, "B rows V"]:
         return jnp.full((batch, rows, vocab), -np.log(vocab), jnp.float32)
@@ -210,9 +243,8 @@ def _init(settings: Window, params, prefix, slots, span) -> WindowState:
     )
 
 
-def _propose(
-    settings: Window, tree: DraftTree, params, state: WindowState, pending: Pending, draws, sampling
-):
+def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
+    tree = settings.tree
     old, log_q, is_new = _moved(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
     root = pending.tokens[:, -1:]
@@ -223,16 +255,16 @@ def _propose(
         if settings.redraw is not None:
             point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
             log_q = jnp.where(is_new[..., None], point, log_q)
-    front = ()
-    if settings.levels:
+    drafted = tokens[:, tree.depth[1:] - 1]
+    if settings.front:
         _, best = top_children(ranked, settings.branches)
-        best = best.at[..., 0].set(tokens[:, : settings.levels])
-        place, rank = tree.depth[1:] - 1, tree.rank[1:]
-        bushy = place < settings.levels
-        front = (best[:, place[bushy], rank[bushy]],)
-    drafted = jnp.concatenate([root, *front, tokens[:, settings.levels :]], axis=1)
-    rows = None if settings.redraw is None else log_q[:, tree.depth[list(tree.internal)]]
-    return Draft(drafted, tree, rows), state.replace(position=pending.position)
+        sibling = np.flatnonzero(tree.rank > 0)
+        more = best[:, tree.depth[sibling] - 1, tree.rank[sibling]]
+        drafted = drafted.at[:, sibling - 1].set(more, unique_indices=True)
+    rows = None if settings.redraw is None else log_q[:, rows_depth(tree)]
+    return Draft(jnp.concatenate([root, drafted], axis=1), tree, rows), state.replace(
+        position=pending.position
+    )
 
 
 def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
@@ -240,7 +272,7 @@ def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
 
     ``position`` is of the token that this round's root predicts.
     """
-    width, shift = settings.window, position - state.position
+    width, shift = settings.width, position - state.position
     places = jnp.arange(width, dtype=jnp.int32)[None]
     row = jnp.minimum(shift[:, None] + places, width)
     is_new = shift[:, None] + places > width
@@ -264,32 +296,33 @@ def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
-    """A guess for every place [B, W], and what ranks those of the first places [B, levels, V]."""
+    """A guess for every place [B, W], and what ranks those of the first places [B, F, V]."""
     if isinstance(draws, Greedy):
         ranked = log_q
     elif settings.redraw is None and isinstance(draws, SharedNoise):
-        ranked = log_q + draws.noise[:, : settings.window]
+        ranked = log_q + draws.noise[:, : settings.width]
     elif settings.redraw is not None and isinstance(draws, Streams):
-        return REDRAWS[settings.redraw](draws, old, log_q, settings.levels)
+        return REDRAWS[settings.redraw](draws, old, log_q, settings.front)
     else:
         coupling = "gumbel" if settings.redraw is None else "rejection"
         raise ValueError(
             f"a window with redraw {settings.redraw!r} was given {type(draws).__name__} as draws: decode it with "
             f"the coupling {coupling!r}"
         )
-    return first_argmax(ranked), ranked[:, : settings.levels]
+    return first_argmax(ranked), ranked[:, : settings.front]
 
 
-def _observe(settings: Window, tree: DraftTree, params, state: WindowState, outcome: Outcome) -> WindowState:
+def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> WindowState:
+    tree = settings.tree
     main = _spines(tree)[0]
     log_p, memory, log_q = outcome.log_probs, state.memory, None
-    if settings.levels:
+    if settings.front:
         rows = jnp.asarray(_spines(tree))[outcome.verdict.path[:, -1]]
         log_p = jnp.take_along_axis(log_p, rows[..., None], axis=1)
     if settings.redraw is not None:
         log_q = outcome.draft.log_q[:, tree.draft_rows[main[:-1]]]
     if memory is not None:
-        slot = state.position[:, None] + jnp.arange(settings.window + 1, dtype=jnp.int32)[None]
+        slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
         batch = jnp.arange(slot.shape[0], dtype=jnp.int32)[:, None]
         memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
     tokens = outcome.draft.tokens[:, main[1:]]

@@ -17,7 +17,7 @@ from lantern_jax.decoding.acceptance import (
     number,
 )
 
-DELTA = 1.1
+OMEGA = 1.1
 COOLING = np.float32(0.7)
 
 
@@ -26,40 +26,41 @@ class Cool(Rule):
     """Annealed relaxation with the optimal residual (Cool-SD, arXiv 2601.09212).
 
     Coupling ``Rejection``: x at depth i is accepted with probability f(x) = min(1, omega_i p(x) / q(x)), with
-    omega_i = delta exp(-0.7 i - mu); a refusal leaves normalize(max(p - q f, 0)), f taken at every code, which
+    omega_i = omega exp(-0.7 i - mu); a refusal leaves normalize(max(p - q f, 0)), f taken at every code, which
     distorts least of all residuals: by the sum of max(q f - p, 0), in total variation. Where omega_i <= 1 that
-    is nothing. The definition of mu was not found; here the mean of omega over the tree's depth is ``delta``. The
-    paper's drafts are chains; in a tree, siblings meet the p and q that earlier refusals left.
+    is nothing. The definition of mu was not found; here the mean of omega_i over the tree's depth is ``omega``.
+    The paper's drafts are chains; in a tree, siblings meet the p and q that earlier refusals left.
 
     Coupling ``Gumbel``, and temperature 0, where no p / q is asked: LANTERN++'s rule with the analogue
-    lambda_i = 1 + (delta - 1) exp(-0.7 i) (ours).
+    lambda_i = 1 + (omega - 1) exp(-0.7 i) (ours).
 
     Attributes:
-        delta: [], >= 1; the paper's range is 1.1 to 2. At 1 early drafts are still relaxed and late ones tightened.
+        omega: [], >= 1, the paper's delta, which is 1.1 to 2 there. At 1 early drafts are still relaxed and late
+            ones tightened.
         k: static, neighbours under ``Gumbel``; 0 for none, and no need of a codebook.
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("delta", "k")
-    delta: Float[Array, ""]
+    knobs: ClassVar[tuple[str, ...]] = ("omega", "k")
+    omega: Float[Array, ""]
     k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
 
     @classmethod
-    def create(cls, delta: float = DELTA, k: int = NEIGHBOURS) -> "Cool":
+    def create(cls, omega: float = OMEGA, k: int = NEIGHBOURS) -> "Cool":
         """The rule of checked Python numbers."""
-        valid = math.isfinite(delta) and delta >= 1
-        return cls(number("delta", delta, valid, "a finite number >= 1"), neighbour_count(k))
+        valid = math.isfinite(omega) and omega >= 1
+        return cls(number("omega", omega, valid, "a finite number >= 1"), neighbour_count(k))
 
     def claim(self, p, q, token, depth, max_depth, codebook):
         """As ``Rule.claim``."""
         mean = np.float32(np.mean(np.exp(-COOLING * np.arange(1, max_depth + 1))))
-        weighted = (jnp.asarray(self.delta, jnp.float32) * _cooled(depth) / mean)[..., None] * p
+        weighted = (jnp.asarray(self.omega, jnp.float32) * _cooled(depth) / mean)[..., None] * p
         return Claim(
             jnp.take_along_axis(weighted, token[..., None], axis=-1)[..., 0], jnp.minimum(q, weighted)
         )
 
     def lend(self, p, token, depth, codebook):
         """As ``Rule.lend``."""
-        extra = jnp.asarray(self.delta, jnp.float32) - 1
+        extra = jnp.asarray(self.omega, jnp.float32) - 1
         return LanternPlusPlus(1 + extra * _cooled(depth), self.k).lend(p, token, depth, codebook)
 
 

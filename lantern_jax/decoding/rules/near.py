@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance, number
 
-TAU, LAM = 1.0, 10.0
+TAU, RATIO = 1.0, 10.0
 
 
 @flax.struct.dataclass
 class Near(Rule):
-    """x is accepted for the wanted y when it lies within ``tau`` of it and p(x) >= p(y) / lam. Coupling ``Gumbel``.
+    """x is accepted for the wanted y when it lies within ``tau`` of it and p(x) >= p(y) / ratio. Coupling ``Gumbel``.
 
     With one noise the token y that plain decoding puts there is known, so closeness is asked of the very two codes:
     no substituted code is further than tau from the one it replaces. p(x) > 0 is always needed. Ids that have no
@@ -23,19 +23,19 @@ class Near(Rule):
     Attributes:
         tau: [], >= 0, in units of the codebook's ``spacing``, so that it means the same for every tokenizer; 0 is
             strict where all codes differ.
-        lam: [], >= 1.
+        ratio: [], >= 1.
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("tau", "lam")
+    knobs: ClassVar[tuple[str, ...]] = ("tau", "ratio")
     tau: Float[Array, ""]
-    lam: Float[Array, ""]
+    ratio: Float[Array, ""]
 
     @classmethod
-    def create(cls, tau: float = TAU, lam: float = LAM) -> "Near":
+    def create(cls, tau: float = TAU, ratio: float = RATIO) -> "Near":
         """The rule of checked Python numbers."""
         return cls(
             number("tau", tau, math.isfinite(tau) and tau >= 0, "a finite number >= 0 (0 is strict)"),
-            number("lambda", lam, math.isfinite(lam) and lam >= 1, "a finite number >= 1"),
+            number("ratio", ratio, math.isfinite(ratio) and ratio >= 1, "a finite number >= 1"),
         )
 
     @property
@@ -49,7 +49,7 @@ class Near(Rule):
         reach = jnp.asarray(self.tau, jnp.float32) * book.spacing
         close = book.has(token) & book.has(wanted) & (code_distance(book, token, wanted) <= reach)
         p_x = p.at(token)
-        return close & (p_x > 0) & (p_x * jnp.asarray(self.lam, jnp.float32) >= p.at(wanted))
+        return close & (p_x > 0) & (p_x * jnp.asarray(self.ratio, jnp.float32) >= p.at(wanted))
 
     def lend(self, p, token, depth, codebook):
         """Raises ValueError: without shared noise no token is wanted."""

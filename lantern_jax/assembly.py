@@ -1,0 +1,67 @@
+"""From settings to the values that a program is made of: what drafts, and how draft and target share randomness."""
+
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.decoding.block import Block
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
+from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.protocols import Drafting, Target
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.verification import Coupling
+from lantern_jax.decoding.zipar import Rows
+from lantern_jax.engine import Job
+from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.settings import Settings
+
+
+def plain_job(config: TargetConfig, dtype: np.dtype, settings: Settings) -> Job:
+    """Plain decoding with the same sampling distribution."""
+    target = family_of(config).target(config, dtype)
+    return Job(Program(target), settings.guidance, settings.sampling(config.num_codes))
+
+
+def job(config: TargetConfig, drafters: dict[str, Any], dtype: np.dtype, settings: Settings) -> Job:
+    """How a batch is decoded with these settings.
+
+    Args:
+        config: the target's.
+        drafters: configs of the checkpoint's drafters by kind.
+    """
+    plain = plain_job(config, dtype, settings)
+    target, kind = plain.program.target, settings.drafting
+    if kind == "zipar" and not settings.is_plain:
+        return Job(Program(target, rows=Rows(config.grid, settings.ahead)), plain.guidance, plain.sampling)
+    if not settings.tree.max_depth:
+        # Nothing is drafted, nothing to accept: one program, whatever the knobs of acceptance.
+        return plain
+    coupling, rule = _coupling(config, settings), settings.rule_value()
+    if kind not in DRAFTERS:
+        program = Program(target, _window(config, target, settings), coupling)
+        return Job(program, plain.guidance, plain.sampling, rule)
+    taps = getattr(drafters[kind], "taps", ())
+    target = family_of(config).target(config, dtype, taps) if taps else target
+    echo = Echo() if settings.echo == "on" else None
+    drafting = eagle(DRAFTERS[kind].make(drafters[kind], dtype), settings.tree, echo)
+    return Job(Program(target, drafting, coupling), plain.guidance, plain.sampling, rule, kind)
+
+
+def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
+    if settings.coupling == "block":
+        return Block()
+    if settings.coupling == "gumbel":
+        return Gumbel(settings.path)
+    published = settings.residual == "published"
+    return Rejection(family_of(config).published_residual(config) if published else settings.residual)
+
+
+def _window(config: TargetConfig, target: Target, settings: Settings) -> Drafting:
+    """A window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
+    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    row = target.num_tokens // config.grid
+    return drafting_of(Window(config.num_codes, settings.tree, redraw, settings.initial, row))

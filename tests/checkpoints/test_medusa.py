@@ -1,0 +1,127 @@
+"""Medusa's released heads: names, what they compute, and one line for everything wrong with them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.convert import DRAFTER_CONVERTERS, add_drafter
+from lantern_jax.checkpoints.medusa import convert_medusa
+from lantern_jax.checkpoints.store import describe, load, save
+from lantern_jax.commands.convert import DRAFTER_KINDS
+from lantern_jax.models.medusa import MedusaConfig, MedusaModel, medusa_shapes
+from tests.published_files import GPT
+from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint
+
+HEADS = 3
+
+
+def published_heads(dim: int = TARGET.dim, vocab: int = CODES, heads: int = HEADS, layers: int = 2):
+    """Tensors as released: a weight and a bias for each block, then a matrix."""
+    generator = np.random.default_rng(0)
+
+    def draw(*shape):
+        return generator.normal(0, 0.3, shape).astype(np.float32)
+
+    tensors = {}
+    for head in range(heads):
+        for layer in range(layers):
+            tensors[f"{head}.{layer}.linear.weight"] = draw(dim, dim)
+            tensors[f"{head}.{layer}.linear.bias"] = draw(dim)
+        tensors[f"{head}.{layers}.weight"] = draw(vocab, dim)
+    return tensors
+
+
+def published_logits(tensors, feature, layers: int = 2):
+    """[K, V] of one feature, as the heads compute them."""
+    rows = []
+    for head in range(HEADS):
+        x = feature
+        for layer in range(layers):
+            name = f"{head}.{layer}.linear"
+            inner = tensors[f"{name}.weight"] @ x + tensors[f"{name}.bias"]
+            x = x + inner / (1 + np.exp(-inner))
+        rows.append(tensors[f"{head}.{layers}.weight"] @ x)
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("prefix", ["", "medusa_head."])
+def test_heads_compute_what_the_published_ones_do(prefix):
+    tensors = published_heads()
+    named = {prefix + name: value for name, value in tensors.items()}
+    if prefix:
+        named["lm_head.weight"] = np.zeros((CODES, TARGET.dim), np.float32)
+    config, params = convert_medusa(named, target=TARGET)
+    assert config == MedusaConfig(TARGET.dim, CODES, CODES, HEADS, 2)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, medusa_shapes(config))
+    feature = np.random.default_rng(1).normal(size=TARGET.dim).astype(np.float32)
+    head = jnp.zeros((TARGET.dim, CODES))
+    made = MedusaModel(config).apply(params, jnp.asarray(feature), head)
+    np.testing.assert_allclose(made, published_logits(tensors, feature), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_of_codes_are_taken_from_a_larger_vocabulary():
+    tensors, order = published_heads(vocab=40), np.random.default_rng(2).permutation(40)
+    _, params = convert_medusa(tensors, target=TARGET, order=order)
+    np.testing.assert_array_equal(params["params"]["heads"][1], tensors["1.2.weight"][order[:CODES]].T)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"1.0.linear.bias": None}, "1 missing: 1.0.linear.bias"),
+        ({"0.0.linear.scale": np.ones(3)}, "1 unexpected: 0.0.linear.scale"),
+        ({"2.2.weight": np.ones((CODES, 5))}, r"2.2.weight is \[32, 5\], expected \[32, 16\]"),
+    ],
+)
+def test_wrong_tensors_are_listed(change, match):
+    tensors = {name: value for name, value in (published_heads() | change).items() if value is not None}
+    with pytest.raises(ValueError, match=match) as error:
+        convert_medusa(tensors, target=TARGET)
+    assert "\n" not in str(error.value)
+
+
+def test_other_files_and_targets_are_refused():
+    with pytest.raises(ValueError, match="not a set of Medusa heads: no name is like"):
+        convert_medusa({"fc.weight": np.ones((2, 2))}, target=TARGET)
+    with pytest.raises(ValueError, match=r"not a set of Medusa heads: .*misshapen"):
+        convert_medusa(published_heads(), target=GPT)
+    with pytest.raises(ValueError, match="unknown setting wings"):
+        convert_medusa(published_heads(), {"wings": 2}, target=TARGET)
+
+
+def test_heads_are_added_beside_a_drafter_and_replaced(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    old = save(tmp_path / "old", tiny_checkpoint())
+    (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))
+    safetensors.save_file(published_heads(), tmp_path / "heads.safetensors")
+    heads = tmp_path / "heads.safetensors"
+    both = add_drafter(old, heads, kind="medusa", out=tmp_path / "both", dtype="float32")
+    back = load(both)
+    assert list(back.drafters) == ["eagle", "medusa"]
+    assert back.drafters["eagle"][0] == DRAFTER
+    jax.tree.map(np.testing.assert_array_equal, back.drafters["eagle"][1], load(old).drafters["eagle"][1])
+    assert back.drafters["medusa"][0].heads == HEADS
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        back.drafters["medusa"][1],
+        convert_medusa(published_heads(), target=TARGET)[1],
+    )
+    assert back.metadata["converted_from"] == {"medusa": "heads.safetensors"}
+    described = describe(back)["drafters"]
+    assert described["medusa"]["parameters"] == HEADS * (2 * (16 * 16 + 16) + 16 * CODES)
+    files = [path for path in (both / "arrays").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    safetensors.save_file(published_heads(heads=1), heads)
+    again = load(add_drafter(both, heads, kind="medusa", out=tmp_path / "again"), drafters=("medusa",))
+    assert again.drafters["medusa"][0].heads == 1
+    with pytest.raises(
+        ValueError, match="no converter for a drafter of the kind 'owl': choose one of eagle, medusa"
+    ):
+        add_drafter(old, heads, kind="owl", out=tmp_path / "owl")
+
+
+def test_the_command_names_the_kinds_there_are():
+    assert tuple(DRAFTER_CONVERTERS) == DRAFTER_KINDS

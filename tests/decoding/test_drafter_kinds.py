@@ -1,0 +1,104 @@
+"""EAGLE-3, Medusa heads and the parallel drafter in the loop: strict decoding is plain decoding, token for token."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
+from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
+from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
+
+ROWS, TAPS, VOCAB = 8, (0, 1, 2), 24
+# Deeper than there are heads and masks; with nodes that have no child.
+TREE = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (0, 1, 0), (0, 0, 0, 0)])
+LLAMAGEN = LlamaGenConfig(16, 2, 2, vocab_size=VOCAB, grid=4, hidden_dim=32, num_labels=6)
+# Row ends are forced: rounds begin with a chain of pending tokens.
+LUMINA = ChameleonConfig(16, 2, 2, 32, vocab_size=40, num_codes=VOCAB, grid=3, layout="lumina")
+CONFIGS = {"llamagen": LLAMAGEN, "lumina": LUMINA}
+KINDS = {
+    "eagle3": (Eagle3Config, eagle3_drafter, eagle3_shapes, {"num_heads": 2, "hidden_dim": 32, "taps": TAPS}),
+    "medusa": (MedusaConfig, medusa_drafter, medusa_shapes, {"heads": 2, "markov_rank": 3}),
+    "parallel": (
+        ParallelConfig, parallel_drafter, parallel_shapes,
+        {"num_heads": 2, "hidden_dim": 32, "masks": 2, "markov_rank": 3},
+    ),
+}  # fmt: skip
+
+
+@cache
+def models(name, kind):
+    """(target, its parameters, drafting, its parameters): random ones, those of the drafter never zero."""
+    config, (sizes, record, shapes, settings) = CONFIGS[name], KINDS[kind]
+    taps = settings.get("taps", ())
+    if name == "llamagen":
+        target = llamagen_target(config, taps=taps)
+        labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 16), jnp.int32)
+        params = LlamaGen(config).init(jax.random.key(7), labels, tokens)
+    else:
+        target = chameleon_target(config, taps=taps)
+        params = Chameleon(config).init(jax.random.key(7), conditioning_of(name, 1))
+    params = jax.tree.map(lambda leaf: leaf * jnp.float32(8) if leaf.ndim > 1 else leaf, params)
+    fields = {
+        field: getattr(config, field) for field in ("num_codes",) if hasattr(sizes, field) or kind == "medusa"
+    }
+    shared = {**config.shared_with_drafter, **fields}
+    known = sizes.__dataclass_fields__
+    sizes = sizes(**settings, **{field: value for field, value in shared.items() if field in known})
+    leaves, structure = jax.tree.flatten(shapes(sizes))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    drawn = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    drafter = {"drafter": jax.tree.unflatten(structure, drawn), "head": params["params"]["head"]["kernel"]}
+    return target, params, eagle(record(sizes), TREE), drafter
+
+
+def conditioning_of(name, batch):
+    if name == "llamagen":
+        return (jnp.arange(batch, dtype=jnp.int32) % 5)[:, None]
+    rows = np.arange(batch, dtype=np.int32)[:, None] % 5
+    tokens = np.concatenate([rows, rows + 26, np.full((batch, 3), [33, 34, 35])], axis=1).astype(np.int32)
+    mask = (np.arange(5)[None] > 0) | (rows > 1)
+    return TokenConditioning(jnp.asarray(tokens), jnp.asarray(mask))
+
+
+def options_of(name, batch, guided, temperature):
+    return {
+        "guidance": jnp.full(batch, 2.5) if guided else None,
+        "sampling": SamplingParams.create(temperature),
+    }
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_strict_decoding_is_plain_decoding(kind, name, guided):
+    target, params, drafting, drafter = models(name, kind)
+    keys, accepted = jax.random.split(jax.random.key(4), 3), 0
+    for temperature in (1.0, 0.0):
+        options = options_of(name, 3, guided, temperature)
+        given = (target, params, conditioning_of(name, 3), keys)
+        expected = autoregressive_decode(*given, **options)
+        decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, **options)
+        np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+        assert int(decoded.substituted.sum()) == 0
+        accepted += np.asarray(decoded.accepted).sum(axis=0)
+    assert accepted[1:].sum() > 0, "nothing drafted was ever accepted"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_devices(kind):
+    target, params, drafting, drafter = models("llamagen", kind)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    given = (target, params, conditioning_of("llamagen", ROWS), jax.random.split(jax.random.key(4), ROWS))
+    options = options_of("llamagen", ROWS, True, 1.0)
+    expected = autoregressive_decode(*given, **options)
+    decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, mesh=mesh, **options)
+    np.testing.assert_array_equal(decoded.tokens, expected.tokens)

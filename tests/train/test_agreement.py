@@ -1,0 +1,39 @@
+"""Agreement of drafters on stored features: what is printed is what the losses measure."""
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.data.feature_store import FeatureStore, write_shard
+from lantern_jax.decoding.sampling import apply_guidance
+from train import agreement, chains
+from train.losses import match_chance
+
+from . import test_kinds as kinds
+
+
+@pytest.mark.parametrize("name", ["eagle3", "parallel"])
+def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(agreement, "BATCH", 2)
+    sizes, params = kinds.sizes_and_params(name)
+    _, tokens, stored, prefix = kinds.examples()
+    parts = (np.swapaxes(np.asarray(part), 0, 1) for part in (stored, prefix))
+    write_shard(tmp_path, 0, *parts, np.asarray(tokens))
+    head = np.asarray(kinds.target_params()["head"]["kernel"])
+    found = agreement.measure(sizes, params, head, FeatureStore(tmp_path), kinds.DEPTHS, 2.0)
+
+    twice = np.broadcast_to(tokens[None], (2, *tokens.shape))
+    stored = np.asarray(stored, np.float16).astype(np.float32)[..., -chains.inputs_width(sizes) :]
+    inputs, wanted = chains.drafter_inputs(stored, prefix, twice)
+    kind = chains.kind_of(sizes)
+    made = kind.chain(kind.model(sizes), params, head, inputs, kinds.DEPTHS)
+    true = apply_guidance(wanted[..., -head.shape[0] :] @ head, np.full(kinds.BATCH, 2.0, np.float32))
+    scale, chances = np.full(kinds.BATCH, 2.0, np.float32), []
+    for predicted in made:
+        chances.append(match_chance(apply_guidance(predicted.logits, scale), true[:, predicted.where]))
+    np.testing.assert_allclose(found["match"], [np.mean(chance) for chance in chances], atol=1e-3)
+    # The roots whose whole chain lies in the picture, the first ones at every depth.
+    along = np.stack([chance[:, : chances[-1].shape[1]] for chance in chances])
+    expected = 1 + np.cumprod(along, axis=0).mean(axis=(1, 2)).cumsum()
+    np.testing.assert_allclose(found["chain"], expected, atol=1e-3)
+    assert jax.tree.all(jax.tree.map(lambda value: value >= 0, found))

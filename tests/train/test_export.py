@@ -1,0 +1,45 @@
+"""Drafters of several runs go into one checkpoint, one a kind."""
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.store import load, save
+from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint
+from train import export
+
+MEDUSA = MedusaConfig(TARGET.dim, CODES, CODES, heads=2)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Runs by their folder's name: an EAGLE drafter, heads, and other heads."""
+    heads = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), medusa_shapes(MEDUSA)["params"])
+    eagle = jax.tree.map(lambda leaf: 2 * leaf, tiny_checkpoint().drafters["eagle"][1]["params"])
+    made = {"eagle": (DRAFTER, eagle), "heads": (MEDUSA, heads), "more heads": (MEDUSA, heads)}
+    monkeypatch.setattr(export.drafter, "export", lambda folder, target: made[folder])
+    monkeypatch.setattr(export, "read_config", lambda folder: ml_collections.ConfigDict({"steps": 3}))
+    return made
+
+
+def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
+    old = save(tmp_path / "old", tiny_checkpoint(), dtype="float16")
+    checkpoint = export.with_drafters(old, ["heads"])
+    assert list(checkpoint.drafters) == ["eagle", "medusa"]
+    np.testing.assert_array_equal(
+        checkpoint.drafters["eagle"][1]["params"]["fc"]["kernel"],
+        load(old, None).drafters["eagle"][1]["params"]["fc"]["kernel"],
+    )
+    new = save(tmp_path / "new", checkpoint)
+    back = export.with_drafters(new, ["eagle", "heads"])
+    kernel = back.drafters["eagle"][1]["params"]["fc"]["kernel"]
+    np.testing.assert_array_equal(kernel, runs["eagle"][1]["fc"]["kernel"].astype(np.float16))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(back.drafters["medusa"][1])} == {"float16"}
+    assert back.metadata["drafters"] == {"eagle": {"steps": 3}, "medusa": {"steps": 3}}
+
+
+def test_one_a_kind(runs):
+    with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
+        export.read_drafters(["heads", "more heads"], "target")
