@@ -241,8 +241,8 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
 
     with jax.named_scope("verify"):
         verdict = verify_tree(
-            draft, log_probs, draws, coupling=program.coupling, rule=inputs.rule, codebook=inputs.codebook,
-            max_count=stream.room(state.length),
+            stream.as_codes(draft, target.vocab_size), log_probs, draws, coupling=program.coupling,
+            rule=inputs.rule, codebook=inputs.codebook, max_count=stream.room(state.length),
         )  # fmt: skip
         sound = take_nodes(jnp.isfinite(jnp.max(logits, axis=-1)), verdict.path).all(axis=1) | ~running
 

@@ -100,12 +100,19 @@ class Stream:
     def forced_logits(
         self, logits: Float[Array, "B M V"], position: Int[Array, " B"], depth: Int[Array, "*B M"]
     ) -> Float[Array, "B M V"]:
-        """Logits after nodes of these depths, point masses where the token after the node is forced."""
+        """Logits after nodes of these depths, point masses where the token after the node is forced.
+
+        A forced id outside the V codes (a row end) is the last of them here: what is drafted there can be nothing else.
+        """
         if not self.run.any():
             return logits
-        ids = self._forced_after(position, depth)[..., None]
+        ids = jnp.minimum(self._forced_after(position, depth), logits.shape[-1] - 1)[..., None]
         codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
         return jnp.where(ids < 0, logits, jnp.where(codes == ids, jnp.float32(0), -jnp.inf))
+
+    def as_codes(self, draft: Draft, vocab_size: int) -> Draft:
+        """The draft as ``forced_logits`` speaks of it: no token outside the codes."""
+        return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(vocab_size - 1)))
 
     def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
         """The id forced after a node, -1 where it is free."""
@@ -165,7 +172,7 @@ class Stream:
 
         offset = jnp.arange(total, dtype=jnp.int32)[None] - length[:, None]
         fresh = (offset >= 0) & (offset < added[:, None])
-        sampled = fresh & (offset <= count[:, None])
+        sampled = fresh & (offset <= count[:, None]) & (self.forced < 0)[None]
         values = jnp.take_along_axis(made, jnp.clip(offset, 0, made.shape[1] - 1), axis=1)
         sampled_before, sampled_now = (jnp.asarray(self.free)[known] for known in (length, length + added))
         counts = (step + 1 == (sampled_now - sampled_before)[:, None]) & running[:, None]

@@ -13,7 +13,6 @@ from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.decoding.zipar import Rows
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 
 from . import toy_models as toys
 
@@ -143,19 +142,12 @@ def test_each_pass_is_the_rule_written_out(layout, window):
         assert int(decoded.accepted[row, 0]) == passes
 
 
-@cache
-def chameleon():
-    config = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
-    conditioning = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
-    params = Chameleon(config).init(jax.random.key(1), conditioning)
-    params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
-    tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (BATCH, 4)).at[:, 0].set(13)
-    mask = jnp.ones((BATCH, 4), bool).at[: BATCH // 2, 0].set(False)
-    return chameleon_target(config), params, TokenConditioning(tokens, mask), 4
-
-
 def llamagen():
     return toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), 5
+
+
+def chameleon():
+    return *toys.lumina(BATCH), 4
 
 
 MODELS = {"llamagen": llamagen, "chameleon": chameleon}

@@ -11,6 +11,7 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
@@ -119,6 +120,21 @@ def noisy_params(params, conditioning, noise: float):
 
 def llamagen():
     return llamagen_target(CONFIG)
+
+
+@cache
+def lumina(batch: int):
+    """A random Chameleon whose rows of four codes end in forced tokens outside the codes: target, params, conditioning.
+
+    Half the prompts are shorter by a token.
+    """
+    config = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
+    prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
+    params = Chameleon(config).init(jax.random.key(1), prompt)
+    params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
+    tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (batch, 4)).at[:, 0].set(13)
+    mask = jnp.ones((batch, 4), bool).at[: batch // 2, 0].set(False)
+    return chameleon_target(config), params, TokenConditioning(tokens, mask)
 
 
 @cache
