@@ -13,7 +13,7 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.loss = "coupled"
+    config.loss = "cross_entropy"
     config.steps = 400
     config.batch_size = 8
     config.passes = 3

@@ -221,8 +221,8 @@ class Kind:
     """A kind of drafter, as training needs it.
 
     Attributes:
-        config, model: the classes of its sizes and of its module, which has a method that runs all of its parts:
-        init: (module, key, D) -> its parameters.
+        config, model: the classes of its sizes and of its module.
+        init: (module, key) -> its parameters.
         chain: how it predicts along whole sequences.
     """
 

@@ -3,13 +3,17 @@
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
 
 The target is a checkpoint directory or the working folder of `train.target`; of it training needs the head. The
-same command resumes after a kill. EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true
-features plus cross-entropy against the target's distribution, uniform noise on the input features, conditional
-and unconditional rows. Two additions: the cross-entropy of the *guided* distributions, because that is what
-drafts are drawn from, and several passes that feed the drafter its own predictions as it meets them below the
-root of a tree (HASS, arXiv 2408.15766).
+same command resumes after a kill. What is trained is the experiment's `kind`: EAGLE's drafter, EAGLE-3's, Medusa
+heads, or a parallel drafter (`train.chains` says how each predicts along a sequence).
 
-Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 drafter positions, V codes, D width.
+EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true features plus cross-entropy against the
+target's distribution, uniform noise on the input features, conditional and unconditional rows. Two additions: a loss
+of the *guided* distributions, because that is what drafts are drawn from, chosen among `train.losses`, and several
+passes that feed the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766).
+The others have no features to predict, but for the parallel drafter; their passes are the depths of a tree.
+
+Axes: G guidance rows, B batch, P prefix, T tokens of a stream, R positions of a depth, S features of a sequence,
+F width of the stored features, V codes, D width.
 """
 
 import dataclasses

@@ -17,6 +17,7 @@ import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +29,10 @@ from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance, gumbel_noise, process_logits
 from lantern_jax.families import family_of
 from lantern_jax.files import write_files
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings
 from train import drafter, target
-from train.chains import drafter_inputs, drafter_passes
+from train.chains import drafter_inputs, inputs_width, kind_of
 from train.features import features_of, sample_tokens
 from train.sources import random_labels
 
@@ -42,10 +42,10 @@ MAX_DEPTH, MAX_RANK = 9, 16
 
 @partial(jax.jit, static_argnums=(0, 7))
 def chain_ranks(
-    sizes: DrafterConfig,
+    sizes: Any,
     params: PyTree,
     head: Float[Array, "D V"],
-    features: Float[Array, "G B S D"],
+    features: Float[Array, "G B S F"],
     prefix: Int[Array, "G B P"],
     tokens: Int[Array, "B T"],
     keys: Key[Array, " B"],
@@ -56,24 +56,26 @@ def chain_ranks(
     """Rank of the token d + 1 places after each root in the drafter's order at depth d, or -1 past the end.
 
     Args:
-        params: DrafterModel's parameters.
+        sizes: of a drafter of any kind (`train.chains`).
+        params: its module's parameters.
         features, prefix: the target's, as `train.features` stores them.
         tokens, keys: a plain decoding with these keys, guidance and sampling.
     """
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, _ = drafter_inputs(features, prefix, twice)
-    made = drafter_passes(DrafterModel(sizes), params, inputs, depth)
-    # Position P - 1 + g has seen token g and drafts token g + 1; at depth d its root is token g - d.
+    inputs, _ = drafter_inputs(features[..., -inputs_width(sizes) :], prefix, twice)
+    kind = kind_of(sizes)
+    made = kind.chain(kind.model(sizes), params, head, inputs, depth)
+    # Row i has seen token i, its root; at depth d it drafts token i + d + 1.
     ranks = [
-        ranks_of(predicted[:, :, inputs.first + d :], head, tokens, keys, guidance, sampling, offset=d)
+        ranks_of(predicted.logits, tokens, keys, guidance, sampling, offset=d)
         for d, predicted in enumerate(made)
     ]
-    return jnp.stack([jnp.pad(r, ((0, 0), (0, d)), constant_values=-1) for d, r in enumerate(ranks)])
+    roots = ranks[0].shape[1]
+    return jnp.stack([jnp.pad(r, ((0, 0), (0, roots - r.shape[1])), constant_values=-1) for r in ranks])
 
 
 def ranks_of(
-    features: Float[Array, "G B R D"],
-    head: Float[Array, "D V"],
+    logits: Float[Array, "G B R V"],
     tokens: Int[Array, "B T"],
     keys: Key[Array, " B"],
     guidance: Float[Array, " B"],
@@ -81,19 +83,19 @@ def ranks_of(
     *,
     offset: int,
 ) -> Int[Array, "B R"]:
-    """How many codes these features draft before the tokens offset + 1, offset + 2, ..., with their noise."""
-    count = features.shape[2]
+    """How many codes these logits draft before the tokens offset + 1, offset + 2, ..., with their noise."""
+    count = logits.shape[2]
     positions = offset + 1 + jnp.arange(count, dtype=jnp.int32)
-    noise = gumbel_noise(keys, jnp.broadcast_to(positions[None], (len(tokens), count)), head.shape[1])
-    logits = jnp.einsum("gbnd,dv->gbnv", features, head)
+    noise = gumbel_noise(keys, jnp.broadcast_to(positions[None], (len(tokens), count)), logits.shape[-1])
     perturbed = process_logits(apply_guidance(logits, guidance), sampling) + noise
-    chosen = jnp.take_along_axis(perturbed, tokens[:, offset + 1 :, None], axis=-1)
+    following = tokens[:, offset + 1 : offset + 1 + count, None]
+    chosen = jnp.take_along_axis(perturbed, following, axis=-1)
     return jnp.sum(perturbed > chosen, axis=-1).astype(jnp.int32)
 
 
 def collect_ranks(
     checkpoint: Checkpoint,
-    drafter_sizes: DrafterConfig,
+    drafter_sizes: Any,
     drafter_params: PyTree,
     *,
     pictures: int,
@@ -104,9 +106,13 @@ def collect_ranks(
 ) -> Int[np.ndarray, "R depth"]:
     """Ranks at depths 0 to 8 below every root of `pictures` plainly decoded pictures of random prompts."""
     sizes, params = checkpoint.target_config, checkpoint.target_params
-    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
+    # A drafter that reads taps gets them, the final features behind them.
+    taps = getattr(drafter_sizes, "taps", ())
+    record = family_of(sizes).target(sizes, jnp.dtype(jnp.float32), (*taps, sizes.num_layers) if taps else ())
+    encoder = prompt_encoder(checkpoint)
     settings = Settings(guidance=guidance, temperature=temperature)
-    rows = []
+    # A parallel drafter knows nothing below its masks.
+    rows, depth = [], min(MAX_DEPTH, 1 + getattr(drafter_sizes, "masks", MAX_DEPTH))
     for first in range(0, pictures, batch_size):
         labels = random_labels(np.random.default_rng((seed, first)), batch_size)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), batch_size)
@@ -116,9 +122,10 @@ def collect_ranks(
         scale = jnp.full(batch_size, guidance, jnp.float32)
         ranks = chain_ranks(
             drafter_sizes, drafter_params, family_of(sizes).head(params), features, prefix, tokens, keys,
-            MAX_DEPTH, scale, settings.sampling(),
+            depth, scale, settings.sampling(),
         )  # fmt: skip
-        rows.append(np.asarray(ranks).reshape(MAX_DEPTH, -1).T)
+        ranks = np.pad(ranks, ((0, MAX_DEPTH - depth), (0, 0), (0, 0)), constant_values=-1)
+        rows.append(ranks.reshape(MAX_DEPTH, -1).T)
     return np.concatenate(rows)
 
 

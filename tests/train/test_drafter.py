@@ -93,7 +93,7 @@ def test_ranks_are_zero_where_the_drafter_is_the_target(models):
     for depth in range(3):
         assert np.all((ranks[depth] == -1) == (np.arange(15) >= 15 - depth)[None])
     assert np.mean(np.asarray(ranks[0]) > 0) > 0.2, "a random drafter ranks some tokens behind others"
-    perfect = tree.ranks_of(stored[:, :, 4:], head, tokens, keys, *options, offset=0)
+    perfect = tree.ranks_of(stored[:, :, 4:] @ head, tokens, keys, *options, offset=0)
     np.testing.assert_array_equal(perfect, np.zeros((BATCH, 15)))
 
 

@@ -17,14 +17,16 @@ from configs import (
     tiny_drafter,
     tiny_target,
 )
-from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
+from lantern_jax.data.feature_store import FeatureStore
+from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
 from lantern_jax.settings import Settings
-from train import chains, drafter, features, sources, target
+from train import chains, drafter, features, loop, sources, target
 
 SIZES = target.target_config(tiny_target.get_config())
 SIZES_OF_DEMO = target.target_config(demo_target.get_config())
@@ -244,3 +246,75 @@ def test_the_demos_drafters_are_small(module):
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
     assert 2 * sum(leaf.size for leaf in jax.tree.leaves(shapes)) < 2.51e6
+
+
+def slope(name):
+    """Of the mean logits at depth 2 along a random direction: (by the gradient, by a finite difference)."""
+    sizes, params = sizes_and_params(name)
+    examples()  # Kept values are not to be those of a trace.
+    keys = jax.random.split(jax.random.key(9), len(jax.tree.leaves(params)))
+    keys = jax.tree.unflatten(jax.tree.structure(params), list(keys))
+    direction = jax.tree.map(lambda key, leaf: jax.random.normal(key, leaf.shape), keys, params)
+
+    @jax.jit
+    def value(step):
+        moved = jax.tree.map(lambda leaf, along: leaf + step * along, params, direction)
+        return jnp.mean(jnp.square(predictions(sizes, moved)[2].logits))
+
+    by_gradient, size = jax.jvp(value, (jnp.float32(0),), (jnp.float32(1),))[1], jnp.float32(3e-4)
+    return float(by_gradient), float((value(size) - value(-size)) / (2 * size))
+
+
+def test_gradients_reach_the_steps_above_in_eagle3_alone():
+    """Training-time test: what a step hands on is trained by the steps after it. EAGLE's features have a loss."""
+    by_gradient, by_difference = slope("eagle3")
+    np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
+    by_gradient, by_difference = slope("eagle")
+    assert abs(by_gradient / by_difference - 1) > 0.05
+
+
+def test_eagle3_reads_tokens_through_attention_alone():
+    """With nothing added by the layer the output is the fused feature: the token is in no residual."""
+    sizes, params = sizes_and_params("eagle3")
+    model = chains.kind_of(sizes).model(sizes)
+    stored, tokens = examples()[2][..., : 2 * SIZES.dim], examples()[1][:, :1]
+    tokens = jnp.broadcast_to(tokens[None], (2, BATCH, 1))
+    rotary, mask = jnp.zeros((1, 1, 1, 8, 2)), jnp.ones((1, 1, 1, 1), bool)
+
+    def out(params, tokens):
+        given = {"params": params}, stored[:, :, 5:6], tokens, rotary, mask
+        return model.apply(*given, method="committed")[0]
+
+    assert params["layer_0"]["qkv"]["kernel"].shape[0] == 2 * SIZES.dim
+    assert np.abs(out(params, tokens) - out(params, (tokens + 1) % 64)).max() > 1e-2
+    layer = params["layer_0"] | {
+        name: {"kernel": jnp.zeros_like(params["layer_0"][name]["kernel"])} for name in ("out", "down")
+    }
+    fused = stored[:, :, 5:6] @ params["fc"]["kernel"]
+    np.testing.assert_allclose(out(params | {"layer_0": layer}, tokens), fused, atol=1e-5)
+
+
+def test_a_kept_experiment_gives_the_same_sizes(tmp_path):
+    config = demo_eagle3.get_config()
+    loop.write_config(config, tmp_path)
+    again = drafter.drafter_config(loop.read_config(tmp_path), SIZES_OF_DEMO)
+    assert again == drafter.drafter_config(config, SIZES_OF_DEMO) and again.taps == (2, 6, 9)
+
+
+def test_features_of_taps_end_with_the_final_ones(tmp_path):
+    trained = Checkpoint(
+        model="tiny", target_config=SIZES, target_params={"params": target_params()}, vocabulary=LANDSCAPES,
+        defaults={"guidance": 2.0},
+    )  # fmt: skip
+    given = sources.landscapes(trained, np.zeros((3, 16), np.int16), np.zeros((3, 4), np.int32), 2, seed=0)
+    stores = []
+    for taps in ((), (0, 1, 2)):
+        features.extract(trained, given, tmp_path / str(len(taps)), batch_size=4, taps=taps)
+        stores.append(FeatureStore(tmp_path / str(len(taps))).read(range(5)))
+    np.testing.assert_array_equal(stores[0][2], stores[1][2])
+    assert stores[1][0].shape[-1] == 3 * SIZES.dim
+    np.testing.assert_allclose(stores[0][0], stores[1][0][..., -SIZES.dim :], atol=2e-3)
+    with pytest.raises(ValueError, match=r"taps \(0, 1\) do not end with the final features, 2"):
+        features.extract(trained, given, tmp_path / "no", taps=(0, 1))
+    with pytest.raises(ValueError, match="holds work on another taps"):
+        features.extract(trained, given, tmp_path / "3", batch_size=4)
