@@ -38,11 +38,12 @@ def test_frechet_of_covariances_that_do_not_commute():
 
 def test_intervals_cover_the_distance_and_shrink():
     """Of samples of one law, away from the reference by a known distance, over and over."""
-    generator, reference, widths, covered = np.random.default_rng(1), normal([0, 0], [1, 1]), [], 0
+    generator, widths, covered = np.random.default_rng(1), [], 0
     for count in (50, 400):
         for seed in range(20):
-            features = generator.normal([1, 0], 1, size=(count, 2))
-            distance, low, high = quality.interval(features, reference, seed, replicates=200)
+            made, real = generator.normal([1, 0], 1, (count, 2)), generator.normal(size=(count, 4, 2))
+            distances = quality.replicated_distances(made, real, seed, replicates=200)
+            distance, low, high = quality.interval(distances)
             assert low <= distance <= high
             covered += low <= 1 <= high
         widths.append(high - low)
@@ -166,3 +167,20 @@ def test_the_whole_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, ca
     assert again[2]["frechet"] == rows["gumbel"]["frechet"]
     with pytest.raises(ValueError, match="name a new file"):
         methods.main([*common, "--resume", "--seed", "3"])
+
+
+def test_prompts_are_drawn_with_their_real_pictures():
+    """Pictures that equal their prompts' real ones are at no distance in any replicate, however prompts differ."""
+    made = np.random.default_rng(0).normal(size=(30, 3)) * [1, 5, 100]
+    real = np.repeat(made[:, None], 2, axis=1)
+    distances = quality.replicated_distances(made, real, replicates=20)
+    # Each real one counts twice: n - 1 in place of 2 n - 1 is all that is left.
+    assert distances.max() < 1e-3
+    other = quality.replicated_distances(made[::-1], real, replicates=20)
+    assert other[1:].min() > distances.max()
+    # Whitened, a feature's unit does not matter.
+    noise = np.random.default_rng(1).normal(size=(30, 3))
+    both = [
+        quality.replicated_distances((made + noise) * unit, real * unit, replicates=3) for unit in (1, 1000)
+    ]
+    np.testing.assert_allclose(both[0], both[1], rtol=1e-6)
