@@ -12,7 +12,11 @@ from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.engine import Engine
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
+from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.models.medusa import MedusaConfig
+from lantern_jax.models.parallel import ParallelConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline import Pipeline
 
@@ -53,8 +57,12 @@ VQ = VQConfig(
 
 def random_parameters(model, seed: int, scale: float, *inputs):
     """Normal parameters in the shapes that ``model.init`` would give, norms at 1; made without compiling."""
+    return random_leaves(jax.eval_shape(model.init, jax.random.key(0), *inputs), seed, scale)
+
+
+def random_leaves(shapes, seed: int, scale: float):
+    """Normal arrays of these shapes, vectors at 1."""
     generator = np.random.default_rng(seed)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
 
     def draw(leaf):
         if leaf.ndim < 2:
@@ -74,6 +82,21 @@ def drafter_parameters():
     rotary = sequence_rotary(DRAFTER, jnp.ones((1, 1, 2), bool))
     mask = jnp.ones((1, 1, 2, 2), bool)
     return random_parameters(DrafterModel(DRAFTER), 1, 0.5, features, tokens, rotary, mask)
+
+
+@cache
+def drafters() -> dict:
+    """(config, random parameters) of every kind of drafter."""
+    shared = dataclasses.asdict(DRAFTER)
+    others = {
+        "eagle3": Eagle3Config(**shared, taps=(0,)),
+        "medusa": MedusaConfig(DRAFTER.dim, CODES, CODES, heads=3, shared_head=True, markov_rank=4),
+        "parallel": ParallelConfig(**shared, num_codes=CODES, masks=2, markov_rank=4),
+    }
+    made = {"eagle": (DRAFTER, drafter_parameters())}
+    for seed, (kind, config) in enumerate(others.items(), 3):
+        made[kind] = (config, random_leaves(DRAFTERS[kind].shapes(config), seed, 0.5))
+    return made
 
 
 def vq_parameters():

@@ -1,0 +1,104 @@
+"""Every preset by its name, from the prompt to the tokens, and what the compiler is given of it."""
+
+import dataclasses
+import re
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax import assembly
+from lantern_jax.decoding import loop
+from lantern_jax.decoding.loop import Inputs
+from lantern_jax.decoding.methods import methods
+from lantern_jax.pipeline import Pipeline
+from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
+
+PROMPTS = ["green hills at noon", "a foggy forest"]
+# Small enough for a picture of 4 x 4 codes, but for what names the method.
+KNOBS = {"nodes": 7, "depth": 3, "frontier": 2, "children": 3, "window": 5, "ahead": 2, "k": 4}
+# A high temperature: the noise decides, and a drafter that knows nothing is often right.
+TEMPERATURE = 4.0
+EXACT = ("auto", "gumbel", "echo", "jacobi", "ar")
+LOSSY = ("near", "lantern-g", "lantern", "lantern++", "medusa", "vadusa", "cool", "gsd", "zipar")
+
+
+@cache
+def pipeline() -> Pipeline:
+    return Pipeline(dataclasses.replace(tiny_checkpoint(), drafters=drafters()))
+
+
+def knobs_of(name: str) -> dict:
+    """A window of five has a front of one, a tree for three heads is small."""
+    knobs = {"method": name, "temperature": TEMPERATURE, **KNOBS}
+    if methods()[name].knobs.get("tree") == "medusa_2_7b_63":
+        knobs["tree"] = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+    if "levels" in methods()[name].knobs and methods()[name].knobs["levels"]:
+        knobs |= {"branches": 2, "levels": 1}
+    return knobs
+
+
+@cache
+def generated(name: str):
+    return pipeline().generate(PROMPTS, num=2, seed=3, **knobs_of(name))
+
+
+def test_the_groups_are_of_presets():
+    assert set(EXACT) | set(LOSSY) <= set(methods())
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_method_makes_pictures(name):
+    made = generated(name)
+    assert made.tokens.shape == (4, TOKENS) and made.pictures.shape[0] == 4
+    assert made.tokens.min() >= 0 and made.tokens.max() < CODES
+    if name == "ar":
+        assert made.statistics.step_compression == 1
+    else:
+        assert made.statistics.step_compression > 1.02, "it saves no pass"
+    if name in EXACT:
+        np.testing.assert_array_equal(made.tokens, generated("ar").tokens)
+    if name not in LOSSY:
+        assert made.statistics.substituted == 0
+
+
+@pytest.mark.parametrize("name", [name for name in methods() if name not in ("auto", "ar")])
+def test_a_method_is_greedy_at_temperature_zero(name):
+    """Strict ones give plain decoding's tokens there, whatever the coupling."""
+    knobs = knobs_of(name) | {"temperature": 0.0}
+    if name in LOSSY or name in ("gumbel", "eagle", "sjd", "ddd"):
+        pytest.skip("relaxed, or the same program as another one there")
+    made = pipeline().generate(PROMPTS[:1], seed=3, **knobs)
+    plain = pipeline().generate(PROMPTS[:1], seed=3, method="ar", temperature=0.0)
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+
+
+def program_and_inputs(name: str):
+    """The program of a method at tiny sizes, and shapes for its inputs, three pictures and guidance."""
+    checkpoint, made = tiny_checkpoint(), drafters()
+    settings = pipeline().check(PROMPTS, **knobs_of(name), top_k=9, top_p=0.9)
+    configs = {kind: config for kind, (config, _) in made.items()}
+    job = assembly.job(checkpoint.target_config, configs, np.dtype(np.float32), settings)
+    params = checkpoint.target_params
+    drafting = None
+    if job.drafter is not None:
+        drafting = {"drafter": made[job.drafter][1], "head": params["params"]["head"]["kernel"]}
+    batch = 3
+    return job.program, Inputs(
+        params, drafting, jnp.zeros((batch, checkpoint.target_config.label_slots), jnp.int32),
+        jax.random.split(jax.random.key(0), batch), jnp.full(batch, 2.0), jnp.ones(batch, bool), job.sampling,
+        job.rule, checkpoint.codebook,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in methods() if name not in ("auto", "gumbel", "eagle")])
+def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
+    """As lowered for a GPU: no branch, no sort, no way to the host, one loop whose end the data decide."""
+    program, inputs = program_and_inputs(name)
+    traced = jax.jit(partial(loop.decode, program)).trace(inputs)
+    hlo = traced.lower(lowering_platforms=("cuda",)).as_text(dialect="hlo")
+    assert not re.search(r"= .*\b(conditional|sort|infeed|outfeed|send|recv)\(", hlo)
+    assert "callback" not in hlo
+    assert re.search(r"= .*\bwhile\(", hlo)
