@@ -22,7 +22,7 @@ BATCH = 8
 
 
 def window(initial, width=6):
-    return jacobi(toys.VOCAB, width, initial, 5 if initial == "above" else None)
+    return jacobi(toys.VOCAB, width, initial, 5 if initial in ("above", "mixed") else None)
 
 
 WINDOWS = {
@@ -131,7 +131,7 @@ def test_a_window_and_a_coupling_that_do_not_fit_are_refused():
     ("arguments", "match"),
     [
         ({"window": 0}, "window 0 is not valid: give 1 or more"),
-        ({"initial": "below"}, "unknown initial 'below': choose one of repeat, left, above, random"),
+        ({"initial": "below"}, "unknown initial 'below': choose one of repeat, left, above, mixed, random"),
         ({"initial": "above"}, "row None is not valid: initial 'above' needs the length of a row"),
     ],
 )

@@ -28,6 +28,7 @@ WINDOWS = {
     "shared": speculative_jacobi(VOCAB, 3, "shared"),
     "maximal, repeat": speculative_jacobi(VOCAB, 3, "maximal", "repeat"),
     "maximal, above": speculative_jacobi(VOCAB, 2, "maximal", "above", 2),
+    "mixed": speculative_jacobi(VOCAB, 2, "shared", "mixed", 2),
     "shared, random": speculative_jacobi(VOCAB, 4, "shared", "random"),
     "pac": pac(VOCAB, 3, 2, 2),
     "pac, all codes": pac(VOCAB, 4, 3, 1, "maximal", "repeat"),
@@ -73,8 +74,9 @@ def test_a_window_among_forced_tokens(name, forced):
 
 def test_a_window_of_a_filtered_distribution():
     sampling = {"temperature": 0.8, "top_k": 2, "top_p": 0.9}
-    decoded = decode(WINDOWS["pac"], **sampling)
-    assert agreement(decoded.tokens, exact_distribution(chain_params(), **sampling)) > 1e-3
+    for name in ("pac", "mixed"):
+        decoded = decode(WINDOWS[name], **sampling)
+        assert agreement(decoded.tokens, exact_distribution(chain_params(), **sampling)) > 1e-3
 
 
 def test_a_coupled_guess_stays_more_often_than_an_independent_one():

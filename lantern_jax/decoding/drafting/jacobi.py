@@ -33,7 +33,9 @@ from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
 
-INITIALS = ("repeat", "left", "above", "random")
+INITIALS = ("repeat", "left", "above", "mixed", "random")
+# Those that look at the row above.
+_LOOK_UP = ("above", "mixed")
 
 
 @flax.struct.dataclass
@@ -67,8 +69,9 @@ class Window:
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest token before
             them, ``left`` draws from the newest distribution before them, ``above`` from that of the position one row
-            of the picture up (``left`` in the first row), ``random`` uniformly from the codes that ``left`` allows.
-        row: positions of a row of the picture, forced row ends included; read by ``above`` alone.
+            of the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
+            ``random`` uniformly from the codes that ``left`` allows.
+        row: positions of a row of the picture, forced row ends included; read by ``above`` and ``mixed`` alone.
 
     Raises:
         ValueError: a number or a name outside its range, or a tree without that path.
@@ -114,7 +117,7 @@ class Window:
     @property
     def remembered(self) -> int:
         """H: a row, and no less than one round sees."""
-        return max(self.row, self.width + 1) if self.initial == "above" else 0
+        return max(self.row, self.width + 1) if self.initial in _LOOK_UP else 0
 
 
 @cache
@@ -281,11 +284,16 @@ def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
     if settings.initial == "random":
         allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
         log_p = jnp.where(is_new[..., None], allowed, log_p)
-    if settings.initial == "above":
+    if settings.initial in _LOOK_UP:
         above = position[:, None] + places - settings.row
         seen = is_new & (above >= 1) & (above <= state.position[:, None] + width)
         slot = jnp.maximum(above, 0) % settings.remembered
         remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
+        if settings.initial == "mixed":
+            mean = (log_p + remembered) / 2
+            # Filters may leave two distributions without a common code.
+            seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
+            remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
         log_p = jnp.where(seen[..., None], remembered, log_p)
     if settings.redraw is None:
         return None, log_p, is_new
