@@ -100,8 +100,8 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         return state.replace(memory=memory)
 
     def propose(params, state: EagleState, pending: Pending, draws, sampling):
-        absorbed, logits = _absorb(drafter, params, state, pending)
-        walked, logits, root = _walk_pending(drafter, params, absorbed, logits, pending)
+        absorbed, logits = absorb_committed(drafter, params, state, pending)
+        walked, logits, root = walk_pending(drafter, params, absorbed, logits, pending)
 
         def expand(state, tokens, parents):
             return drafter.expand(params, state, tokens, parents)
@@ -125,7 +125,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
     return Drafting(init, propose, observe, tree.max_depth)
 
 
-def _absorb(drafter: Drafter, params, state: EagleState, pending: Pending):
+def absorb_committed(drafter: Drafter, params, state: EagleState, pending: Pending):
     """Takes in what the last round committed, each position with the token after it."""
     longest, span = pending.tokens.shape[1], state.tokens.shape[1]
     first = jnp.take_along_axis(pending.tokens, longest - pending.count[:, None], axis=1)
@@ -143,7 +143,7 @@ def _before_root(state: EagleState, pending: Pending) -> Int[Array, " B"]:
     return jnp.where(pending.count > 1, pending.tokens[:, -2], last)
 
 
-def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], pending: Pending):
+def walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], pending: Pending):
     """Expands the forced tokens after the first pending one: a chain whose features nobody knows yet.
 
     Returns the state, the logits after the root, and which expanded node [B] the root is.

@@ -223,14 +223,14 @@ def _as_tree(window: int | DraftTree) -> DraftTree:
 def drafting_of(settings: Window) -> Drafting:
     """The ``Drafting`` of a window; it has no parameters."""
     return Drafting(
-        init=partial(_init, settings),
+        init=partial(init_window, settings),
         propose=partial(_propose, settings),
-        observe=partial(_observe, settings),
+        observe=partial(observe_window, settings),
         max_depth=settings.width,
     )
 
 
-def _init(settings: Window, params, prefix, slots, span) -> WindowState:
+def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
     batch, width, vocab = prefix.tokens.shape[1], settings.width, settings.vocab_size
 
     def unknown(rows: int) -> Float[Array, "B rows V"]:
@@ -248,7 +248,7 @@ def _init(settings: Window, params, prefix, slots, span) -> WindowState:
 
 def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
     tree = settings.tree
-    old, log_q, is_new = _moved(settings, state, pending.position)
+    old, log_q, is_new = moved(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
     root = pending.tokens[:, -1:]
     if settings.initial == "repeat":
@@ -258,19 +258,32 @@ def _propose(settings: Window, params, state: WindowState, pending: Pending, dra
         if settings.redraw is not None:
             point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
             log_q = jnp.where(is_new[..., None], point, log_q)
+    draft = _on_tree(settings, root, tokens, ranked)
+    if settings.redraw is not None:
+        draft = draft.replace(log_q=log_q[:, rows_depth(tree)])
+    return draft, state.replace(position=pending.position)
+
+
+def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
+    """The best codes of every place, as point masses."""
+    return _on_tree(settings, root, first_argmax(ranked), ranked[:, : settings.front])
+
+
+def _on_tree(
+    settings: Window, root: Int[Array, "B 1"], tokens: Int[Array, "B W"], ranked: Float[Array, "B F V"]
+) -> Draft:
+    """The guesses on the nodes of the tree; where a place has several, the best of what ranks them."""
+    tree = settings.tree
     drafted = tokens[:, tree.depth[1:] - 1]
     if settings.front:
         _, best = top_children(ranked, settings.branches)
         sibling = np.flatnonzero(tree.rank > 0)
         more = best[:, tree.depth[sibling] - 1, tree.rank[sibling]]
         drafted = drafted.at[:, sibling - 1].set(more, unique_indices=True)
-    rows = None if settings.redraw is None else log_q[:, rows_depth(tree)]
-    return Draft(jnp.concatenate([root, drafted], axis=1), tree, rows), state.replace(
-        position=pending.position
-    )
+    return Draft(jnp.concatenate([root, drafted], axis=1), tree)
 
 
-def _moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
+def moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
     """The last round's guesses, what is drawn from now [B, W, V], and which places are new [B, W].
 
     ``position`` is of the token that this round's root predicts.
@@ -320,12 +333,12 @@ def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B 
     return first_argmax(ranked), ranked[:, : settings.front]
 
 
-def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> WindowState:
+def observe_window(settings: Window, params, state: WindowState, outcome: Outcome) -> WindowState:
     tree = settings.tree
-    main = _spines(tree)[0]
+    main = spines(tree)[0]
     log_p, memory, log_q = outcome.log_probs, state.memory, None
     if settings.front:
-        rows = jnp.asarray(_spines(tree))[outcome.verdict.path[:, -1]]
+        rows = jnp.asarray(spines(tree))[outcome.verdict.path[:, -1]]
         log_p = jnp.take_along_axis(log_p, rows[..., None], axis=1)
     if settings.redraw is not None:
         log_q = outcome.draft.log_q[:, tree.draft_rows[main[:-1]]]
@@ -338,7 +351,7 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
 
 
 @cache
-def _spines(tree: DraftTree) -> Int[np.ndarray, "N W+1"]:
+def spines(tree: DraftTree) -> Int[np.ndarray, "N W+1"]:
     """For every node the path to it and on by first children; from below a leaf on, the root's."""
     spines = np.zeros((tree.num_nodes, tree.max_depth + 1), np.int32)
     for node in range(tree.num_nodes):

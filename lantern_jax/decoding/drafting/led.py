@@ -1,0 +1,136 @@
+"""A window led by a drafter, ours: the drafter has the first word on the nearest places, the target's last pass on all.
+
+A Jacobi window (``jacobi``) remembers, for every coming position, what the target said of it in the last pass, and has
+refined the far ones for several passes when they come near. What it lacks is the effect of the tokens just chosen; that
+a drafter knows. So the first ``reach`` guesses are drawn one after the other from a mixture (``echo``): the drafter's q
+after the guesses before, and the window's p, weighed by whether the tokens that p was told are those guesses. Places
+further on cost no pass of the drafter. Coupling ``Gumbel``; strict decoding is plain decoding.
+
+Axes: B batch, W window, N nodes (root included), F places with several guesses, V codes.
+"""
+
+from functools import cache
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.drafting.eagle import Drafter, EagleState, absorb_committed, walk_pending
+from lantern_jax.decoding.drafting.jacobi import (
+    Window,
+    WindowState,
+    init_window,
+    moved,
+    observe_window,
+    spines,
+    window_draft,
+)
+from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.gumbel import Greedy, SharedNoise
+from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
+from lantern_jax.decoding.sampling import first_argmax, process_logits
+
+
+@flax.struct.dataclass
+class LedState:
+    """The drafter's part, the window's, and what the window's distributions were told.
+
+    Attributes:
+        drafter: an ``EagleState`` without memory.
+        window: of the last round.
+        told: int32 [B, W + 1], the tokens after which ``window.log_p`` stands, the round's root first.
+    """
+
+    drafter: EagleState
+    window: WindowState
+    told: Int[Array, "B W+1"]
+
+
+@cache
+def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | None = None) -> Drafting:
+    """The drafting; its parameters are the drafter's.
+
+    Args:
+        settings: the window; its ``redraw`` is None.
+        reach: places that the drafter speaks of, 1 or more, each a pass of it; no more than the window has.
+        echo: the mixture; None is the library's.
+
+    Raises:
+        ValueError: a window for ``Rejection``, or a reach below 1; when traced, the coupling ``Rejection``.
+    """
+    if settings.redraw is not None:
+        raise ValueError("a led window needs the coupling gumbel: give a window without redraw")
+    if reach < 1:
+        raise ValueError(f"reach {reach} is not valid: give 1 or more")
+    reach, echo = min(reach, settings.width), Echo() if echo is None else echo
+
+    def init(params, prefix, slots, span) -> LedState:
+        chain = span - 1 - settings.width
+        last = prefix.features[:, :, -1:]
+        batch = last.shape[1]
+        return LedState(
+            drafter=EagleState(
+                drafter=drafter.init(params, prefix, slots, span, chain + reach - 1),
+                features=jnp.pad(last, ((0, 0), (0, 0), (0, span - 1), (0, 0))),
+                tokens=jnp.zeros((batch, span), jnp.int32),
+                count=jnp.ones(batch, jnp.int32),
+                position=jnp.zeros(batch, jnp.int32),
+                before=jnp.full(batch, -1, jnp.int32),
+                memory=None,
+            ),
+            window=init_window(settings, params, prefix, slots, span),
+            told=jnp.full((batch, settings.width + 1), -1, jnp.int32),
+        )
+
+    def propose(params, state: LedState, pending: Pending, draws, sampling):
+        absorbed, logits = absorb_committed(drafter, params, state.drafter, pending)
+        walked, logits, root = walk_pending(drafter, params, absorbed, logits, pending)
+        _, log_q, is_new = moved(settings, state.window, pending.position)
+        agrees = _told(state, pending.position)
+        noise = _noise(draws, settings)
+        token, before = pending.tokens[:, -1], jnp.ones(len(log_q), bool)
+        node, chain = root, pending.tokens.shape[1]
+        for depth in range(reach):
+            q, same = process_logits(logits, sampling), agrees[:, depth] == token
+            kind = jnp.where(is_new[:, depth], 0, jnp.where(same, jnp.where(before, 3, 2), 1))
+            shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[kind]
+            old = jnp.maximum(log_q[:, depth], jnp.float32(-20.0))
+            log_q = log_q.at[:, depth].set(
+                jax.nn.log_softmax(shares[:, :1] * q + shares[:, 1:] * old, axis=-1)
+            )
+            token, before = first_argmax(log_q[:, depth] + noise[:, depth]), same
+            if depth + 1 < reach:
+                walked, logits = drafter.expand(params, walked, token[:, None], node[:, None])
+                logits, node = logits[:, 0], jnp.full_like(node, chain + depth)
+        draft = window_draft(settings, pending.tokens[:, -1:], log_q + noise)
+        window = state.window.replace(position=pending.position)
+        return draft, state.replace(drafter=state.drafter.replace(drafter=absorbed), window=window)
+
+    def observe(params, state: LedState, outcome: Outcome) -> LedState:
+        rows = jnp.asarray(spines(settings.tree))[outcome.verdict.path[:, -1]]
+        return LedState(
+            drafter=state.drafter.replace(
+                features=outcome.features, tokens=outcome.tokens, count=outcome.count
+            ),
+            window=observe_window(settings, params, state.window, outcome),
+            told=jnp.take_along_axis(outcome.draft.tokens, rows, axis=1),
+        )
+
+    return Drafting(init, propose, observe, settings.width)
+
+
+def _told(state: LedState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
+    """The token after which the window's distribution of each place stands."""
+    width = state.told.shape[1] - 1
+    places = (position - state.window.position)[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+    return jnp.take_along_axis(state.told, jnp.minimum(places, width), axis=1)
+
+
+def _noise(draws: Any, settings: Window) -> Float[Array, "B W V"]:
+    if isinstance(draws, Greedy):
+        return jnp.zeros((1, settings.width, 1), jnp.float32)
+    if not isinstance(draws, SharedNoise):
+        raise ValueError(f"a led window was given {type(draws).__name__} as draws: decode it with gumbel")
+    return draws.noise[:, : settings.width]
