@@ -15,7 +15,8 @@ slow minute of the machine slows all; plain decoding is among them whatever is a
                       the codebook
     same              share of tokens equal to plain decoding's
     Fréchet           distance of the pictures to fresh rendered landscapes of the same prompts (``eval.quality``),
-                      with a 95 % bootstrap interval over pictures
+                      with a 95 % bootstrap interval over pictures; below some hundred pictures it is mostly their
+                      small number that shows
     less plain's      the difference to plain decoding's, with its interval, which is narrower: both make the same
                       prompts. The row "other seed" is plain decoding with another seed: what chance alone does
 
@@ -49,7 +50,7 @@ PLAIN, OTHER_SEED = "ar", "other seed"
 SCENES, REFERENCES = 5_000, 5_001
 REFERENCES_A_PROMPT = 4
 # Columns of text that the table takes.
-WIDTH = 170
+WIDTH = 200
 
 
 @dataclasses.dataclass(frozen=True)

@@ -226,7 +226,9 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has():
     sizes = drafter.drafter_config(config, demo.target_config)
     initial = drafter.start_modules(config, sizes, demo.target_params)
     assert set(initial) == {"tokens", "fc", "transformer"}
-    np.testing.assert_array_equal(initial["fc"]["kernel"], demo.drafter_params["params"]["fc"]["kernel"])
+    np.testing.assert_array_equal(
+        initial["fc"]["kernel"], demo.drafters["eagle"][1]["params"]["fc"]["kernel"]
+    )
     config.model.hidden_dim = 64
     with pytest.raises(ValueError, match=r"has no drafter of these sizes: change --config\.model"):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
