@@ -9,10 +9,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import (
-    demo_coupled,
     demo_eagle3,
     demo_medusa,
     demo_parallel,
+    demo_refined,
     demo_target,
     tiny_drafter,
     tiny_target,
@@ -241,7 +241,7 @@ def test_unknown_kinds_are_named():
         drafter.drafter_config(config, SIZES)
 
 
-@pytest.mark.parametrize("module", [demo_coupled, demo_eagle3, demo_medusa, demo_parallel])
+@pytest.mark.parametrize("module", [demo_refined, demo_eagle3, demo_medusa, demo_parallel])
 def test_the_demos_drafters_are_small(module):
     """At most 2.51 MB in half precision each."""
     sizes = drafter.drafter_config(module.get_config(), SIZES_OF_DEMO)
