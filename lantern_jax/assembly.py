@@ -7,10 +7,11 @@ import numpy as np
 from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
+from lantern_jax.decoding.drafting.led import led_window
 from lantern_jax.decoding.echo import Echo
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.loop import Program
-from lantern_jax.decoding.protocols import Drafting, Target
+from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.verification import Coupling
 from lantern_jax.decoding.zipar import Rows
@@ -41,17 +42,23 @@ def job(config: TargetConfig, drafters: dict[str, Any], dtype: np.dtype, setting
         # Nothing is drafted, nothing to accept: one program, whatever the knobs of acceptance.
         return plain
     coupling, rule = _coupling(config, settings), settings.rule_value()
-    if kind not in DRAFTERS:
-        program = Program(target, _window(config, target, settings), coupling)
-        return Job(program, plain.guidance, plain.sampling, rule)
-    taps = getattr(drafters[kind], "taps", ())
+    if kind == "jacobi":
+        drafting = drafting_of(_window(config, target, settings))
+        return Job(Program(target, drafting, coupling), plain.guidance, plain.sampling, rule)
+    name = next(name for name in DRAFTERS if name in drafters) if kind == "led" else kind
+    taps = getattr(drafters[name], "taps", ())
     target = family_of(config).target(config, dtype, taps) if taps else target
-    echo = None
-    if settings.echo == "on":
-        mixture = settings.mixture
-        echo = Echo() if mixture is None else Echo(mixture[:2], mixture[2:4], mixture[4:])
-    drafting = eagle(DRAFTERS[kind].make(drafters[kind], dtype), settings.tree, echo)
-    return Job(Program(target, drafting, coupling), plain.guidance, plain.sampling, rule, kind)
+    drafter, echo = DRAFTERS[name].make(drafters[name], dtype), _echo(settings)
+    if kind == "led":
+        drafting = led_window(drafter, _window(config, target, settings), settings.reach, echo)
+    else:
+        drafting = eagle(drafter, settings.tree, echo if settings.echo == "on" else None)
+    return Job(Program(target, drafting, coupling), plain.guidance, plain.sampling, rule, name)
+
+
+def _echo(settings: Settings) -> Echo:
+    mixture = settings.mixture
+    return Echo() if mixture is None else Echo(mixture[:2], mixture[2:4], mixture[4:])
 
 
 def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
@@ -63,8 +70,7 @@ def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
     return Rejection(family_of(config).published_residual(config) if published else settings.residual)
 
 
-def _window(config: TargetConfig, target: Target, settings: Settings) -> Drafting:
+def _window(config: TargetConfig, target: Target, settings: Settings) -> Window:
     """A window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
     redraw = None if settings.coupling == "gumbel" else settings.redraw
-    row = target.num_tokens // config.grid
-    return drafting_of(Window(config.num_codes, settings.tree, redraw, settings.initial, row))
+    return Window(config.num_codes, settings.tree, redraw, settings.initial, target.num_tokens // config.grid)

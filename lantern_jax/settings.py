@@ -28,7 +28,8 @@ _TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
 DRAFTERS = ("eagle", "eagle3", "medusa", "parallel")
-DRAFTINGS = (*DRAFTERS, "jacobi", "zipar")
+DRAFTINGS = (*DRAFTERS, "led", "jacobi", "zipar")
+_WINDOWS = ("led", "jacobi")
 _GUMBEL_RULES = ("near", "typical", "tolerance")
 RULES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
 
@@ -51,7 +52,7 @@ class Settings:
     )  # fmt: skip
     drafting: str | None = knob(
         None,
-        "where guesses come from: a drafter of the checkpoint, the target's own last pass (jacobi), "
+        "where guesses come from: a drafter of the checkpoint, the target's last pass (jacobi), both (led), "
         "or rows in parallel (zipar)",
         choices=DRAFTINGS,
     )
@@ -79,17 +80,18 @@ class Settings:
         "a and b of echo for old nodes that agree in position, in token too, in parent too",
         "A,B,A,B,A,B",
     )
-    window: int = knob(16, "positions that jacobi guesses", "W", low=1, high=4096)
+    window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=4096)
     redraw: str = knob(
         "maximal", "how guesses of a window are drawn again, with rejection",
         choices=("independent", "maximal", "shared"),
     )  # fmt: skip
     initial: str = knob(
         "left", "where the guesses of a window's new positions come from",
-        choices=("repeat", "left", "above", "random"),
+        choices=("repeat", "left", "above", "mixed", "random"),
     )  # fmt: skip
     branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
     levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
+    reach: int = knob(4, "places of a window that the drafter of led speaks of", "N", low=1, high=64)
     ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
     rule: str = knob("strict", "acceptance rule", choices=RULES)
     k: int = knob(10, "codebook neighbours of lantern, lantern++ and cool", "K", low=0)
@@ -156,6 +158,7 @@ class Knobs(TypedDict, total=False):
     initial: str | None
     branches: int | None
     levels: int | None
+    reach: int | None
     ahead: int | None
     rule: str | None
     k: int | None
@@ -245,12 +248,12 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
         if given.get("tree") is not None:
             raise ValueError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
         return DraftTree.empty()
-    if drafting == "jacobi" and given.get("tree") is None:
+    if drafting in _WINDOWS and given.get("tree") is None:
         return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
     if not (isinstance(tree, str) and tree == "dynamic"):
         return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
-    if drafting == "jacobi":
-        raise ValueError("drafting jacobi has no dynamic tree: give a window, or a static tree")
+    if drafting in _WINDOWS:
+        raise ValueError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
 
@@ -280,7 +283,8 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
 def _check_drafter(values: dict[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
     """Without its drafter a default is plain decoding, and what was asked for an error."""
     drafting = values["drafting"]
-    if drafting not in DRAFTERS or drafting in drafters or not values["tree"].max_depth:
+    wanted = tuple(DRAFTERS) if drafting == "led" else (drafting,) if drafting in DRAFTERS else ()
+    if not wanted or set(wanted) & set(drafters) or not values["tree"].max_depth:
         return
     method = given.get("method")
     there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
@@ -312,6 +316,8 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         raise ValueError("the coupling block needs a chain: give tree chain")
     if coupling == "block" and values["rule"] != "strict":
         raise ValueError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
+    if coupling != "gumbel" and values["drafting"] == "led":
+        raise ValueError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
     if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:
         raise ValueError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
 

@@ -20,7 +20,7 @@ from lantern_jax.decoding.rules.names import RULE_NAMES
 from lantern_jax.decoding.tree import RANKINGS, DraftTree, DynamicTree, named_tree
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.drafters import DRAFTERS as KINDS
-from lantern_jax.settings import DRAFTERS, KNOBS, Knobs, Settings, resolve_settings
+from lantern_jax.settings import DRAFTERS, KNOBS, Knobs, Settings, for_platform, resolve_settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 
@@ -62,7 +62,7 @@ def test_choices_are_what_decoding_knows():
     residuals = tuple(name for name in RESIDUALS if not name.startswith("published_"))
     known = {"rule": RULE_NAMES, "coupling": tuple(COUPLINGS), "path": PATHS, "residual": residuals}
     known |= {"method": tuple(methods()), "ranking": RANKINGS, "redraw": tuple(REDRAWS), "initial": INITIALS}
-    known |= {"drafting": (*KINDS, "jacobi", "zipar"), "echo": ("off", "on")}
+    known |= {"drafting": (*KINDS, "led", "jacobi", "zipar"), "echo": ("off", "on")}
     assert {name: knob.choices for name, knob in KNOBS.items() if knob.choices} == known
 
 
@@ -102,6 +102,7 @@ VALUES = {
     "initial": (["left", "above"], ["below"]),
     "branches": ([1, 4], [0, 65]),
     "levels": ([0, 3], [-1, 9]),
+    "reach": ([1, 8], [0, 65]),
     "ahead": ([1, 99], [0]),
     "rule": (["strict", "lantern"], ["loose", 3]),
     "k": ([0, 31], [-1, 32, 0.5]),
@@ -163,13 +164,13 @@ def test_methods_fix_knobs_that_there_are(name):
     assert method.help and set(method.knobs) <= set(KNOBS) - {"method"}
     for knob, value in method.knobs.items():
         if knob != "tree":
-            assert getattr(settings, knob) == value
+            assert getattr(settings, knob) == for_platform(value, "cpu")
     wanted = method.knobs.get("tree")
     if wanted == "dynamic":
         sizes = (settings.nodes, settings.depth, settings.frontier, settings.children)
         assert settings.tree == DynamicTree(*sizes, settings.ranking, settings.sharpness, settings.threshold)
-    elif settings.drafting in ("jacobi", "zipar"):
-        assert settings.tree.max_depth == (settings.window if settings.drafting == "jacobi" else 0)
+    elif settings.drafting in ("jacobi", "led", "zipar"):
+        assert settings.tree.max_depth == (0 if settings.drafting == "zipar" else settings.window)
     elif wanted is not None:
         assert settings.tree == (DraftTree.empty() if wanted == "none" else named_tree(wanted))
 
@@ -177,7 +178,7 @@ def test_methods_fix_knobs_that_there_are(name):
 def test_auto_is_what_suits_the_platform_and_the_checkpoint():
     for platform, drafters, name in (
         ("cpu", DRAFTERS, "gumbel"),
-        ("gpu", ("eagle",), "echo"),
+        ("gpu", ("eagle",), "led"),
         ("tpu", (), "jacobi"),
         ("cpu", (), "ar"),
     ):
