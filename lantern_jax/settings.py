@@ -98,7 +98,7 @@ class Settings:
     delta: float = knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
     lam: float = knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
     tau: float = knob(
-        1.0, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
+        1.5, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
     )
     ratio: float = knob(10.0, "how much less probable than the wanted code near accepts", "R", low=1)
     omega: float = knob(1.1, "mean relaxation of cool", "O", low=1)

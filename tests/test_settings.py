@@ -189,7 +189,7 @@ def test_auto_is_what_suits_the_platform_and_the_checkpoint():
     defaults = {"method": {"cpu": "near", "gpu": "gumbel"}, "tau": 2.0}
     assert resolve({"method": "auto"}, defaults).rule == "near"
     assert resolve({}, defaults, platform="tpu").method == "gumbel"
-    assert resolve({}, {"tree": "chain"}, platform="gpu").tree == named_tree("chain")
+    assert resolve({"method": "gumbel"}, {"tree": "chain"}, platform="gpu").tree == named_tree("chain")
 
 
 def test_knobs_that_do_not_fit_each_other_are_refused():

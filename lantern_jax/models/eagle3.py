@@ -31,7 +31,7 @@ class Eagle3Config(DrafterConfig):
 
     Attributes:
         taps: the target's layers whose inputs are read, those of ``family.target(config, dtype, taps)``. The paper's
-            are 2, half of the layers, and the third from the end (``published_taps``).
+            are 2, half of the layers, and the third from the end.
     """
 
     taps: tuple[int, ...] = ()
@@ -41,12 +41,6 @@ class Eagle3Config(DrafterConfig):
         super().__post_init__()
         if not self.taps or any(not isinstance(tap, int) or tap < 0 for tap in self.taps):
             raise ValueError(f"taps {self.taps} are not valid: give layers of the target, low to high")
-
-
-def published_taps(num_layers: int) -> tuple[int, int, int]:
-    """Low, middle and high layers as in the published code, kept in the order and inside a shallow target."""
-    middle = num_layers // 2
-    return min(2, middle), middle, max(num_layers - 3, middle)
 
 
 class Eagle3Model(nn.Module):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance, number
 
-TAU, RATIO = 1.0, 10.0
+TAU, RATIO = 1.5, 10.0
 
 
 @flax.struct.dataclass
