@@ -33,7 +33,7 @@ def pipeline() -> Pipeline:
 def knobs_of(name: str) -> dict:
     """A window of five has a front of one, a tree for three heads is small."""
     knobs = {"method": name, "temperature": TEMPERATURE, **KNOBS}
-    if methods()[name].knobs.get("tree") == "medusa_2_7b_63":
+    if name in ("medusa", "vadusa"):
         knobs["tree"] = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
     if name == "pac":
         knobs |= {"branches": 2, "levels": 1}

@@ -165,7 +165,7 @@ def test_methods_fix_knobs_that_there_are(name):
     for knob, value in method.knobs.items():
         if knob != "tree":
             assert getattr(settings, knob) == for_platform(value, "cpu")
-    wanted = method.knobs.get("tree")
+    wanted = for_platform(method.knobs.get("tree"), "cpu")
     if wanted == "dynamic":
         sizes = (settings.nodes, settings.depth, settings.frontier, settings.children)
         assert settings.tree == DynamicTree(*sizes, settings.ranking, settings.sharpness, settings.threshold)

@@ -17,7 +17,7 @@ class Method:
 
     Attributes:
         help: one line: what it is and what it promises.
-        knobs: the knobs that it fixes, by name.
+        knobs: the knobs that it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}.
     """
 
     help: str
@@ -26,7 +26,9 @@ class Method:
 
 _STRICT = {"rule": "strict", "coupling": "gumbel"}
 _REJECTION = {"rule": "strict", "coupling": "rejection"}
-_DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10, "nodes": 58}
+_DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
+            "nodes": {"cpu": 16, "gpu": 58}}  # fmt: skip
+_HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
@@ -79,11 +81,11 @@ _METHODS = {
     ),
     "medusa": Method(
         "Medusa: heads on the target's feature, and whatever is typical is accepted",
-        {"drafting": "medusa", "rule": "typical", "coupling": "gumbel", "tree": "medusa_2_7b_63"},
+        _HEADS | {"rule": "typical"},
     ),
     "vadusa": Method(
         "VADUSA: Medusa's heads, and a tolerance of several samples of the target",
-        {"drafting": "medusa", "rule": "tolerance", "coupling": "gumbel", "tree": "medusa_2_7b_63"},
+        _HEADS | {"rule": "tolerance"},
     ),
     "parallelspec": Method(
         "ParallelSpec: all levels of the tree from one pass of the drafter", _REJECTION | {"drafting": "parallel"}
@@ -102,7 +104,7 @@ _METHODS = {
     ),
     "scd": Method(
         "coupled Jacobi decoding: a guess stays unless the target moved, the target's own distribution",
-        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "random", "window": 32},
+        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "left", "window": {"cpu": 16, "gpu": 32}},
     ),
     "gsd": Method(
         "grouped speculative decoding: SJD's window, a code is tested with those of like probability",
@@ -110,8 +112,8 @@ _METHODS = {
     ),
     "pac": Method(
         "SJD-PAC: several guesses in front of a coupled window, the target's own distribution",
-        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "random", "branches": 3, "levels": 2,
-                   "window": 32},
+        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "left", "branches": 3, "levels": 2,
+                   "window": {"cpu": 16, "gpu": 32}},
     ),
     "zipar": Method(
         "ZipAR: rows of the picture in parallel; not lossless", {"drafting": "zipar"}
