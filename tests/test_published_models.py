@@ -391,3 +391,24 @@ def test_broken_files_are_refused(name, option, damage, published, tmp_path, mon
         assert f"{count}: {next(iter(changes[damage]))}" in line
     else:
         assert broken.name in line
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        *(("lumina", method) for method in ("jacobi", "sjd", "scd", "gsd", "pac", "zipar")),
+        ("c2i", "jacobi"),
+        ("anole", "jacobi"),
+    ],
+)
+def test_methods_without_a_drafter(converted, model, method):
+    """On any target, drafter or not; at a temperature at which noise decides more than a random model does."""
+    pipeline = lantern_jax.load(converted(model))
+    prompts = [1] if model == "c2i" else CAPTIONS[:1]
+    knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}
+    window = {"window": 5, "branches": 2, "levels": 1} if method == "pac" else {"window": 5, "ahead": 2}
+    made = pipeline.generate(prompts, method=method, k=4, **window, **knobs)
+    plain = pipeline.generate(prompts, method="ar", **knobs)
+    assert made.statistics.rounds < plain.statistics.rounds
+    if method == "jacobi":
+        np.testing.assert_array_equal(made.tokens, plain.tokens)

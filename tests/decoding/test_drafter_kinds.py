@@ -1,5 +1,6 @@
 """EAGLE-3, Medusa heads and the parallel drafter in the loop: strict decoding is plain decoding, token for token."""
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -16,6 +17,9 @@ from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shape
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
+
+from . import enumerated_chain as laws
+from . import toy_models as toys
 
 ROWS, TAPS, VOCAB = 8, (0, 1, 2), 24
 # Deeper than there are heads and masks; with nodes that have no child.
@@ -102,3 +106,41 @@ def test_eight_devices(kind):
     expected = autoregressive_decode(*given, **options)
     decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, mesh=mesh, **options)
     np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+
+
+def widened(target, width: int):
+    """A Markov chain whose features, one number, are repeated ``width`` times."""
+
+    def prefill(params, conditioning, guidance, slots):
+        cache, logits, prefix = target.prefill(params, conditioning, guidance, slots)
+        return cache, logits, prefix.replace(features=jnp.tile(prefix.features, width))
+
+    def score(params, cache, tokens, depth, ancestors, **more):
+        logits, features, block = target.score(params, cache, tokens, depth, ancestors, **more)
+        return logits, jnp.tile(features, width), block
+
+    return dataclasses.replace(target, prefill=prefill, score=score)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accept_tests_follow_the_exact_distribution(kind):
+    """Whatever the drafter says, here a random one on a chain whose law is known."""
+    vocab, length, samples, dim = laws.VOCAB, laws.LENGTH, laws.SAMPLES, 8
+    target, params = widened(toys.markov_target(vocab, length), dim), toys.markov_params(vocab)
+    sizes, record, shapes, settings = KINDS[kind]
+    shared = {"dim": dim, "vocab_size": vocab, "num_codes": vocab, "prefix_length": 1, "rotary": "line"}
+    if "taps" in settings:
+        settings = settings | {"taps": (0,)}
+    config = sizes(**settings, **{k: v for k, v in shared.items() if k in sizes.__dataclass_fields__})
+    leaves, structure = jax.tree.flatten(shapes(config))
+    keys = jax.random.split(jax.random.key(1), len(leaves) + 1)
+    drawn = [0.5 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=False)]
+    head = jax.random.normal(keys[-1], (dim, vocab))
+    decoded = speculative_decode(
+        target, params, jnp.zeros((samples, 1)), toys.sequence_keys(5, samples),
+        drafting=eagle(record(config), DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1)])),
+        drafting_params={"drafter": jax.tree.unflatten(structure, drawn), "head": head},
+        coupling="rejection",
+    )  # fmt: skip
+    assert laws.agreement(decoded.tokens, laws.exact_distribution(params)) > 1e-3
+    assert int(decoded.accepted[:, 1:].sum()) > samples

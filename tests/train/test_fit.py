@@ -1,0 +1,25 @@
+"""What drafting weighs by, fitted from logged rounds."""
+
+import numpy as np
+
+from lantern_jax.decoding.echo import Echo
+from lantern_jax.pipeline import Pipeline
+from tests.tiny_checkpoint import tiny_checkpoint
+from train.fit import BETAS, SHARES, best_mixture, fit
+
+
+def test_the_mixture_of_least_cross_entropy_is_taken():
+    entropy = np.ones((4, len(SHARES), len(SHARES)))
+    entropy[1, 8, 2] = entropy[3, 0, 10] = 0.5
+    nodes = np.array([3.0, 5.0, 0.0, 2.0])
+    assert best_mixture(entropy, nodes) == Echo(position=(0.8, 0.2), token=Echo().token, parent=(0.0, 1.0))
+
+
+def test_a_drafter_that_knows_nothing_is_outweighed_by_memory():
+    pipeline = Pipeline(tiny_checkpoint())
+    labels = np.random.default_rng(0).integers(0, 4, (8, 4)).astype(np.int32)
+    labels += pipeline.checkpoint.target_config.num_labels // 4 * np.arange(4, dtype=np.int32)
+    found = fit(pipeline, "eagle", labels)
+    assert found.sharpness in np.round(BETAS, 2) and sum(found.nodes) > 8
+    a, b = found.echo.position
+    assert b > a, found
