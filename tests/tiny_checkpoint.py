@@ -137,7 +137,8 @@ def tiny_pipeline() -> Pipeline:
 def pipeline_on(devices: int) -> Pipeline:
     """A new one on so many devices, which has nothing compiled."""
     pipeline = Pipeline(tiny_checkpoint())
-    pipeline.engine = Engine(pipeline.engine._read, VQModel(VQ), jax.devices()[:devices])
+    engine = pipeline.engine
+    pipeline.engine = Engine(engine._read, VQModel(VQ), jax.devices()[:devices], engine._read_drafter)
     return pipeline
 
 

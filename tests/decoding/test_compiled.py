@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from lantern_jax import engine
+from lantern_jax import programs
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.couplings import as_coupling
@@ -328,11 +328,11 @@ def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batc
     inside the loop or around it."""
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
     inputs = abstract_inputs(batch)
-    state = jax.eval_shape(lambda inputs: engine._joined(loop.start(program, inputs)), inputs)
+    state = jax.eval_shape(lambda inputs: programs._joined(loop.start(program, inputs)), inputs)
     shared = (
         inputs.target_params, inputs.drafting_params, inputs.guidance, inputs.sampling, inputs.rule, inputs.codebook,
     )  # fmt: skip
-    advance = jax.jit(partial(engine._advance, program, None), donate_argnums=7)
+    advance = jax.jit(partial(programs.advance, program, None), donate_argnums=7)
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
     hlo = (
         advance.lower(*shared, inputs.keys, state, rounds)
