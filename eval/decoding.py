@@ -201,7 +201,7 @@ def measure_core() -> dict[str, float]:
 
 def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
     """Plain decoding, and the default tree with the strict rule."""
-    checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1])
+    checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1], method="gumbel")
     config, sampling = checkpoint.target_config, SamplingParams.create()
     target = family_of(config).target(config, pipeline.dtype)
     drafting = eagle(eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype), settings.tree)
@@ -245,7 +245,7 @@ def measure_demo(pictures: int, model: str, tree_names: list[str]) -> list[dict]
     """Step compression and speed-up of every method and tree over plain decoding of the same pictures."""
     pipeline = lantern_jax.load(model)
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(pictures)]
-    best = pipeline.check(PROMPTS[:1]).tree
+    best = pipeline.check(PROMPTS[:1], method="gumbel").tree
     trees = {"best": best, **{name: named_tree(name) for name in tree_names}}
     methods = [{"tree": "none"}]
     for name in trees:

@@ -76,13 +76,13 @@ def work() -> None:
 
     import lantern_jax
     from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.decoding.tree import named_tree
+    from lantern_jax.decoding.tree import DraftTree, named_tree
 
     keep_compiled_programs()
     checkpoint = dataclasses.replace(lantern_jax.load("demo").checkpoint, tokenizer_params=None)
     pipeline = lantern_jax.Pipeline(checkpoint)
     # The demo's own default tree is the chain of the rows' names.
-    default = pipeline.check(PROMPTS[:1]).tree
+    default = DraftTree.from_paths(pipeline.checkpoint.defaults["tree"]["cpu"])
     for line in sys.stdin:
         order = json.loads(line)
         knobs = {"batch": 1, "temperature": 1.0, "k": 10, "lam": 2.0, **order["knobs"]}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lantern_jax import errors
-from lantern_jax.decoding.methods import AUTO, auto_method, methods
+from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
 from lantern_jax.knobs import Knob, knob, knob_of
 
@@ -195,7 +195,7 @@ def resolve_settings(
         defaults: the checkpoint's.
         platform: cpu, gpu or tpu.
         vocab_size: V.
-        drafters: kinds of drafters that the checkpoint has; without any, the default is to decode plainly.
+        drafters: kinds of drafters that the checkpoint has.
 
     Raises:
         ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
@@ -223,11 +223,12 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
     """Every knob's value: the first there is of the given one, the method's, the checkpoint's and the default."""
     method = given.get("method")
     if method in (None, AUTO):
-        method = for_platform(defaults.get("method"), platform)
+        method = None if _steers(given) else for_platform(defaults.get("method"), platform)
     KNOBS["method"].check(method)
     fixed = {} if method in (None, AUTO) else methods()[method].knobs
     if method in (None, AUTO):
-        method = auto_method(platform, drafters)
+        steered = _steers(given) or (drafters and _steers(defaults))
+        method = TREES_METHOD if steered else auto_method(drafters)
     values: dict[str, Any] = {"method": method}
     for name, declared in KNOBS.items():
         if name != "method":
@@ -239,6 +240,11 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
     if values["drafting"] is None or plain:
         values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
     return values
+
+
+def _steers(knobs: Mapping[str, Any]) -> bool:
+    """Whether they name what only trees, or only windows, can have: then nothing is chosen against them."""
+    return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 
 def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
@@ -280,19 +286,15 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
         raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
 
 
-def _check_drafter(values: dict[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
-    """Without its drafter a default is plain decoding, and what was asked for an error."""
+def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
     drafting = values["drafting"]
     wanted = tuple(DRAFTERS) if drafting == "led" else (drafting,) if drafting in DRAFTERS else ()
     if not wanted or set(wanted) & set(drafters) or not values["tree"].max_depth:
         return
-    method = given.get("method")
     there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
-    if method not in (None, AUTO):
-        raise ValueError(f"method {method} drafts with {drafting}, and {there}: {_PLAIN}")
-    if given.get("tree") is not None or given.get("drafting") is not None:
-        raise ValueError(f"{there}, {drafting} is wanted: {_PLAIN}")
-    values["tree"] = DraftTree.empty()
+    asked = given.get("method")
+    what = f"{drafting} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {drafting}"
+    raise ValueError(f"{what}, and {there}: {_PLAIN}")
 
 
 def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:

@@ -300,9 +300,9 @@ def test_bad_conditioning_is_refused(conditioning):
         tiny_pipeline().generate_from(conditioning)
 
 
-def test_a_checkpoint_without_a_drafter_decodes_plainly():
+def test_a_checkpoint_without_a_drafter_decodes_by_windows():
     alone = Pipeline(dataclasses.replace(tiny_checkpoint(), drafters={}))
-    assert alone.check(PROMPTS).tree.num_nodes == 1
+    assert alone.check(PROMPTS).drafting == "jacobi"
     with pytest.raises(ValueError, match="no drafter"):
         alone.check(PROMPTS, tree=TREE)
 

@@ -69,10 +69,10 @@ def test_choices_are_what_decoding_knows():
 def test_the_defaults_are_valid():
     settings = resolve()
     for name, knob in KNOBS.items():
-        if name not in ("tree", "drafting", "method"):
+        if name not in ("tree", *methods()["led"].knobs, "method"):
             assert getattr(settings, name) == knob.default == getattr(Settings(), name)
         assert knob.help, name
-    assert settings.tree == named_tree("chain") and settings.drafting == "eagle"
+    assert settings.tree == DraftTree.chain(5) and settings.drafting == "led"
     assert resolve({"method": "gumbel"}, platform="gpu").tree == named_tree("naive_extend_57")
     assert isinstance(settings.rule_value(), Strict)
     assert isinstance(resolve({"rule": "lantern"}).rule_value(), Lantern)
@@ -176,20 +176,26 @@ def test_methods_fix_knobs_that_there_are(name):
 
 
 def test_auto_is_what_suits_the_platform_and_the_checkpoint():
-    for platform, drafters, name in (
-        ("cpu", DRAFTERS, "gumbel"),
-        ("gpu", ("eagle",), "led"),
-        ("tpu", (), "jacobi"),
-        ("cpu", (), "ar"),
-    ):
-        chosen = resolve({"method": "auto"}, platform=platform, drafters=drafters)
-        assert chosen == resolve({}, platform=platform, drafters=drafters)
-        assert chosen.method == name and chosen.rule == "strict"
+    for drafters, name in ((DRAFTERS, "led"), (("eagle",), "led"), ((), "jacobi")):
+        for platform in ("cpu", "gpu", "tpu"):
+            chosen = resolve({"method": "auto"}, platform=platform, drafters=drafters)
+            assert chosen == resolve({}, platform=platform, drafters=drafters)
+            assert (chosen.method, chosen.rule, chosen.coupling) == (name, "strict", "gumbel")
+    assert resolve({}).tree.num_nodes < resolve({}, platform="gpu").tree.num_nodes
     # The checkpoint's own choice comes before.
-    defaults = {"method": {"cpu": "near", "gpu": "gumbel"}, "tau": 2.0}
+    defaults = {"method": {"cpu": "near", "gpu": "gumbel"}, "tau": 2.0, "tree": "chain"}
     assert resolve({"method": "auto"}, defaults).rule == "near"
     assert resolve({}, defaults, platform="tpu").method == "gumbel"
-    assert resolve({"method": "gumbel"}, {"tree": "chain"}, platform="gpu").tree == named_tree("chain")
+
+
+def test_who_names_a_tree_or_a_coupling_gets_a_tree():
+    for given, defaults in (({"tree": "mc_sim_7b_63"}, {}), ({}, {"tree": "mc_sim_7b_63"})):
+        assert resolve(given, defaults).drafting == "eagle"
+        assert resolve(given, defaults).tree == named_tree("mc_sim_7b_63")
+    assert resolve({"coupling": "rejection"}, {"method": "led"}).tree == named_tree("chain")
+    assert resolve({"drafting": "medusa"}, {"method": "led"}).drafting == "medusa"
+    assert resolve({"tree": "none"}, {"method": "led"}).is_plain
+    assert resolve({"method": "led"}, {"tree": "chain"}).drafting == "led"
 
 
 def test_knobs_that_do_not_fit_each_other_are_refused():
@@ -223,7 +229,7 @@ def test_the_order_of_given_method_checkpoint_and_default():
 
 
 def test_a_method_that_drafts_needs_a_drafter():
-    assert resolve({}, drafters=()).tree == DraftTree.empty()
+    assert resolve({}, drafters=()).drafting == "jacobi"
     assert resolve({"method": "ar"}, drafters=()).tree == DraftTree.empty()
     with pytest.raises(
         ValueError, match="method eagle drafts with eagle, and this checkpoint has no drafter"
@@ -231,7 +237,7 @@ def test_a_method_that_drafts_needs_a_drafter():
         resolve({"method": "eagle"}, drafters=())
     with pytest.raises(ValueError, match="method medusa drafts with medusa, and its drafters are: eagle"):
         resolve({"method": "medusa"}, drafters=("eagle",))
-    with pytest.raises(ValueError, match="this checkpoint has no drafter, eagle is wanted"):
+    with pytest.raises(ValueError, match="eagle is wanted, and this checkpoint has no drafter"):
         resolve({"tree": "chain"}, drafters=())
     assert resolve({"method": "jacobi"}, drafters=()).tree.max_depth
 

@@ -128,6 +128,7 @@ def main(_: list[str]) -> None:
     trees = json.loads(Path(options.trees).read_text())
     defaults = {
         "guidance": options.guidance,
+        "method": "led",
         "tree": {"cpu": trees[options.tree], "gpu": trees[options.large], "tpu": trees[options.large]},
     }
     checkpoint = build(

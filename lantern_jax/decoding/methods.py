@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-AUTO = "auto"
+# What is chosen for somebody who names no method, and for one who names a tree or a coupling.
+AUTO, TREES_METHOD = "auto", "gumbel"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ _REJECTION = {"rule": "strict", "coupling": "rejection"}
 _DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
             "nodes": {"cpu": 16, "gpu": 58}}  # fmt: skip
 _HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
+# Where every node costs, few of them; where a pass costs what a step does, a long window with a bushy front.
+_FRONT = {"branches": {"cpu": 1, "gpu": 3}, "levels": {"cpu": 0, "gpu": 2}}
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
@@ -40,8 +43,7 @@ _METHODS = {
     ),
     "led": Method(
         "a window of the target's own last wishes, led by a drafter: the fewest passes, the tokens of plain decoding",
-        _STRICT | {"drafting": "led", "window": {"cpu": 16, "gpu": 46}, "branches": {"cpu": 1, "gpu": 3},
-                   "levels": {"cpu": 0, "gpu": 2}},
+        _STRICT | {"drafting": "led", **_FRONT, "window": {"cpu": 5, "gpu": 46}, "reach": {"cpu": 2, "gpu": 4}},
     ),
     "echo": Method(
         "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
@@ -49,7 +51,7 @@ _METHODS = {
     ),
     "jacobi": Method(
         "no drafter: a window of the target's own last wishes on the shared noise, the tokens of plain decoding",
-        _STRICT | {"drafting": "jacobi"},
+        _STRICT | {"drafting": "jacobi", **_FRONT, "window": {"cpu": 8, "gpu": 46}},
     ),
     "lantern-g": Method(
         "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}
@@ -126,12 +128,6 @@ def methods() -> Mapping[str, Method]:
     return MappingProxyType(_METHODS)
 
 
-def auto_method(platform: str, drafters: Collection[str]) -> str:
-    """The name of what ``auto`` stands for: always strict.
-
-    Where a pass costs what a step does (GPU, TPU) passes are what counts; on a CPU every node costs, and a chain wins.
-    """
-    accelerator = platform != "cpu"
-    if drafters:
-        return "led" if accelerator else "gumbel"
-    return "jacobi" if accelerator else "ar"
+def auto_method(drafters: Collection[str]) -> str:
+    """The name of what ``auto`` stands for, by the kinds of drafters there are: always strict."""
+    return "led" if drafters else "jacobi"
