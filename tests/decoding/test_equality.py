@@ -20,6 +20,7 @@ from . import toy_models as toys
 from .topologies import traced_drafting
 
 TREES = {name: named_tree(name) for name in tree_names()}
+FEW = ("chain", "mc_sim_7b_63")
 TEMPERATURES = (0.0, 1.0)
 # Noise of a drafter that is a copy of the target: little, some, and so much that nothing of the target is left.
 GOOD, RANDOM = (0.2, 0.7), 1e3
@@ -105,8 +106,9 @@ def test_one_device(name, batch, guided):
         assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize(
+    ("name", "guided"), [*((name, True) for name in TREES), *((name, False) for name in FEW)], ids=str
+)
 def test_eight_devices(name, guided):
     """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
     tree, good = TREES[name], 0
@@ -146,11 +148,12 @@ def test_filters(filters):
 @pytest.mark.parametrize("name", TREES)
 def test_a_traced_topology(name):
     """The fields of a tree as arrays with a batch axis give what the tree itself gives, every count included."""
-    for temperature in TEMPERATURES:
-        for coupling in ("gumbel", "rejection"):
-            static, traced = (
-                decode(TREES[name], 5, True, temperature, GOOD[1], topology=topology, coupling=coupling)
-                for topology in ("static", "traced")
-            )
-            jax.tree.map(np.testing.assert_array_equal, traced, static)
-            assert int(static.accepted[:, 1:].sum()) > 0
+    # At temperature 0 both couplings are one; a narrow tree and a bushy one do.
+    cases = [(1.0, "gumbel"), (1.0, "rejection"), *[(0.0, "gumbel")] * (name in FEW)]
+    for temperature, coupling in cases:
+        static, traced = (
+            decode(TREES[name], 5, True, temperature, GOOD[1], topology=topology, coupling=coupling)
+            for topology in ("static", "traced")
+        )
+        jax.tree.map(np.testing.assert_array_equal, traced, static)
+        assert int(static.accepted[:, 1:].sum()) > 0
