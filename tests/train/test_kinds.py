@@ -1,5 +1,6 @@
 """EAGLE-3, Medusa heads and the parallel drafter: training's passes against drafting, and what each idea is worth."""
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -218,9 +219,11 @@ def test_the_markov_term_is_what_the_last_token_adds():
     assert isinstance(sizes, ParallelConfig) and np.abs(difference).max() > 0.1
 
 
-def test_a_run_starts_from_the_modules_that_a_checkpoint_has():
-    """A parallel drafter made of the demo's: its depth 0 is the demo's drafter; the wrong sizes are refused."""
+def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
+    """A parallel drafter made of an EAGLE one: its depth 0 is that drafter; the wrong sizes are refused."""
     demo = load(model_directory("demo"), np.float32)
+    demo = dataclasses.replace(demo, drafters={"eagle": demo.drafters["eagle"]})
+    monkeypatch.setattr(drafter, "load", lambda directory, dtype: demo)
     config = demo_parallel.get_config()
     config.start_from = str(model_directory("demo"))
     sizes = drafter.drafter_config(config, demo.target_config)
