@@ -173,11 +173,12 @@ def _grow_dynamic_tree(config, params, case):
     tokens = jnp.asarray(arrays["token_ids"][:1], jnp.int32)
     count = tokens.shape[1] - first
     state = drafting.init(params, _drafter_prefix(case, first), tokens.shape[1], count)
-    state = state.replace(
+    committed = state.committed.replace(
         features=features[:, :, first:],
         tokens=jnp.roll(tokens[:, first:], 1, axis=1),
         count=jnp.asarray([count], jnp.int32),
     )
+    state = state.replace(committed=committed)
     pending = Pending(tokens[:, -1:], jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32))
     draft, _ = drafting.propose(params, state, pending, Greedy(), GREEDY)
     np.testing.assert_array_equal(draft.tokens[0], arrays["dynamic_tree_tokens"])

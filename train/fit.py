@@ -25,7 +25,7 @@ from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.echo import Echo, recalled
+from lantern_jax.decoding.echo import Echo, blended, recalled
 from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
@@ -98,29 +98,15 @@ def logged(drafting: Drafting, tree: DraftTree, vocab_size: int, echo: Echo) -> 
         above = outcome.draft.tokens[:, parents]
         before = jnp.where(inner_nodes[None] == 0, state.inner.before[:, None], above)
         depth = tree.depth[inner_nodes]
-        # Nodes of one depth have one position: asked for all at once, shifted by the depth.
-        old, agreement = zip(
-            *(
-                recalled(
-                    state.inner.memory,
-                    tokens[:, [m]],
-                    before[:, [m]],
-                    state.inner.position + np.int32(depth[m]),
-                )
-                for m in range(len(inner_nodes))
-            ),
-            strict=True,
-        )
-        old, agreement = jnp.concatenate(old, axis=1), jnp.concatenate(agreement, axis=1)
+        positions = state.inner.position[:, None] + depth[None]
+        old, agreement = recalled(state.inner.memory, tokens, before, positions)
         p = jnp.exp(outcome.log_probs[:, inner_nodes])
         kinds = jax.nn.one_hot(agreement, 4, dtype=jnp.float32) * reached[..., None]
         entropy = jnp.stack(
             [jnp.stack([_cross_entropy(p, a * state.log_q + b * old) for b in SHARES], -1) for a in SHARES],
             -2,
         )
-        shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
-        log_q = jax.nn.log_softmax(shares[..., :1] * state.log_q + shares[..., 1:] * old, axis=-1)
-        scores = log_q + state.noise[:, depth]
+        scores = blended(echo, state.log_q, old, agreement) + state.noise[:, depth]
         wanted = verdict.wanted[:, inner_nodes, None]
         chosen = jnp.stack(
             [

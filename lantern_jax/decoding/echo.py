@@ -82,16 +82,24 @@ def mixed(
         tokens, before: of those nodes and of their parents.
         positions: of the token that follows them.
     """
-    old, agreement = recalled(memory, tokens, before, positions)
+    return blended(echo, log_q, *recalled(memory, tokens, before, positions))
+
+
+def blended(
+    echo: Echo, log_q: Float[Array, "*rows V"], old: Float[Array, "*rows V"], agreement: Int[Array, "*rows"]
+) -> Float[Array, "*rows V"]:
+    """log q' of q and p_old, which agree in 3 the parent too, 2 the token, 1 the position, 0 nothing; normalized."""
     shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
+    old = jnp.maximum(old, _LEAST)
     return jax.nn.log_softmax(shares[..., :1] * log_q + shares[..., 1:] * old, axis=-1)
 
 
 def recalled(
-    memory: Memory, tokens: Int[Array, "B M"], before: Int[Array, "B M"], positions: Int[Array, " B"]
+    memory: Memory, tokens: Int[Array, "B M"], before: Int[Array, "B M"], positions: Int[Array, "B *M"]
 ) -> tuple[Float[Array, "B M V"], Int[Array, "B M"]]:
-    """(mean log p of the old nodes that match best, how: 3 parent, 2 token, 1 position, 0 none); as in ``mixed``."""
-    there = positions[:, None, None] == memory.positions[:, None, :]
+    """(mean log p of the old nodes that match best, how, as in ``blended``); ``positions`` of all nodes or of each."""
+    positions = positions.reshape(*positions.shape, *(1,) * (3 - positions.ndim))
+    there = positions == memory.positions[:, None, :]
     same = there & (tokens[..., None] == memory.tokens[:, None, :])
     parent = same & (before[..., None] == memory.before[:, None, :])
     weights, agreement = jnp.zeros(there.shape, jnp.float32), jnp.zeros(tokens.shape, jnp.int32)

@@ -133,7 +133,17 @@ class DraftTree:
 
     @classmethod
     def window(cls, depth: int, branches: int = 1, levels: int = 0) -> "DraftTree":
-        """A chain whose first ``levels`` levels are bushy: every node there has ``branches`` children."""
+        """A chain whose first ``levels`` levels are bushy: every node there has ``branches`` children.
+
+        Raises:
+            ValueError: a depth or ``branches`` below 1, ``levels`` below 0 or above the depth.
+        """
+        if depth < 1:
+            raise ValueError(f"window {depth} is not valid: give 1 or more positions to guess")
+        if branches < 1:
+            raise ValueError(f"branches {branches} is not valid: give 1 or more")
+        if not 0 <= levels <= depth:
+            raise ValueError(f"levels {levels} is not valid: give 0 to the window, {depth}")
         paths, level = [], [()]
         for _ in range(levels):
             level = [(*path, rank) for path in level for rank in range(branches)]

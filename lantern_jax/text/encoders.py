@@ -7,6 +7,7 @@ Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class PromptParts:
         return self.text_tokenizer
 
 
-class PromptEncoder:
+class PromptEncoder(ABC):
     """Encodes prompts for one target. The text tokenizer stays in memory, a text encoder does not.
 
     Attributes:
@@ -88,6 +89,7 @@ class PromptEncoder:
         """Raises what ``encode`` would raise of the prompts; loads no text encoder."""
         self.encode(prompts)
 
+    @abstractmethod
     def encode(self, prompts: Sequence[str | int], dtype: Any = np.float32) -> Conditioning:
         """Conditioning with leaves [n, ...] of n prompts.
 
@@ -99,13 +101,13 @@ class PromptEncoder:
             ValueError: no prompt, an empty one, an unknown word or class, or a checkpoint without the parts that
                 encode text.
         """
-        raise NotImplementedError
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Inside this context a text encoder that was read stays in memory, and is not read again."""
         yield
 
+    @abstractmethod
     def from_arrays(
         self,
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
@@ -116,7 +118,6 @@ class PromptEncoder:
         Raises:
             ValueError: a shape, a type or ids that do not fit the target.
         """
-        raise NotImplementedError
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Conditioning as ``text.encoded.save_encoded`` takes it."""
@@ -140,9 +141,9 @@ class PromptEncoder:
             )
         return self._checked(**encoded.arrays)
 
+    @abstractmethod
     def _checked(self, **arrays: np.ndarray) -> Conditioning:
         """The arrays ``fields`` as conditioning; ValueError where they do not fit the target."""
-        raise NotImplementedError
 
 
 class LabelEncoder(PromptEncoder):

@@ -9,6 +9,7 @@ import pytest
 
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
 from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.growing import Ground
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Pending
@@ -80,7 +81,8 @@ def test_the_best_nodes_are_kept(name):
     one = jnp.zeros(batch, jnp.int32)
     draws = SharedNoise(jnp.asarray(noise)) if tree.ranking == "gap" else Greedy()
     pending = Pending(jnp.asarray(roots)[:, None], one + 1, one)
-    draft = grow_dynamic(tree, expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
+    ground = Ground(expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
+    draft = grow_dynamic(tree, ground)
     depths = []
     for row in range(batch):
         wanted = slow_tree(table.astype(np.float64), noise[row], roots[row], tree)

@@ -14,7 +14,7 @@ import pytest
 
 from lantern_jax.decoding import rejection
 from lantern_jax.decoding.drafting import jacobi as windows
-from lantern_jax.decoding.drafting.jacobi import Window, pac, pac_tree, speculative_jacobi
+from lantern_jax.decoding.drafting.jacobi import Window, pac, speculative_jacobi
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, top_children
 from lantern_jax.decoding.tree import DraftTree
@@ -118,7 +118,7 @@ def with_siblings_from_the_residual(draft, old, log_p, draws):
 WRONG = {
     "stale q": (Window(VOCAB, DraftTree.chain(3), "maximal"), with_stale_q),
     "siblings from the residual": (
-        Window(VOCAB, pac_tree(3, 2, 1), "maximal"),
+        Window(VOCAB, DraftTree.window(3, 2, 1), "maximal"),
         with_siblings_from_the_residual,
     ),
 }
@@ -133,5 +133,5 @@ def test_a_window_that_is_nearly_right_is_found_out(name):
 def test_the_longest_of_rows_tested_independently_is_found_out(monkeypatch):
     monkeypatch.setattr(rejection, "first_of_siblings", lambda topology, accepted: accepted)
     # A record of its own: that of the table may be compiled already.
-    decoded = decode(windows.drafting_of(Window(VOCAB, pac_tree(3, 2, 2), "maximal")))
+    decoded = decode(windows.drafting_of(Window(VOCAB, DraftTree.window(3, 2, 2), "maximal")))
     assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9

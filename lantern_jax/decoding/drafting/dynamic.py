@@ -8,55 +8,41 @@ log q + g, so there a node is worth softmax(beta (log q + g)).
 Axes: B batch, F expanded nodes of a level, C children, Q drafted nodes, N kept nodes (root included), V codes.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.decoding.drafting.growing import Ground
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Draft, Pending
+from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import topology_of
 from lantern_jax.decoding.tree import DynamicTree
 
 
-def grow_dynamic(
-    tree: DynamicTree,
-    expand: Callable[..., tuple[Any, Float[Array, "B F V"]]],
-    log_q_below: Callable[..., Float[Array, "B F V"]],
-    state: Any,
-    logits: Float[Array, "B V"],
-    root: Int[Array, " B"],
-    before: Int[Array, " B"],
-    pending: Pending,
-    draws: Any,
-) -> Draft:
+def grow_dynamic(tree: DynamicTree, ground: Ground) -> Draft:
     """Drafts ``tree`` below the root; the draft's nodes are point masses.
 
-    Args:
-        expand: (state, tokens [B, F], parents [B, F]) -> (state, logits [B, F, V]), of a drafter.
-        log_q_below: (logits, tokens [B, F], tokens before them [B, F], depth) -> log q of the nodes' children.
-        logits, root, before: those after the root, its number among expanded nodes, and the token before it.
+    Raises:
+        ValueError: a tree ranked by gaps with draws of another coupling than ``Gumbel``.
     """
-    batch, first = pending.tokens.shape
-    if tree.ranking == "gap" and not isinstance(draws, SharedNoise | Greedy):
+    batch, first = ground.pending.tokens.shape
+    if tree.ranking == "gap" and not isinstance(ground.draws, SharedNoise | Greedy):
         raise ValueError(
             "ranking by gap needs the shared noise: use the gumbel coupling, or ranking probability"
         )
-    tokens, before = pending.tokens[:, -1:], before[:, None]
+    tokens, before = ground.pending.tokens[:, -1:], ground.before[:, None]
     # Of the nodes that are expanded next: number among expanded ones, place in the pool of drafts, log of the worth.
     numbers, places, worth = (
-        root[:, None],
+        ground.root[:, None],
         jnp.full((batch, 1), -1, jnp.int32),
         jnp.zeros((batch, 1), jnp.float32),
     )
-    logits, drafted, going = logits[:, None], [], jnp.ones(batch, bool)
+    state, logits, drafted, going = ground.state, ground.logits[:, None], [], jnp.ones(batch, bool)
     for depth in range(tree.depth):
-        log_q = log_q_below(logits, tokens, before, depth)
-        values, ids = _children(tree, log_q, draws, depth)
+        log_q = ground.log_q_below(logits, tokens, before, depth)
+        values, ids = _children(tree, log_q, ground.draws, depth)
         values = worth[..., None] + jnp.where(going[:, None, None], values, -jnp.inf)
         drafted.append(
             tuple(x.reshape(batch, -1) for x in (ids, jnp.broadcast_to(places[..., None], ids.shape), values))
@@ -68,7 +54,7 @@ def grow_dynamic(
             before = jnp.take_along_axis(tokens, parent, axis=1)
             parents = jnp.take_along_axis(numbers, parent, axis=1)
             tokens = jnp.take_along_axis(drafted[-1][0], best, axis=1)
-            state, logits = expand(state, tokens, parents)
+            state, logits = ground.expand(state, tokens, parents)
             width = tokens.shape[1]
             numbers = jnp.broadcast_to(first + jnp.arange(width, dtype=jnp.int32)[None], (batch, width))
             first += width
@@ -76,7 +62,7 @@ def grow_dynamic(
                 # The passes are made all the same, since nothing may branch on data; the nodes go to other places.
                 going = going & (jnp.sum(jnp.exp(worth), axis=1) >= tree.threshold)
     ids, parents, values = (jnp.concatenate(parts, axis=1) for parts in zip(*drafted, strict=True))
-    return _kept(tree, pending.tokens[:, -1:], ids, parents, values)
+    return _kept(tree, ground.pending.tokens[:, -1:], ids, parents, values)
 
 
 def _children(tree: DynamicTree, log_q: Float[Array, "B F V"], draws, depth: int):

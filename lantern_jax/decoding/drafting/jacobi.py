@@ -192,32 +192,16 @@ def pac(
     Raises:
         ValueError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
     """
-    tree = pac_tree(window, branches, levels)
+    tree = DraftTree.window(window, branches, levels)
     if redraw is None:
         return jacobi(vocab_size, tree, initial, row)
     return speculative_jacobi(vocab_size, tree, redraw, initial, row)
 
 
-def pac_tree(window: int, branches: int = 3, levels: int = 2) -> DraftTree:
-    """The tree of ``pac``: all paths of ``branches`` ranks down to ``levels``, and the best guesses down to the window.
-
-    Raises:
-        ValueError: a number outside its range, as in ``pac``.
-    """
-    if not 0 <= levels <= window:
-        raise ValueError(f"levels {levels} is not valid: give 0 to the window, {window}")
-    if branches < 1:
-        raise ValueError(f"branches {branches} is not valid: give 1 or more")
-    _as_tree(window)
-    return DraftTree.window(window, branches, levels)
-
-
 def _as_tree(window: int | DraftTree) -> DraftTree:
     if isinstance(window, DraftTree):
         return window
-    if window < 1:
-        raise ValueError(f"window {window} is not valid: give 1 or more positions to guess")
-    return DraftTree.chain(window)
+    return DraftTree.window(window)
 
 
 def drafting_of(settings: Window) -> Drafting:

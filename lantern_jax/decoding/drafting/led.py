@@ -13,11 +13,10 @@ from functools import cache
 from typing import Any
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.drafting.eagle import Drafter, EagleState, absorb_committed, walk_pending
+from lantern_jax.decoding.drafting.eagle import Committed, Drafter, catch_up
 from lantern_jax.decoding.drafting.jacobi import (
     Window,
     WindowState,
@@ -27,7 +26,7 @@ from lantern_jax.decoding.drafting.jacobi import (
     spines,
     window_draft,
 )
-from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.echo import Echo, blended
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import first_argmax, process_logits
@@ -38,12 +37,12 @@ class LedState:
     """The drafter's part, the window's, and what the window's distributions were told.
 
     Attributes:
-        drafter: an ``EagleState`` without memory.
+        committed: the drafter's part.
         window: of the last round.
         told: int32 [B, W + 1], the tokens after which ``window.log_p`` stands, the round's root first.
     """
 
-    drafter: EagleState
+    committed: Committed
     window: WindowState
     told: Int[Array, "B W+1"]
 
@@ -68,52 +67,35 @@ def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | 
 
     def init(params, prefix, slots, span) -> LedState:
         chain = span - 1 - settings.width
-        last = prefix.features[:, :, -1:]
-        batch = last.shape[1]
+        committed = Committed.begin(drafter, params, prefix, slots, span, chain + reach - 1)
+        window = init_window(settings, params, prefix, slots, span)
         return LedState(
-            drafter=EagleState(
-                drafter=drafter.init(params, prefix, slots, span, chain + reach - 1),
-                features=jnp.pad(last, ((0, 0), (0, 0), (0, span - 1), (0, 0))),
-                tokens=jnp.zeros((batch, span), jnp.int32),
-                count=jnp.ones(batch, jnp.int32),
-                position=jnp.zeros(batch, jnp.int32),
-                before=jnp.full(batch, -1, jnp.int32),
-                memory=None,
-            ),
-            window=init_window(settings, params, prefix, slots, span),
-            told=jnp.full((batch, settings.width + 1), -1, jnp.int32),
+            committed, window, jnp.full((len(committed.count), settings.width + 1), -1, jnp.int32)
         )
 
     def propose(params, state: LedState, pending: Pending, draws, sampling):
-        absorbed, logits = absorb_committed(drafter, params, state.drafter, pending)
-        walked, logits, root = walk_pending(drafter, params, absorbed, logits, pending)
+        committed, (walked, logits, node) = catch_up(drafter, params, state.committed, pending)
         _, log_q, is_new = moved(settings, state.window, pending.position)
-        agrees = _told(state, pending.position)
-        noise = _noise(draws, settings)
-        token, before = pending.tokens[:, -1], jnp.ones(len(log_q), bool)
-        node, chain = root, pending.tokens.shape[1]
+        told, noise = _told(state, pending.position), _noise(draws, settings)
+        token, parents_agree = pending.tokens[:, -1], jnp.ones(len(log_q), bool)
         for depth in range(reach):
-            q, same = process_logits(logits, sampling), agrees[:, depth] == token
-            kind = jnp.where(is_new[:, depth], 0, jnp.where(same, jnp.where(before, 3, 2), 1))
-            shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[kind]
-            old = jnp.maximum(log_q[:, depth], jnp.float32(-20.0))
-            log_q = log_q.at[:, depth].set(
-                jax.nn.log_softmax(shares[:, :1] * q + shares[:, 1:] * old, axis=-1)
-            )
-            token, before = first_argmax(log_q[:, depth] + noise[:, depth]), same
+            agrees = told[:, depth] == token
+            agreement = jnp.where(agrees, jnp.where(parents_agree, 3, 2), 1)
+            agreement = jnp.where(is_new[:, depth], 0, agreement)
+            both = blended(echo, process_logits(logits, sampling), log_q[:, depth], agreement)
+            log_q = log_q.at[:, depth].set(both)
+            token, parents_agree = first_argmax(both + noise[:, depth]), agrees
             if depth + 1 < reach:
                 walked, logits = drafter.expand(params, walked, token[:, None], node[:, None])
-                logits, node = logits[:, 0], jnp.full_like(node, chain + depth)
+                logits, node = logits[:, 0], jnp.full_like(node, pending.tokens.shape[1] + depth)
         draft = window_draft(settings, pending.tokens[:, -1:], log_q + noise)
         window = state.window.replace(position=pending.position)
-        return draft, state.replace(drafter=state.drafter.replace(drafter=absorbed), window=window)
+        return draft, state.replace(committed=committed, window=window)
 
     def observe(params, state: LedState, outcome: Outcome) -> LedState:
         rows = jnp.asarray(spines(settings.tree))[outcome.verdict.path[:, -1]]
         return LedState(
-            drafter=state.drafter.replace(
-                features=outcome.features, tokens=outcome.tokens, count=outcome.count
-            ),
+            committed=state.committed.after(outcome),
             window=observe_window(settings, params, state.window, outcome),
             told=jnp.take_along_axis(outcome.draft.tokens, rows, axis=1),
         )
