@@ -1,0 +1,1 @@
+"""How fast decoding is, measured side by side."""

@@ -1,0 +1,1 @@
+"""How good pictures are: features of networks, distances between sets, agreement with prompts."""
