@@ -75,7 +75,7 @@ def test_the_page_says_what_the_rows_say(tmp_path):
     assert "`near` **outside**" in near and "**+0.50 [+0.40, +0.60]**" in near and "5.0 %" in near
     assert "- `near` is outside by Fréchet." in page
     assert "2.50 [2.40, 2.60]" in forced and page.index(results.FORCED) > page.index(led)
-    assert "KID" not in page and "substituted" not in page[page.index("## Speed") :].split("| ---")[0]
+    assert "KID less" not in page and "substituted" not in page[page.index("## Speed") :].split("| ---")[0]
     for link in re.findall(r"\]\((results/[^)]*svg)\)", page):
         ElementTree.fromstring((tmp_path / link).read_text(encoding="utf-8"))
 
