@@ -37,12 +37,13 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
-from eval.quality import feature_reader, interval, replicated_distances
+from eval.quality import feature_reader, replicated_distances
 from eval.scatter import Point, scatter
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.data.landscapes import render, sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
+from lantern_jax.metrics.bootstrap import interval
 from lantern_jax.settings import KNOBS
 
 PLAIN, OTHER_SEED = "ar", "other seed"
