@@ -157,6 +157,19 @@ class Pipeline:
             return call.compare(self._job(settings), self._job(settings, plain=True), progress)
         return call.generate(self._job(settings), progress)
 
+    def prepare(
+        self,
+        conditioning: EncodedPrompts,
+        *,
+        num: int = 1,
+        seed: int = 0,
+        first: int = 0,
+        **knobs: Unpack[Knobs],
+    ) -> tuple[Call, Job]:
+        """What ``generate_from`` would run, for a loop of one's own around it; raises what it would raise."""
+        call, settings = self._call(conditioning, None, num, seed, first, knobs)
+        return call, self._job(settings)
+
     def iterate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         **knobs: Unpack[Knobs],
@@ -180,7 +193,7 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        settings = self._settings(knobs)
+        settings = self.settings(knobs)
         _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
@@ -188,7 +201,8 @@ class Pipeline:
             self._encoder.check(_listed(prompts))
         return settings
 
-    def _settings(self, knobs) -> Settings:
+    def settings(self, knobs: Knobs) -> Settings:
+        """The settings that these knobs make with this checkpoint; ValueError where they do not fit."""
         checkpoint = self.checkpoint
         vocab_size = checkpoint.target_config.num_codes
         settings = resolve_settings(
@@ -202,7 +216,7 @@ class Pipeline:
         return settings
 
     def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
-        settings = self._settings(knobs)
+        settings = self.settings(knobs)
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
