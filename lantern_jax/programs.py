@@ -35,7 +35,7 @@ def _joined(state):
     return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
 
 
-def _own(state):
+def own(state):
     """A device's part of a joined state as the loop knows it."""
 
     def is_one(leaf) -> bool:
@@ -61,7 +61,7 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     """(state after at most so many rounds, its lengths)."""
 
     def go_on(inputs: Inputs, state, rounds):
-        return _joined(loop.advance(program, inputs, _own(state), rounds))
+        return _joined(loop.advance(program, inputs, own(state), rounds))
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
