@@ -53,11 +53,6 @@ class Profile:
         return list(self.chances) if self.mean is None else self.mean
 
 
-def tokens_a_pass(chances: tuple[float, ...]) -> float:
-    """The mean of a distribution of accepted lengths, and the token after them."""
-    return 1 + math.fsum(length * chance for length, chance in enumerate(chances))
-
-
 def parse_accept_lengths(text: str) -> Profile:
     """A profile from the command's text: a mean, chances with commas, a JSON list, or a file that holds one of these.
 

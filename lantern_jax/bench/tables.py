@@ -69,7 +69,7 @@ def _cells(row: Row) -> list[str]:
         f"{row.speedup:.2f}",
         f"{row.efficiency:.2f}",
         f"{row.floor_share:.0%}",
-        "" if row.substituted is None else f"{row.substituted:.1%}",
+        "" if row.substituted is None or not row.nodes else f"{row.substituted:.1%}",
         compiling,
     ]
 
@@ -90,7 +90,7 @@ def _title(rows: Sequence[Row]) -> str:
 def _caption(rows: Sequence[Row]) -> str:
     row = rows[-1]
     lines = [
-        f"{row.repeats} batches a row, in turns; medians, [quartiles]; "
+        f"{row.repeats} batches a row, in turns; medians and quartiles; "
         f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
     ]
     if any(row.forced for row in rows):

@@ -37,10 +37,7 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     printed = capsys.readouterr().out
     rows = read_rows("old.jsonl")
     assert [(row.method, row.batch, row.guidance) for row in rows] == [
-        (method, batch, guidance)
-        for batch in (1, 2)
-        for guidance in (1.0, 2.0)
-        for method in ("ar", "gumbel")
+        (method, 1, guidance) for guidance in (1.0, 2.0) for method in ("ar", "gumbel")
     ]
     assert all(row.speedup > 0 and row.compile_cold is None for row in rows)
     for text in ("gumbel", "speed-up", "efficiency", "demo, 16 px, float32", "wrote old.jsonl"):
