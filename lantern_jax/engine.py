@@ -114,6 +114,10 @@ class Engine:
         """What was compiled so far: (kind, B, what else decides it)."""
         return tuple(self._programs)
 
+    def forget_programs(self) -> None:
+        """Drops what was compiled: the next batch compiles, or finds its programs in JAX's cache on the disk."""
+        self._programs.clear()
+
     def start(
         self,
         job: Job,
@@ -137,10 +141,8 @@ class Engine:
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
-        mesh, begin = (
-            self._mesh(devices),
-            self._begin(job, devices, conditioning, seed, np.resize(numbers, size)),
-        )
+        mesh = self._mesh(devices)
+        begin = self._begin(job, devices, conditioning, seed, np.resize(numbers, size))
         target, drafting, *_, guidance, sampling = begin
         codebook = None if job.rule.is_strict else self._on_devices(devices).codebook
         shared = (target, drafting, guidance, sampling, job.rule, codebook)
@@ -203,6 +205,10 @@ class Engine:
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
 
+    def program_text(self, run: Run) -> str:
+        """The compiled program that advances a batch, as XLA writes it down."""
+        return self._programs[run.program].as_text()
+
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(run.lengths)], run.state.decoded)
@@ -243,15 +249,8 @@ class Engine:
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         rows = len(jax.tree.leaves(conditioning)[0])
         guidance = None if job.guidance == 1 else np.full(rows, job.guidance, np.float32)
-        return (
-            target,
-            drafting,
-            conditioning,
-            np.uint32(seed),
-            numbers.astype(np.uint32),
-            guidance,
-            job.sampling,
-        )
+        numbers = numbers.astype(np.uint32)
+        return target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling
 
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""

@@ -1,6 +1,7 @@
 """Options that several subcommands take."""
 
 import argparse
+from collections.abc import Collection
 from typing import Any
 
 from lantern_jax.settings import KNOBS
@@ -17,9 +18,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_knobs(parser: argparse.ArgumentParser) -> None:
-    """Adds a flag for every knob of a generation."""
+def add_knobs(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """Adds a flag for every knob of a generation but those ``without``."""
     for name, knob in KNOBS.items():
+        if name in without:
+            continue
         options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
         if knob.type in (int, float):
             options["type"] = knob.type
@@ -27,6 +30,6 @@ def add_knobs(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
 
 
-def given_knobs(arguments: argparse.Namespace) -> dict[str, Any]:
+def given_knobs(arguments: argparse.Namespace, without: Collection[str] = ()) -> dict[str, Any]:
     """The values of those flags by the knobs' names, None where one was left out."""
-    return {name: getattr(arguments, name) for name in KNOBS}
+    return {name: getattr(arguments, name) for name in KNOBS if name not in without}
