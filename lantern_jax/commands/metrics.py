@@ -30,7 +30,9 @@ def add(commands) -> None:
     )
     add("--preprocessing", metavar="NAME", help="of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
     add(
-        "--scores", metavar="NAME,NAME", help="of pictures with prompts: agreement, clip, clip-lantern, hpsv2"
+        "--scores",
+        metavar="NAME,NAME",
+        help="of pictures with prompts: agreement, clip, clip-lantern, hpsv2, image-reward",
     )
     add("--prompts", metavar="FILE", help="prompts, one a line, for pictures that do not carry theirs")
     add("--weights", action="append", default=[], metavar="[NAME=]FILE", help="of a network; once for each")

@@ -94,6 +94,12 @@ def _hps(weights: Path | None) -> Score:
     return hps_scores(weights)
 
 
+def _image_reward(weights: Path | None) -> Score:
+    from lantern_jax.metrics.image_reward import image_reward_scores
+
+    return image_reward_scores(weights)
+
+
 _CLIP_SCORE = (
     "model.safetensors with its tokenizer.json, from openai/clip-vit-base-patch32 on the Hugging Face hub"
 )
@@ -130,6 +136,11 @@ SCORES: dict[str, ScoreKind] = {
         "human preference score v2, raw",
         _hps,
         "HPS_v2.1_compressed.pt, from xswu/HPSv2 on the Hugging Face hub, with a CLIP's tokenizer.json beside it",
+    ),
+    "image-reward": ScoreKind(
+        "ImageReward, about normally distributed on its authors' pictures",
+        _image_reward,
+        "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
 }
 
