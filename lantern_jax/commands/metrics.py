@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
-from lantern_jax.files import check_new_file, write_file
+from lantern_jax.files import check_new_file, write_files
 from lantern_jax.knobs import Knob, check_count
 
 
@@ -85,12 +85,14 @@ def _run(arguments: argparse.Namespace) -> None:
             steps = preset.score_steps(name, arguments.with_slips) if preset else []
             pictures = with_prompts(read_pictures(arguments.set), prompts)
             report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
+    outputs = {}
     if arguments.save_reference is not None:
-        from lantern_jax.metrics.reference import save_statistics
+        from lantern_jax.metrics.reference import statistics_file
 
-        save_statistics(arguments.save_reference, saved)
+        outputs[Path(arguments.save_reference)] = statistics_file(saved)
     if arguments.out is not None:
-        write_file(arguments.out, json.dumps(report, indent=1) + "\n")
+        outputs[Path(arguments.out)] = json.dumps(report, indent=1) + "\n"
+    write_files(outputs)
     _show(report)
 
 
@@ -228,7 +230,8 @@ def _show(report: dict[str, Any]) -> None:
 
 def _lines(row: dict[str, Any], distance: str) -> list[tuple[str, str]]:
     def count(number: int | None) -> str:
-        return "unknown" if number is None else f"{number:,}"
+        # Such a file does not say by whom it was read either.
+        return "not known, taken to be of this reader" if number is None else f"{number:,}"
 
     pictures = f"{count(row['pictures'])}, reference {count(row['reference_pictures'])}"
     lines = [("read by", row["reader"]), ("pictures", pictures)]

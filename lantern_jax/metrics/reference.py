@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from lantern_jax.files import write_file
+from lantern_jax.files import Contents
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, Normal
 from lantern_jax.metrics.pictures import ARRAY, read_pictures
@@ -85,11 +85,11 @@ def is_statistics(path: str | Path) -> bool:
     return _READERS in names or {"mu", "sigma"} <= names
 
 
-def save_statistics(path: str | Path, statistics: Sequence[Statistics]) -> None:
-    """Writes what one or several readers read of a set, whole or not at all.
+def statistics_file(statistics: Sequence[Statistics]) -> Contents:
+    """What one or several readers read of a set as the contents of a file.
 
     Raises:
-        OSError: one line: the file cannot be written.
+        ValueError: statistics that hold mean and covariance alone, which are in a file already.
     """
     arrays = {_READERS: np.array([one.reader for one in statistics])}
     for number, one in enumerate(statistics):
@@ -101,7 +101,7 @@ def save_statistics(path: str | Path, statistics: Sequence[Statistics]) -> None:
             for field, value in zip(_FIELDS, values, strict=True)
             if value is not None
         }
-    write_file(path, lambda file: np.savez(file, **arrays))
+    return lambda file: np.savez(file, **arrays)
 
 
 def _stored(path: Path, reader: FeatureReader) -> Statistics:

@@ -227,7 +227,9 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
     np.savez(folder / "theirs.npz", mu=made.mean(axis=0) + 3, sigma=np.cov(made, rowvar=False))
     assert run("made", "--reference", "theirs.npz", "--features", "colours", "--replicates", 0) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "12, reference unknown" in shown and "Fréchet distance 27.0000" in shown
+    assert (
+        "12, reference not known, taken to be of this reader" in shown and "Fréchet distance 27.0000" in shown
+    )
     assert "kid, precision and recall not known" in shown
 
 

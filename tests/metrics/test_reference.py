@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lantern_jax.files import write_file
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, frechet_distance
-from lantern_jax.metrics.reference import is_statistics, save_statistics, statistics_of
+from lantern_jax.metrics.reference import is_statistics, statistics_file, statistics_of
 
 WIDTH = 3
 PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
@@ -45,7 +46,7 @@ def test_a_folder_and_an_array_of_the_same_pictures(folder):
 def test_saved_statistics_are_those_read(folder):
     both = [statistics_of(folder, reader()), statistics_of(folder, reader("reds", 1))]
     path = folder / "stats.npz"
-    save_statistics(path, both)
+    write_file(path, statistics_file(both))
     assert is_statistics(path)
     for one, kind in zip(both, (reader(), reader("reds", 1)), strict=True):
         back = statistics_of(path, kind)
@@ -67,13 +68,13 @@ def refused(path, kind, *words):
 
 def test_statistics_of_another_reader_are_refused_by_name(folder):
     path = folder / "stats.npz"
-    save_statistics(path, [statistics_of(folder, reader())])
+    write_file(path, statistics_file([statistics_of(folder, reader())]))
     refused(path, reader("inception pool_3, tf"), "was read by 'colours'", "not by 'inception pool_3, tf'")
 
 
 def test_damaged_statistics(folder):
     path = folder / "stats.npz"
-    save_statistics(path, [statistics_of(folder, reader())])
+    write_file(path, statistics_file([statistics_of(folder, reader())]))
     whole = dict(np.load(path))
     for change, word in (
         ({"0/outer": None}, "outer missing"),
@@ -110,4 +111,4 @@ def test_mean_and_covariance_of_another_program(folder):
     np.savez(path, mu=statistics["mu"], sigma=statistics["sigma"] * np.nan)
     refused(path, reader(), "sigma not finite")
     with pytest.raises(ValueError, match="use that one"):
-        save_statistics(folder / "again.npz", [found])
+        statistics_file([found])
