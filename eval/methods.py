@@ -95,14 +95,18 @@ class Bench:
             self._features = feature_reader(config, params)
         return self._features(pictures, real)
 
-    def reference(self) -> np.ndarray:
-        """Features [n, R, F] of fresh renderings of the prompts."""
+    def real(self, first: int, count: int) -> np.ndarray:
+        """Fresh renderings of prompts ``first`` to ``first + count``, uint8 [count R, H, W, 3], R in a row a prompt."""
         scenes = [
-            dataclasses.replace(scene, key=(REFERENCES, REFERENCES_A_PROMPT * i + j))
-            for i, scene in enumerate(self.scenes[: self.setup.pictures])
+            dataclasses.replace(self.scenes[i], key=(REFERENCES, REFERENCES_A_PROMPT * i + j))
+            for i in range(first, first + count)
             for j in range(REFERENCES_A_PROMPT)
         ]
-        features = self.features(np.stack([render(scene, self.side) for scene in scenes]), real=True)
+        return np.stack([render(scene, self.side) for scene in scenes])
+
+    def reference(self) -> np.ndarray:
+        """Features [n, R, F] of fresh renderings of the prompts."""
+        features = self.features(self.real(0, self.setup.pictures), real=True)
         return features.reshape(-1, REFERENCES_A_PROMPT, features.shape[-1])
 
     def make(
