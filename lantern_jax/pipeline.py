@@ -29,9 +29,10 @@ from lantern_jax.models.vq import VQModel
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Knobs, Settings, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.tuning.tuned import AUTO, Found, Key, Shelf
 
 
-def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
+def load(model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None = AUTO) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
@@ -41,12 +42,14 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
         model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
         dtype: of the target's and drafter's parameters and matrix products; None is float32 on a CPU and
             bfloat16 elsewhere.
+        tuned: "auto" uses what ``lantern tune`` found for a call's checkpoint, device, batch, dtype, guidance and
+            sampling, where the call says nothing else of how to decode; "off" does not; or one file of it.
 
     Raises:
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
     """
-    dtype = parameter_dtype(dtype)
-    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype)
+    dtype, shelf = parameter_dtype(dtype), Shelf.of(tuned)
+    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf)
 
 
 class Pipeline:
@@ -55,10 +58,11 @@ class Pipeline:
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
+        tuned: files of tuned settings; None for none.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: Any = None):
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None):
+        self.checkpoint, self._tuned = checkpoint, tuned
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
@@ -180,15 +184,29 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        settings = self._settings(knobs)
-        _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
+        count = _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
+        settings = self._settings(knobs, count)
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
         else:
             self._encoder.check(_listed(prompts))
         return settings
 
-    def _settings(self, knobs) -> Settings:
+    def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
+        """What a call of so many pictures takes from tuned settings, and a line that says so, or why nothing.
+
+        Raises:
+            ValueError: knobs that are not valid.
+        """
+        if self._tuned is None:
+            return Found()
+        return self._tuned.find(Key.of(self.checkpoint, self.dtype, self._resolved(knobs), pictures), knobs)
+
+    def _settings(self, knobs, pictures: int) -> Settings:
+        given = {name: value for name, value in knobs.items() if value is not None}
+        return self._resolved({**self.tuning(pictures, **knobs).knobs, **given})
+
+    def _resolved(self, knobs) -> Settings:
         checkpoint = self.checkpoint
         vocab_size = checkpoint.target_config.num_codes
         settings = resolve_settings(
@@ -202,13 +220,12 @@ class Pipeline:
         return settings
 
     def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
-        settings = self._settings(knobs)
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        _check_numbers(len(prompts), num, seed, first)
+        settings = self._settings(knobs, _check_numbers(len(prompts), num, seed, first))
         call = Call(
             engine=self.engine,
             conditioning=rows,
@@ -267,11 +284,13 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     return jnp.dtype(dtype)
 
 
-def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> None:
+def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
+    """How many pictures there are; ValueError for a number that is not valid."""
     count = check_count("num", num) * prompts
     check_seed(seed)
     if check_seed(first, "first") > 2**32 - count:
         raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")
+    return count
 
 
 def _listed(prompts) -> Sequence[str | int]:
