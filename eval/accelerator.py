@@ -32,6 +32,7 @@ from lantern_jax.bench.measure import Member, Plan, compile_group, measure, memb
 from lantern_jax.bench.subject import Subject, checkpoint_subject, default_prompts, random_subject
 from lantern_jax.bench.sweep import expand, parse_list, parse_methods
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.devices import device_name
 from lantern_jax.files import write_file
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch.daemon = True
     watch.start()
     keep_compiled_programs()
-    report.content |= {"device": machine.device_name(), "versions": machine.versions()}
+    report.content |= {"device": device_name(), "versions": machine.versions()}
     report.part("bandwidth", 0, lambda: {"bytes_a_second": Bandwidth().measure(10)})
     common = {"profile": profile, "compile_twice": False, "parts": True}
     expected: dict[str, float] = {}

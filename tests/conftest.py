@@ -21,6 +21,8 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.tuning import tuned
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -39,6 +41,13 @@ def few_memory_maps():
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def nothing_tuned(monkeypatch, tmp_path_factory):
+    """What this machine's user tuned changes no test."""
+    nowhere = tmp_path_factory.getbasetemp() / "nothing-tuned"
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: nowhere)
 
 
 @pytest.fixture

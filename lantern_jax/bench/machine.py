@@ -28,13 +28,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def device_name() -> str:
-    """The kind of the devices, and how many where there are several."""
-    devices = jax.local_devices()
-    kind = devices[0].device_kind
-    return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
-
-
 def peak_memory() -> int:
     """The most bytes that this process had on the device; on the host where the device does not tell."""
     stats = jax.local_devices()[0].memory_stats() or {}

@@ -26,6 +26,7 @@ from lantern_jax.bench.profile import shares_of_a_pass
 from lantern_jax.bench.rows import Row
 from lantern_jax.bench.subject import Subject
 from lantern_jax.bench.sweep import Configuration
+from lantern_jax.devices import device_name
 from lantern_jax.engine import Job, Run
 from lantern_jax.settings import Settings
 
@@ -261,7 +262,7 @@ def _row(
         model=subject.name,
         pixels=subject.pixels,
         dtype=subject.dtype.name,
-        device=machine.device_name(),
+        device=device_name(),
         batch=settings.batch,
         guidance=float(settings.guidance),
         method=configuration.method,

@@ -17,7 +17,8 @@ from lantern_jax.bench.random_models import PIXELS_A_CELL, random_model
 from lantern_jax.decoding.acceptance import check_codebook
 from lantern_jax.engine import Engine, Job
 from lantern_jax.families import TargetConfig
-from lantern_jax.pipeline import Pipeline, parameter_dtype
+from lantern_jax.parameters import parameter_dtype
+from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings, resolve_settings
 

@@ -13,8 +13,11 @@ from lantern_jax.bench.sweep import SWEPT, Configuration, expand, parse_list, pa
 from lantern_jax.commands.options import add_knobs, add_model, given_knobs
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.settings import KNOBS
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
+# Those that are not swept.
+_KNOBS = tuple(name for name in KNOBS if name not in SWEPT)
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 
@@ -69,7 +72,7 @@ def add(commands) -> None:
     add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
     add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
     add("--overwrite", action="store_true", help="replace files that exist")
-    add_knobs(bench, without=SWEPT)
+    add_knobs(bench, _KNOBS)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -130,7 +133,7 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
         rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
         batches=parse_list("batch", arguments.batch),
         guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
-        knobs={name: value for name, value in given_knobs(arguments, SWEPT).items() if value is not None},
+        knobs={name: value for name, value in given_knobs(arguments, _KNOBS).items() if value is not None},
     )
 
 
