@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import Engine, Job, Run
 from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
+from lantern_jax.programs import NotRefillable
 from lantern_jax.text.encoders import Conditioning
 
 # Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take.
@@ -111,11 +112,52 @@ class Call:
                         rounds=int(drawn.decoded.rounds[row]),
                     )
 
+    def stream(
+        self, job: Job, numbers: Int[np.ndarray, " k"], rows: Int[np.ndarray, " k"], refill: bool = True
+    ) -> Iterator[tuple[Run, "_Part | None"]]:
+        """Sequences of any numbers, piece by piece: how far those on their way are, and those that are newly done.
+
+        They go through ``batch`` slots, each taking the next one as soon as its own is done. Without ``refill``, and
+        where the drafting's state forbids it, a batch is finished before the next one begins.
+
+        Args:
+            numbers: from 0, in the order in which they begin.
+            rows: of the conditioning, one for every number.
+        """
+        taken = 0
+        while taken < len(numbers):
+            begun = slice(taken, taken + self.batch)
+            run = self._begin(job, numbers[begun], rows[begun])
+            taken += len(run.numbers)
+            live = np.ones(len(run.numbers), bool)
+            while True:
+                new = run.finished & live
+                live = live & ~new
+                yield run, self._part(run.numbers[new] - self.first, run, new) if new.any() else None
+                slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
+                if len(slots):
+                    begun = slice(taken, taken + len(slots))
+                    conditioning = jax.tree.map(lambda leaf: leaf[rows[begun]], self.conditioning)  # noqa: B023
+                    try:
+                        run = self.engine.refill(run, slots, conditioning, self.first + numbers[begun])
+                        live[slots], taken = True, begun.stop
+                    except NotRefillable:
+                        refill = False
+                if not live.any():
+                    break
+                most = _until_next(run, live) if refill and taken < len(numbers) else None
+                run = self.engine.advance_for(run, PIECE_SECONDS, most)
+
+    def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
+        conditioning = jax.tree.map(lambda leaf: leaf[rows], self.conditioning)
+        return self.engine.start(
+            job, conditioning, seed=self.seed, numbers=self.first + numbers, most=self.batch
+        )
+
     def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
         """A batch piece by piece: how far it is, and the sequences that are newly done."""
         numbers = np.arange(part.start, part.stop)
-        rows = jax.tree.map(lambda leaf: leaf[numbers // self.num], self.conditioning)
-        run = self.engine.start(job, rows, seed=self.seed, first=self.first + part.start, most=self.batch)
+        run = self._begin(job, numbers, numbers // self.num)
         seen = np.zeros(len(numbers), bool)
         while True:
             new = run.finished & ~seen
@@ -128,7 +170,7 @@ class Call:
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
         if not decoded.finite.all():
-            raise ValueError(_why_not_finite(self.engine, "the target's logits", ("target",)))
+            raise ValueError(why_not_finite(self.engine, "the target's logits", ("target",)))
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
@@ -154,7 +196,7 @@ class Call:
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
         pictures, finite, timing = self.engine.draw(tokens, most=self.batch)
         if not finite.all():
-            raise ValueError(_why_not_finite(self.engine, "the pictures", ("tokenizer",)))
+            raise ValueError(why_not_finite(self.engine, "the pictures", ("tokenizer",)))
         return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:
@@ -214,7 +256,14 @@ def batches(count: int, most: int) -> Iterator[slice]:
         yield slice(start, min(start + most, count))
 
 
-def _why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
+def _until_next(run: Run, live: Bool[np.ndarray, " n"]) -> int:
+    """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
+    rounds = np.asarray(run.state.decoded.rounds)[: len(live)][live].sum()
+    pace = max(run.lengths[live].sum() - live.sum(), 1) / max(rounds, 1)
+    return max(1, int((run.total - run.lengths[live].max()) / pace))
+
+
+def why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
     """The line that names the parameter which is not finite, or says that none is."""
     parameters: dict[str, Any] = vars(engine.parameters)
     for part in parts:

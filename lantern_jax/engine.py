@@ -7,7 +7,7 @@ Axes: n sequences asked for, B sequences of a program (with padding), T stream t
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
-from jaxtyping import Bool, Int, PyTree, UInt8
+from jaxtyping import Array, Bool, Int, Key, PyTree, UInt8
 
 from lantern_jax import programs
 from lantern_jax.compilation import compile_ahead, run_timed
@@ -25,24 +25,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
 from lantern_jax.models.vq import VQModel
-from lantern_jax.programs import AXIS
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """What programs read: pytrees of arrays, all on the same devices.
-
-    Attributes:
-        target: of the target's record.
-        drafters: of draftings, by name.
-        tokenizer: of the VQ tokenizer, or None.
-        codebook: a ``Codebook`` for relaxed rules, or None.
-    """
-
-    target: PyTree
-    drafters: Mapping[str, PyTree] = dataclasses.field(default_factory=dict)
-    tokenizer: PyTree = None
-    codebook: Any = None
+from lantern_jax.programs import AXIS, Parameters
 
 
 @dataclass(frozen=True)
@@ -68,19 +51,28 @@ class Run:
     """A batch on its way. ``Engine.advance`` takes it and leaves it empty: go on with what it returns.
 
     Attributes:
+        job, seed: what it was started with.
+        numbers: int64 [n], the number of the sequence in each slot.
         lengths: int32 [n], stream tokens that each sequence knows.
-        total: T.
         timing: seconds so far.
-        state: the loop's, on the devices.
+        keys, state: the sequences' and the loop's, on the devices.
         step, program: the compiled program that advances it, and what names it.
     """
 
+    job: Job
+    seed: int
+    numbers: Int[np.ndarray, " n"]
     lengths: Int[np.ndarray, " n"]
-    total: int
     timing: Timing
+    keys: Key[Array, " B"]
     state: State
-    step: Callable[[State, Any], tuple[State, Any]]
+    step: Callable[[Any, State, Any], tuple[State, Any]]
     program: tuple
+
+    @property
+    def total(self) -> int:
+        """T."""
+        return self.job.program.target.num_tokens
 
     @property
     def finished(self) -> Bool[np.ndarray, " n"]:
@@ -122,27 +114,38 @@ class Engine:
         """What was compiled so far: (kind, B, what else decides it)."""
         return tuple(self._programs)
 
+    def forget_programs(self) -> None:
+        """Drops what was compiled: the next batch compiles, or finds its programs in JAX's cache on the disk."""
+        self._programs.clear()
+
     def start(
-        self, job: Job, conditioning: Any, *, seed: int = 0, first: int = 0, most: int | None = None
+        self,
+        job: Job,
+        conditioning: Any,
+        *,
+        seed: int = 0,
+        first: int = 0,
+        numbers: Int[np.ndarray, " n"] | None = None,
+        most: int | None = None,
     ) -> Run:
         """Prefills a batch.
 
         Args:
             conditioning: leaves [n, ...], conditional rows on the host.
-            seed, first: sequence i of the batch draws from fold_in(key(seed), first + i), whatever the batch.
+            seed, numbers: sequence j, whatever the batch, draws from fold_in(key(seed), j).
+            first: number of the first sequence where ``numbers`` is None; the others follow.
             most: a program takes no more sequences than this; None for no limit.
         """
         count = len(jax.tree.leaves(conditioning)[0])
         devices, size = _spread(count, len(self._devices), most)
-        parameters, mesh = self._on_devices(devices), self._mesh(devices)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
-        guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
-        drafting = None if job.drafter is None else self.drafter(job.drafter)
-        numbers = (first + rows).astype(np.uint32)
-        codebook = None if job.rule.is_strict else parameters.codebook
-        begin = (parameters.target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling)
-        shared = (parameters.target, drafting, guidance, job.sampling, job.rule, codebook)
+        numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
+        mesh = self._mesh(devices)
+        begin = self._begin(job, devices, conditioning, seed, np.resize(numbers, size))
+        target, drafting, *_, guidance, sampling = begin
+        codebook = None if job.rule.is_strict else self._on_devices(devices).codebook
+        shared = (target, drafting, guidance, sampling, job.rule, codebook)
 
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
         shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
@@ -152,30 +155,59 @@ class Engine:
         if step_key not in self._programs:
             compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, rows < count)
-
-        def step(state, rounds, compiled=self._programs[step_key]):
-            return compiled(*shared, keys, state, rounds)
-
-        timing = Timing(decoding=seconds, compiling=compiling)
-        total = job.program.target.num_tokens
-        return Run(np.asarray(state.length)[:count], total, timing, state, step, step_key)
+        lengths, step = np.asarray(state.length)[:count], partial(self._programs[step_key], *shared)
+        return Run(job, seed, numbers, lengths, Timing(seconds, 0, compiling), keys, state, step, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
         limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
-        (state, lengths), seconds = run_timed(run.step, run.state, limit)
+        (state, lengths), seconds = run_timed(run.step, run.keys, run.state, limit)
         lengths = np.asarray(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds)
         return dataclasses.replace(run, lengths=lengths, timing=timing, state=state)
 
-    def advance_for(self, run: Run, seconds: float) -> Run:
-        """As ``advance``, by as many rounds as take so long: one to begin with, then by the pace of earlier pieces."""
+    def refill(
+        self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"]
+    ) -> Run:
+        """New sequences in slots whose own are finished; the state of ``run`` is used up. They draw from their numbers
+        alone: their tokens are those that they have in any other batch.
+
+        Args:
+            slots: of the n of the run, each once.
+            conditioning, numbers: of the new sequences, as in ``start``.
+
+        Raises:
+            NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
+        """
+        _, size, devices, *others = run.program
+        places, rows = programs.places(slots, devices, size // devices)
+        conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
+        held = run.numbers.copy()
+        held[slots] = numbers
+        begin = self._begin(run.job, devices, conditioning, run.seed, np.resize(held, size))
+        key, compiling = ("refill", len(rows), size, devices, *others), 0.0
+        if key not in self._programs:
+            function = partial(programs.refill, run.job.program, self._mesh(devices))
+            new, compiling = compile_ahead(function, *begin, places, run.state, donate_argnums=8)
+            self._programs[key] = new
+        (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
+        timing = run.timing + Timing(decoding=seconds, compiling=compiling)
+        lengths = np.asarray(lengths)[: len(held)]
+        return dataclasses.replace(run, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
+
+    def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
+        """As ``advance``, by as many rounds as take so long and no more than ``most``: one to begin with, then by the
+        pace of earlier pieces."""
         pace = self._pace.get(run.program)
-        rounds = max(1, min(int(seconds / pace), run.total)) if pace else 1
+        rounds = max(1, min(int(seconds / pace), most or run.total)) if pace else 1
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
+
+    def program_text(self, run: Run) -> str:
+        """The compiled program that advances a batch, as XLA writes it down."""
+        return self._programs[run.program].as_text()
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
@@ -210,6 +242,15 @@ class Engine:
             drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
             self._parameters = dataclasses.replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
+
+    def _begin(self, job: Job, devices: int, conditioning, seed: int, numbers) -> tuple:
+        """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
+        target = self._on_devices(devices).target
+        drafting = None if job.drafter is None else self.drafter(job.drafter)
+        rows = len(jax.tree.leaves(conditioning)[0])
+        guidance = None if job.guidance == 1 else np.full(rows, job.guidance, np.float32)
+        numbers = numbers.astype(np.uint32)
+        return target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling
 
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""

@@ -34,6 +34,32 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -
             _fill(temporary, contents)
 
 
+def write_once(path: Path, contents: Contents) -> None:
+    """Writes one file whole unless there is one of that name, which stays: of several writers at once, the first's.
+
+    Raises:
+        OSError: one line: it cannot be written.
+    """
+    temporary = _beside(path)
+    try:
+        with _explained(path):
+            _fill(temporary, contents)
+            with contextlib.suppress(FileExistsError):
+                _link_or_rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _link_or_rename(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems know no links: the last of several writers wins there.
+        os.replace(temporary, path)
+
+
 def write_files(contents: Mapping[Path, Contents]) -> None:
     """Writes several files all or none: they are renamed once every one is written.
 

@@ -1,22 +1,43 @@
-"""What an engine compiles: a batch is started, advanced and drawn, on one device or over a mesh of them.
+"""What an engine compiles: a batch is started, advanced, refilled and drawn, on one device or over a mesh of them.
 
-Axes: B sequences of a program, C codes of a picture, H W height and width.
+Axes: B sequences of a program, F new ones of a refill, C codes of a picture, H W height and width.
 """
 
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.loop import Inputs
+from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.models.vq import VQModel
 
 AXIS = "data"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What programs read: pytrees of arrays, all on the same devices.
+
+    Attributes:
+        target: of the target's record.
+        drafters: of draftings, by name.
+        tokenizer: of the VQ tokenizer, or None.
+        codebook: a ``Codebook`` for relaxed rules, or None.
+    """
+
+    target: PyTree
+    drafters: Mapping[str, PyTree] = dataclasses.field(default_factory=dict)
+    tokenizer: PyTree = None
+    codebook: Any = None
 
 
 @flax.struct.dataclass
@@ -35,7 +56,7 @@ def _joined(state):
     return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
 
 
-def _own(state):
+def own(state):
     """A device's part of a joined state as the loop knows it."""
 
     def is_one(leaf) -> bool:
@@ -46,7 +67,7 @@ def _own(state):
 
 def start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
     """(keys [B], joined state) after prefill; without a mesh on one device. Arguments as in ``loop.Inputs``."""
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
+    keys = _keys(seed, numbers)
 
     def begin(inputs: Inputs):
         return _joined(loop.start(program, inputs))
@@ -61,7 +82,7 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     """(state after at most so many rounds, its lengths)."""
 
     def go_on(inputs: Inputs, state, rounds):
-        return _joined(loop.advance(program, inputs, _own(state), rounds))
+        return _joined(loop.advance(program, inputs, own(state), rounds))
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
@@ -70,6 +91,91 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     state = go_on(inputs, state, rounds)
     # A copy: the state is given away with the next piece.
     return state, jnp.copy(state.length)
+
+
+def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, slots, state):
+    """(keys [B], state, its lengths) with new sequences in some slots.
+
+    Args:
+        conditioning, guidance: of the new ones, [F, ...].
+        numbers: uint32 [B], of all, the new ones in their slots.
+        slots: int32 [F], a device's own count from 0; one past the end is none.
+        state: joined.
+
+    Raises:
+        NotRefillable: as ``_sequence_axes``.
+    """
+    keys = _keys(seed, numbers)
+
+    def renew(inputs: Inputs, slots, state):
+        each = len(inputs.keys)
+        inputs = inputs.replace(keys=inputs.keys[jnp.minimum(slots, each - 1)], active=slots < each)
+        axes = _sequence_axes(program, inputs)
+        return _joined(jax.tree.map(partial(_put, slots), axes, own(state), loop.start(program, inputs)))
+
+    inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
+    if mesh is not None:
+        rows = PartitionSpec(AXIS)
+        renew = loop.over_mesh(renew, mesh, AXIS, (loop.input_specs(AXIS), rows, rows), rows)
+    state = renew(inputs, slots, state)
+    return keys, state, jnp.copy(state.length)
+
+
+def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
+    """Slots of a run as those of its devices, as many on every one, a power of two or all: (int32 [F], ``each`` where
+    there is none; which of the k goes there)."""
+    on, own = np.divmod(np.asarray(slots), each)
+    most = int(np.bincount(on).max())
+    width = min(1 << (most - 1).bit_length(), each)
+    places, rows = np.full((devices, width), each, np.int32), np.zeros((devices, width), np.int64)
+    for device in range(devices):
+        here = np.flatnonzero(on == device)
+        places[device, : len(here)], rows[device, : len(here)] = own[here], here
+    return places.ravel(), rows.ravel()
+
+
+class NotRefillable(ValueError):
+    """A drafting, or a target, keeps something between rounds that cannot be told apart by sequence."""
+
+
+def _sequence_axes(program: Program, inputs: Inputs):
+    """For every leaf of a state the axis of sequences, found by trying two batch sizes.
+
+    A scalar has none, -1: it is the round's (how many of a drafter's places are taken, say) and begins anew with it.
+
+    Raises:
+        NotRefillable: an array has no such axis, or no single one.
+    """
+
+    def shapes(batch: int):
+        def rows(leaf):
+            return jax.ShapeDtypeStruct((batch, *leaf.shape[1:]), leaf.dtype)
+
+        parts = ("conditioning", "keys", "guidance", "active")
+        some = inputs.replace(**{name: jax.tree.map(rows, getattr(inputs, name)) for name in parts})
+        return jax.eval_shape(partial(loop.start, program), some)
+
+    def axis(path, two, three) -> int:
+        found = [i for i, sizes in enumerate(zip(two.shape, three.shape, strict=True)) if len(set(sizes)) > 1]
+        if not two.ndim:
+            return -1
+        if len(found) != 1 or (two.shape[found[0]], three.shape[found[0]]) != (2, 3):
+            raise NotRefillable(
+                f"the state's {jax.tree_util.keystr(path)} has shape {two.shape} for 2 sequences and {three.shape} "
+                "for 3: give it one axis of sequences"
+            )
+        return found[0]
+
+    return jax.tree_util.tree_map_with_path(axis, shapes(2), shapes(3))
+
+
+def _put(slots, axis: int, old, new):
+    """The leaf of a state with new sequences in these slots; only their rows are written."""
+    return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
+
+
+def _keys(seed, numbers):
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):

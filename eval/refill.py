@@ -1,0 +1,93 @@
+"""What the refill of finished slots is worth: pictures a second with it and without, and what idle slots cost.
+
+    python -m eval.refill [--model demo] [--method auto] [--pictures 64] [--batch 8] [--repeats 3] [--out FILE.json]
+
+The same pictures are decoded both ways in turns, compile time apart, nothing drawn.
+
+    idle        share of slot-rounds that no sequence uses: a slot waits until the slowest of its batch is done, or,
+                with refill, until the last sequences of all are
+    speed-up    pictures a second with refill over those without, the median of the repeats
+    expected    what it would be if a round cost the same whatever its slots hold and a refill cost nothing: the ratio
+                of the slot-rounds that both ways take for the same sequences
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+import lantern_jax
+from eval.set_kills import prompts
+from lantern_jax.bench.alternate import alternate
+from lantern_jax.call import Call
+from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.engine import Job
+from lantern_jax.files import write_file
+
+
+def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:
+    """Seconds, slot-rounds in all and slot-rounds used, of so many sequences; everything is compiled."""
+    numbers = np.arange(count)
+    began, slot_rounds, tokens = time.perf_counter(), 0, {}
+    seen: dict[int, int] = {}
+    for run, part in call.stream(job, numbers, numbers, refill):
+        rounds = dict(zip(run.numbers.tolist(), np.asarray(run.state.decoded.rounds).tolist(), strict=False))
+        # A piece took as many rounds as any of its sequences.
+        slot_rounds += len(rounds) * max(now - seen.get(number, 0) for number, now in rounds.items())
+        seen |= rounds
+        if part is not None:
+            tokens |= dict(zip(part.numbers.tolist(), part.decoded.tokens, strict=True))
+    seconds = time.perf_counter() - began
+    check = hashlib.sha256(b"".join(tokens[number].tobytes() for number in range(count))).hexdigest()
+    return {"seconds": seconds, "slot_rounds": slot_rounds, "used": sum(seen.values()), "check": check}
+
+
+def measure(
+    pipeline: lantern_jax.Pipeline, method: str, pictures: int, batch: int, repeats: int
+) -> dict[str, Any]:
+    """Both ways of the same pictures, in turns."""
+    knobs = {"method": method, "batch": batch}
+    call, job = pipeline.prepare(pipeline.encode(prompts(pictures)), seed=1, **knobs)
+    ways = {name: lambda repeat, refill=refill: decode(call, job, pictures, refill)
+            for name, refill in (("without", False), ("with", True))}  # fmt: skip
+    for way in ways.values():
+        way(0)
+    records = alternate(ways, repeats)
+    checks = {record["check"] for runs in records.values() for record in runs}
+    assert len(checks) == 1, "refill changes tokens"
+    found: dict[str, Any] = {"method": method, "batch": batch, "pictures": pictures, "repeats": repeats}
+    for name, runs in records.items():
+        found[f"pictures_a_second_{name}"] = [pictures / record["seconds"] for record in runs]
+        found[f"idle_{name}"] = 1 - runs[0]["used"] / runs[0]["slot_rounds"]
+    ratios = [
+        old["seconds"] / new["seconds"] for old, new in zip(records["without"], records["with"], strict=True)
+    ]
+    found["speed_up"] = float(np.median(ratios))
+    found["speed_ups"] = ratios
+    found["expected"] = records["without"][0]["slot_rounds"] / records["with"][0]["slot_rounds"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--method", default="auto")
+    parser.add_argument("--pictures", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    keep_compiled_programs()
+    pipeline = lantern_jax.load(given.model)
+    found = measure(pipeline, given.method, given.pictures, given.batch, given.repeats)
+    text = json.dumps(found, indent=1) + "\n"
+    print(text, end="")
+    if given.out is not None:
+        write_file(given.out, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A picture set whose process is killed over and over, against the set made at once: byte for byte the same.
+
+    python -m eval.set_kills [--pictures 500] [--kills 20] [--shard-size 10] [--seed 0] [--out FILE.json]
+
+Both are made by the command itself, in processes of its own, with the demo. A life lasts a random time, from before the
+first import to somewhere in a later shard; the last life is let run. Prints how the kills fell, and how long all took.
+"""
+
+import argparse
+import dataclasses
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lantern_jax.data.landscapes import sample_scene
+from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.files import write_file
+from lantern_jax.sets.reading import read_set
+
+# Of the scenes whose attributes are the prompts.
+SCENES = 5_010
+# Seconds that a process takes before it decodes, or more.
+BEGINNING = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was seen.
+
+    Attributes:
+        pictures, shards: of the set.
+        kills: how many took effect: a process that is done cannot be killed.
+        seconds_at_once: of the process that was let run.
+        seconds_with_kills: of all the others.
+        written_at_kill: shards that were there at each kill.
+        differing: names of files that are not the same; none where all is well.
+    """
+
+    pictures: int
+    shards: int
+    kills: int
+    seconds_at_once: float
+    seconds_with_kills: float
+    written_at_kill: tuple[int, ...]
+    differing: tuple[str, ...]
+
+
+def prompts(count: int) -> list[str]:
+    """Landscapes in words."""
+    scenes = (sample_scene(SCENES, number) for number in range(count))
+    return [" ".join(LANDSCAPES.labels(scene.attributes).values()) for scene in scenes]
+
+
+def run_kills(folder: Path, pictures: int, kills: int, shard_size: int, seed: int) -> Outcome:
+    """Makes both sets in a folder and compares them."""
+    file = folder / "prompts.txt"
+    file.write_text("\n".join(prompts(pictures)) + "\n")
+    command = [
+        sys.executable,
+        "-m",
+        "lantern_jax",
+        "set",
+        "--prompts",
+        str(file),
+        "--shard-size",
+        str(shard_size),
+    ]
+
+    def start(name: str) -> subprocess.Popen:
+        return subprocess.Popen([*command, "--out", str(folder / name)], stdout=subprocess.DEVNULL)
+
+    def shards() -> int:
+        return len(list((folder / "killed").glob("*.tar")))
+
+    began = time.perf_counter()
+    if start("whole").wait():
+        raise RuntimeError("the set made at once failed")
+    at_once = time.perf_counter() - began
+    generator, written = random.Random(seed), []
+    began = time.perf_counter()
+    for _ in range(kills):
+        process = start("killed")
+        try:
+            process.wait(generator.uniform(0, BEGINNING + 1.5 * at_once / kills))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            written.append(shards())
+    if start("killed").wait():
+        raise RuntimeError("the set that was killed could not be gone on with")
+    with_kills = time.perf_counter() - began
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in (folder / name).iterdir()} for name in ("killed", "whole")
+    )
+    differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    count = sum(1 for _ in read_set(folder / "killed"))
+    return Outcome(count, shards(), len(written), at_once, with_kills, tuple(written), tuple(differing))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--shard-size", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run_kills(Path(folder), given.pictures, given.kills, given.shard_size, given.seed)
+    text = json.dumps(dataclasses.asdict(outcome), indent=1) + "\n"
+    print(text, end="")
+    if given.out is not None:
+        write_file(given.out, text)
+    raise SystemExit(bool(outcome.differing or outcome.pictures != given.pictures))
+
+
+if __name__ == "__main__":
+    main()

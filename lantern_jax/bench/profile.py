@@ -1,0 +1,67 @@
+"""Where the time of a pass goes, from a profile of the very program that decodes.
+
+The loop names its parts (``draft``, ``score``, ``verify``, ``commit``) in the metadata of what is compiled. A profile
+names the instructions that ran; the program's text says which part each is of.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from lantern_jax.engine import Engine, Run
+
+PARTS = ("draft", "score", "verify", "sample", "commit")
+_PASSES = 8
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*?)op_name=\"([^\"]*)\"", re.MULTILINE)
+# What runs inside these is told apart from them.
+_AROUND = (" while(", " call(", " conditional(")
+
+
+def shares_of_a_pass(engine: Engine, run: Run) -> dict[str, float] | None:
+    """The share of a pass that each part takes, instructions of no part under "other"; None where nothing is told.
+
+    Shares alone, for profiling slows what it watches.
+
+    Args:
+        run: on its way; it is used up.
+    """
+    owners = owners_of(engine.program_text(run))
+    with tempfile.TemporaryDirectory() as folder:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        with jax.profiler.trace(folder, profiler_options=options):
+            engine.advance(run, _PASSES)
+        spent = _spent(Path(folder), owners)
+    total = sum(spent.values())
+    return {part: value / total for part, value in spent.items()} if total else None
+
+
+def owners_of(program: str) -> dict[str, str]:
+    """The part that each instruction of a program's text is of; those that run others are left out."""
+    return {
+        name: part_of(path)
+        for name, what, path in _INSTRUCTION.findall(program)
+        if not any(word in what for word in _AROUND)
+    }
+
+
+def part_of(path: str) -> str:
+    """The part that a scope's path belongs to: the first one named in it."""
+    return next((name for name in path.split("/") if name in PARTS), "other")
+
+
+def _spent(folder: Path, owners: Mapping[str, str]) -> dict[str, float]:
+    """Nanoseconds of every part, over all files of a profile."""
+    spent: dict[str, float] = {}
+    for file in sorted(folder.rglob("*.xplane.pb")):
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+            for line in plane.lines:
+                for event in line.events:
+                    name = dict(event.stats).get("hlo_op")
+                    if name in owners:
+                        part = owners[name]
+                        spent[part] = spent.get(part, 0.0) + event.duration_ns
+    return spent

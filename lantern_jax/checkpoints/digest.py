@@ -1,0 +1,30 @@
+"""Telling checkpoints apart without reading all of them."""
+
+import hashlib
+from pathlib import Path
+
+# Files up to so many bytes are read whole, of larger ones so many samples of so many bytes, evenly spread.
+WHOLE, SAMPLES, SAMPLE = 1 << 20, 64, 1 << 12
+_FOLDERS = ("arrays", "text_encoder", "text")
+
+
+def checkpoint_digest(directory: str | Path) -> str:
+    """32 hexadecimal digits that a checkpoint and its copies share.
+
+    Of ``config.json`` and of every file in the folders of arrays and texts: its name, its size, and its contents, those
+    of large files in samples. The same weights converted once more are another checkpoint, since data files have random
+    names.
+    """
+    directory, digest = Path(directory), hashlib.sha256()
+    files = [path for folder in _FOLDERS for path in (directory / folder).rglob("*") if path.is_file()]
+    for path in [directory / "config.json", *sorted(files)]:
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(directory).as_posix()}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= WHOLE:
+                digest.update(file.read())
+            else:
+                for sample in range(SAMPLES):
+                    file.seek(sample * (size - SAMPLE) // (SAMPLES - 1))
+                    digest.update(file.read(SAMPLE))
+    return digest.hexdigest()[:32]

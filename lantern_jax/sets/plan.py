@@ -1,0 +1,225 @@
+"""What a picture set is to hold, written down before its first picture is made; everything else follows from it.
+
+    set.json           the plan
+    shard-00000.tar    pictures 0 to S - 1, each with its prompt and number in it
+    shard-00000.npz    their numbers, tokens and rounds, and sums of their features
+
+Picture j is of prompt j // num and draws from fold_in(key(seed), j). Shard k holds the S pictures from k S on, and
+worker i of N makes the shards i - 1, i - 1 + N, ...: no file has two writers, and the number of workers changes none.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.files import check_writable, write_once
+from lantern_jax.settings import KNOBS, Settings
+
+PLAN_FILE = "set.json"
+FORMAT = "lantern_jax picture set 1"
+PICTURE_FORMATS = ("png", "webp")
+
+
+@dataclass(frozen=True)
+class SetPlan:
+    """What decides every byte of a set.
+
+    Attributes:
+        prompts: texts, as the model takes them.
+        num: pictures a prompt.
+        seed: of all.
+        model: the digest of the checkpoint (``checkpoints.digest``).
+        dtype: of parameters and products.
+        settings: the knobs as ``settings_json`` gives them.
+        format: of pictures, one of ``PICTURE_FORMATS``; both keep every pixel.
+        shard_size: pictures of a shard; the last one may have fewer.
+        sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
+    """
+
+    prompts: tuple[str, ...]
+    num: int
+    seed: int
+    model: str
+    dtype: str
+    settings: Mapping[str, Any]
+    format: str
+    shard_size: int
+    sums: str | None
+
+    @property
+    def count(self) -> int:
+        """Pictures of the set."""
+        return len(self.prompts) * self.num
+
+    @property
+    def shards(self) -> int:
+        """Shards of the set."""
+        return -(-self.count // self.shard_size)
+
+    def numbers(self, shard: int) -> Int[np.ndarray, " n"]:
+        """Numbers of a shard's pictures."""
+        return np.arange(shard * self.shard_size, min((shard + 1) * self.shard_size, self.count))
+
+    def prompt(self, number: int) -> str:
+        """The prompt of a picture."""
+        return self.prompts[number // self.num]
+
+    def missing(self, directory: Path, shards: Iterable[int] | None = None) -> list[int]:
+        """Which of these shards, or of all, are not in a directory."""
+        asked = range(self.shards) if shards is None else shards
+        return [shard for shard in asked if not all(path.is_file() for path in shard_paths(directory, shard))]
+
+    def difference(self, other: "SetPlan") -> str | None:
+        """The first thing in which another plan differs, in words; None where they are the same."""
+        for field in dataclasses.fields(self):
+            ours, theirs = (getattr(plan, field.name) for plan in (self, other))
+            if field.name == "settings":
+                for name in (*KNOBS, *ours, *theirs):
+                    if ours.get(name) != theirs.get(name):
+                        return f"{name} {_short(ours.get(name))}, not {_short(theirs.get(name))}"
+            elif field.name == "prompts" and ours != theirs:
+                pairs = enumerate(zip(ours, theirs, strict=False), 1)
+                for number, (one, another) in pairs:
+                    if one != another:
+                        return f"prompt {number} {one!r}, not {another!r}"
+                return f"{len(ours)} prompts, not {len(theirs)}"
+            elif ours != theirs:
+                return f"{field.name.replace('_', ' ')} {_short(ours)}, not {_short(theirs)}"
+        return None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Worker ``number`` of ``count``, counted from 1.
+
+    Raises:
+        ValueError: a number outside 1 to ``count``.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    def __post_init__(self):
+        if not 1 <= self.number <= self.count:
+            raise ValueError(
+                f"worker {self} is not valid: give i/N with i from 1 to N, such as 1/4 to 4/4 on four machines"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Worker":
+        """From i/N."""
+        parts = text.split("/")
+        if len(parts) != 2 or not all(
+            part.isdecimal() and part.isascii() and len(part) < 8 for part in parts
+        ):
+            raise ValueError(f"worker {text!r} is not valid: give i/N, such as 1/4 for the first of four")
+        return cls(*map(int, parts))
+
+    def shards(self, plan: SetPlan) -> range:
+        """The shards that it makes."""
+        return range(self.number - 1, plan.shards, self.count)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def shard_paths(directory: Path, shard: int) -> tuple[Path, Path]:
+    """The file of arrays and that of pictures, in the order in which they are written."""
+    return tuple(directory / f"shard-{shard:05d}{suffix}" for suffix in (".npz", ".tar"))
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
+    values = {name: getattr(settings, name) for name in KNOBS if name != "batch"}
+    values["tree"] = dataclasses.asdict(settings.tree)
+    return json.loads(json.dumps(values))
+
+
+def is_set(directory: Path) -> bool:
+    """Whether a directory holds a picture set, or the beginning of one."""
+    return (Path(directory) / PLAN_FILE).is_file()
+
+
+def read_plan(directory: Path) -> SetPlan:
+    """The plan of a set that was begun.
+
+    Raises:
+        ValueError: the directory holds none, or a damaged one.
+    """
+    if not is_set(directory):
+        raise ValueError(f"{directory} is not a picture set: there is no {PLAN_FILE} in it")
+    path = Path(directory) / PLAN_FILE
+    names = {field.name for field in dataclasses.fields(SetPlan)}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("written_by") != FORMAT or set(content) != names:
+            raise ValueError
+        return SetPlan(**content | {"prompts": tuple(content["prompts"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged or of another version: make the set anew elsewhere") from None
+
+
+def check_plan(directory: Path, plan: SetPlan) -> None:
+    """Raises ValueError unless a set may be begun or gone on with there: nothing, or a set of this very plan."""
+    if is_set(directory):
+        difference = read_plan(directory).difference(plan)
+        if difference is not None:
+            raise ValueError(
+                f"{directory} holds another set ({difference}): name another folder, or give the same"
+            )
+    elif directory.exists() and not (directory.is_dir() and all(map(is_leftover, directory.iterdir()))):
+        raise ValueError(f"{directory} exists and is not a picture set: name a new folder")
+    check_writable(directory if directory.exists() else directory.absolute().parent)
+
+
+def begin(directory: Path, plan: SetPlan) -> None:
+    """Writes the plan of a set unless it is there; of several workers that begin at once, one writes it.
+
+    Raises:
+        ValueError: as ``check_plan``.
+    """
+    check_plan(directory, plan)
+    directory.mkdir(exist_ok=True)
+    content = (
+        json.dumps({"written_by": FORMAT} | dataclasses.asdict(plan), indent=1, ensure_ascii=False) + "\n"
+    )
+    write_once(directory / PLAN_FILE, synced(content.encode()))
+    check_plan(directory, plan)
+
+
+def synced(content: bytes):
+    """Contents for ``files.write_once`` and ``write_file`` that are on the disk before they get their name."""
+
+    def fill(file) -> None:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+    return fill
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a file that a killed worker was writing."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def remove_leftovers(directory: Path, shards: Iterable[int] | None = None) -> None:
+    """Removes what killed workers were writing of these shards, or of anything."""
+    names = (
+        None if shards is None else {path.name for shard in shards for path in shard_paths(directory, shard)}
+    )
+    for path in directory.iterdir():
+        if is_leftover(path) and (names is None or path.name[1:].rsplit(".", 2)[0] in names):
+            path.unlink(missing_ok=True)
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= limit else text[:limit] + " ..."

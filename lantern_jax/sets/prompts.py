@@ -1,0 +1,129 @@
+"""Lists of prompts from files of others: lines, a column of a table, captions of COCO, classes.
+
+Texts stay as they are, typing errors and all: whoever measures on a list of prompts wants that list.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MOST_CLASSES = 1_000_000
+
+
+def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]:
+    """The prompts of a file: of a column where one is named, of COCO's captions where it ends in .json, else its lines.
+
+    Raises:
+        ValueError: one line: no such file, not text, an empty line or cell, a column that is not there.
+    """
+    path = Path(path)
+    text = _text(path)
+    if column is not None:
+        return _column(path, text, column)
+    if path.suffix.lower() == ".json":
+        return _captions(path, text)
+    if path.suffix.lower() == ".tsv":
+        raise ValueError(
+            f"{path} is a table: name the column of its prompts with --column ({_names(path, text)})"
+        )
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return tuple(_filled(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+
+
+def class_list(text: str) -> tuple[str, ...]:
+    """Class numbers from text such as 0-999 or 207,360,386-388, in that order.
+
+    Raises:
+        ValueError: something else than numbers and ranges of them.
+    """
+    numbers: list[int] = []
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if last < first:
+            raise ValueError(
+                f"classes {text!r} are not valid: give numbers and ranges, such as 0-999 or 207,360"
+            )
+        numbers += range(first, last + 1)
+        if len(numbers) > MOST_CLASSES:
+            raise ValueError(f"classes {text!r} are more than {MOST_CLASSES}: give fewer")
+    return tuple(map(str, numbers))
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give prompts, one a line")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
+    if not text.strip():
+        raise ValueError(f"{path} is empty: give prompts, one a line")
+    return text
+
+
+def _filled(prompt: Any, place: str) -> str:
+    if not isinstance(prompt, str):
+        raise ValueError(f"{place} is {prompt!r}, which is not text: give a prompt")
+    if not prompt.strip():
+        raise ValueError(f"{place} is empty: give a prompt, or take it out")
+    if "\0" in prompt:
+        raise ValueError(f"{place} holds a zero byte: give text")
+    return prompt
+
+
+def _rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
+    """(number of the line it ends on, cells) of every row of a table."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
+    try:
+        return [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}: give cells between tabs") from None
+
+
+def _names(path: Path, text: str) -> str:
+    return ", ".join(_rows(path, text)[0][1])
+
+
+def _column(path: Path, text: str, column: str) -> tuple[str, ...]:
+    (_, names), *rows = _rows(path, text)
+    if names.count(column) != 1:
+        raise ValueError(
+            f"{path} has {names.count(column) or 'no'} column {column!r}: its first line names {names}"
+        )
+    if not rows:
+        raise ValueError(f"{path} has no row below its names: give prompts")
+    at, prompts = names.index(column), []
+    for line, cells in rows:
+        if cells and len(cells) != len(names):
+            raise ValueError(f"{path}, line {line} has {len(cells)} cells for {len(names)} columns: mend it")
+        prompts.append(_filled(cells[at] if cells else "", f"{path}, line {line}, column {column!r}"))
+    return tuple(prompts)
+
+
+def _captions(path: Path, text: str) -> tuple[str, ...]:
+    """The longest caption of every picture, the first of several, in the order in which pictures appear.
+
+    That is how LANTERN's list of prompts is made from captions_val2017.json.
+    """
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}): give captions as COCO has them") from None
+    entries = content.get("annotations") if isinstance(content, Mapping) else None
+    if not isinstance(entries, Sequence) or not entries or isinstance(entries, str):
+        raise ValueError(f"{path} has no list 'annotations': give captions as COCO has them")
+    longest: dict[Any, str] = {}
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or not {"image_id", "caption"} <= set(entry):
+            raise ValueError(
+                f"{path}, annotation {number} lacks image_id or caption: give captions, not objects"
+            )
+        caption = _filled(entry["caption"], f"{path}, annotation {number}")
+        if len(caption) > len(longest.setdefault(str(entry["image_id"]), caption)):
+            longest[str(entry["image_id"])] = caption
+    return tuple(longest.values())

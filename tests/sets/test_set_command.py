@@ -1,0 +1,193 @@
+"""The ``lantern set`` command: what it writes, refuses and survives."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+import lantern_jax.engine
+import lantern_jax.pipeline
+from lantern_jax import call
+from lantern_jax.checkpoints.store import save
+from lantern_jax.commands.main import main
+from lantern_jax.sets.reading import read_set
+from tests.command import assert_refused, files, must_not_run
+from tests.quick_compilation import QUICK_COMPILATION
+from tests.tiny_checkpoint import pipeline_on, tiny_checkpoint, tiny_pipeline
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPTS = ["a lake", "a foggy forest", "snowy mountains at dusk", "hills", "the sea at night"]
+KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A current folder with prompts, and the tiny checkpoint in place of the demo."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: tiny_pipeline())
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def command(*more: str, prompts: str = "prompts.txt") -> list[str]:
+    return [
+        "set",
+        "--prompts",
+        prompts,
+        "--out",
+        "set",
+        "--shard-size",
+        "2",
+        "--no-sums",
+        "--batch",
+        "4",
+        *more,
+    ]
+
+
+def written() -> dict[str, int]:
+    """Every file and when it was written."""
+    return {path: Path(path).stat().st_mtime_ns for path in files(Path()) if Path(path).is_file()}
+
+
+def test_a_set_in_two_parts(capsys):
+    assert main(command("--worker", "2/2")) == 0
+    printed = capsys.readouterr()
+    assert (
+        "wrote 2 pictures in 1 shards to set, worker 2/2\n2 of 3 shards are left to other workers"
+        in printed.out
+    )
+    assert "shard 1 of 3 is written: 2/2 pictures" in printed.err
+    assert "lacks 2 of 3 shards (number 0, 2)" in assert_refused(["set", "--merge", "--out", "set"], capsys)
+    assert main(command("--worker", "1/2")) == 0
+    assert capsys.readouterr().out == "wrote 3 pictures in 2 shards to set, worker 1/2\n"
+    assert main(["set", "--merge", "--out", "set"]) == 0
+    assert capsys.readouterr().out == "set is complete: 5 pictures in 3 shards\n"
+    assert [picture.prompt for picture in read_set(Path("set"))] == PROMPTS
+
+
+def test_a_set_that_is_whole_computes_nothing(capsys, monkeypatch):
+    assert main(command("--num", "1")) == 0
+    before = written()
+    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    assert main(command("--batch", "2")) == 0
+    assert "wrote 0 pictures in 0 shards" in capsys.readouterr().out
+    assert written() == before
+
+
+def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    refill, calls = lantern_jax.engine.Engine.refill, []
+
+    def stop(self, *arguments):
+        calls.append(arguments)
+        if Path("set/shard-00000.tar").exists():
+            raise KeyboardInterrupt
+        return refill(self, *arguments)
+
+    monkeypatch.setattr(lantern_jax.engine.Engine, "refill", stop)
+    assert main(command("--num", "4")) == 130
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"lantern: interrupted, [1-9] of 10 shards were written to set: give the same command to go on", error
+    )
+    monkeypatch.setattr(lantern_jax.engine.Engine, "refill", refill)
+    assert main(command("--num", "4")) == 0
+    assert len(list(read_set(Path("set")))) == 20
+
+
+REFUSED = {
+    "give --prompts FILE or --classes LIST": ["set", "--out", "set"],
+    "one of the two": command("--classes", "0-3"),
+    "--column is that of a table": ["set", "--classes", "0-3", "--column", "A", "--out", "set"],
+    "none.txt is not a file": command(prompts="none.txt"),
+    "line 2 is empty": command(prompts="holes.txt"),
+    "prompt 2 of the set, 'a whale': prompt: unknown word 'whale'": command(prompts="unknown.txt"),
+    "worker '3' is not valid": command("--worker", "3"),
+    "worker 3/2 is not valid": command("--worker", "3/2"),
+    "--num 0 is not valid": command("--num", "0"),
+    "--shard-size 0 is not valid": command("--shard-size", "0"),
+    "seed -1 is not valid": command("--seed", "-1"),
+    "temperature -1.0 is not valid": command("--temperature", "-1"),
+    "invalid choice: 'gif'": command("--format", "gif"),
+    "full exists and is not a picture set": command("--out", "full"),
+    "file exists and is not a picture set": command("--out", "file"),
+    "full is not a picture set": ["set", "--merge", "--out", "full"],
+    "--merge reads what the set says of itself": command("--merge"),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_bad_input_is_one_line_and_writes_nothing(line, capsys, monkeypatch):
+    Path("holes.txt").write_text("a lake\n\na sea\n")
+    Path("unknown.txt").write_text("a lake\na whale\n")
+    Path("full").mkdir()
+    Path("full/photo.png").write_text("x")
+    Path("file").write_text("x")
+    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    assert line in assert_refused(REFUSED[line], capsys)
+
+
+def test_a_set_of_something_else_is_refused(capsys, saved, monkeypatch):
+    assert main(command()) == 0
+    capsys.readouterr()
+    Path("others.txt").write_text("\n".join([*PROMPTS[:-1], "a river"]))
+    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    before = written()
+    for arguments, line in (
+        (command("--seed", "1"), "set holds another set (seed 0, not 1)"),
+        (command("--temperature", "0.5"), "(temperature 1.0, not 0.5)"),
+        (command(prompts="others.txt"), "(prompt 5 'the sea at night', not 'a river')"),
+        (command("--format", "webp"), '(format "png", not "webp")'),
+        (command("--shard-size", "4"), "(shard size 2, not 4)"),
+        (command("--model", str(saved)), "holds another set (model "),
+    ):
+        assert line in assert_refused(arguments, capsys)
+    assert written() == before
+
+
+def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
+    """The command in processes of its own, killed with -9: in the end the set is that of one that was let run."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "XLA_FLAGS": " ".join(QUICK_COMPILATION), "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }  # fmt: skip
+    # Its own cache keeps programs that compile quickly too.
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    arguments = command("--num", "12", "--model", str(saved))
+    killed, generator = Path("killed"), random.Random(5)
+
+    def start() -> subprocess.Popen:
+        line = [sys.executable, "-m", "lantern_jax", *arguments, "--out", "killed"]
+        return subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    for _ in range(KILLS):
+        there = len(list(killed.glob("*.tar")))
+        process = start()
+        while process.poll() is None and len(list(killed.glob("*.tar"))) == there:
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
+    assert there < len(list(killed.glob("*.tar"))) < 30
+    assert start().wait() == 0
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: pipeline_on(1))
+    assert main([*arguments, "--out", "whole"]) == 0
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in Path(name).iterdir()} for name in ("killed", "whole")
+    )
+    assert ours == theirs and len(ours) == 61

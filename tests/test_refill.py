@@ -1,0 +1,174 @@
+"""New sequences in the slots of finished ones: their tokens are those they have alone, whatever their neighbours."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import jacobi
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.protocols import Drafting
+from lantern_jax.engine import Engine, Job
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from lantern_jax.programs import NotRefillable, Parameters, places
+from tests.decoding import toy_models as toys
+from tests.tiny_checkpoint import (
+    TOKENS,
+    altered_pipeline,
+    drafters,
+    pipeline_on,
+    random_leaves,
+    tiny_pipeline,
+)
+
+SEED, SLOTS = 5, 4
+PROMPTS = [
+    "a lake",
+    "a foggy forest",
+    "snowy mountains at dusk",
+    "hills",
+    "the sea at night",
+    "a river",
+    "fog",
+]
+METHODS = {
+    "ar": {},
+    "led": {},
+    "echo": {"nodes": 4, "depth": 2, "frontier": 2, "children": 2},
+    "parallelspec": {},
+    "scd": {"window": 4, "initial": "above"},
+    "zipar": {"ahead": 2},
+}
+
+
+def rows_of(pipeline):
+    labels = pipeline.encode(PROMPTS).arrays["labels"]
+    return lambda numbers: labels[np.asarray(numbers) % len(PROMPTS)]
+
+
+def refilled(engine, job, rows, count: int) -> dict[int, tuple]:
+    """(tokens, rounds) of sequences 0 to ``count`` by their numbers, through ``SLOTS`` slots, a round at a time."""
+    waiting, made = list(range(SLOTS, count)), {}
+    run = engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS)
+    while len(made) < count:
+        decoded = engine.finish(run)
+        done = [slot for slot in np.flatnonzero(run.finished) if run.numbers[slot] not in made]
+        for slot in done:
+            made[int(run.numbers[slot])] = (
+                decoded.tokens[slot],
+                decoded.rounds[slot],
+                decoded.accepted[slot],
+            )
+        taken, waiting = waiting[: len(done)], waiting[len(done) :]
+        if taken:
+            run = engine.refill(run, np.array(done[: len(taken)]), rows(taken), np.array(taken))
+            assert not run.finished[done[: len(taken)]].any()
+        run = engine.advance(run, 1)
+    return made
+
+
+def unrefilled(engine, job, rows, count: int) -> dict[int, tuple]:
+    made = {}
+    for first in range(0, count, SLOTS):
+        numbers = range(first, min(first + SLOTS, count))
+        decoded = engine.finish(engine.advance(engine.start(job, rows(numbers), seed=SEED, first=first)))
+        made |= zip(numbers, zip(decoded.tokens, decoded.rounds, decoded.accepted, strict=True), strict=True)
+    return made
+
+
+def assert_same(made, expected):
+    assert sorted(made) == sorted(expected)
+    for number, parts in expected.items():
+        for ours, theirs in zip(made[number], parts, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"sequence {number}")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_refilled_is_made_alone(method):
+    kinds = {"parallelspec": "parallel"}
+    pipeline = tiny_pipeline()
+    if method in kinds:
+        pipeline = altered_pipeline(drafters={kinds[method]: drafters()[kinds[method]]})
+    job = pipeline._job(pipeline.check("a lake", method=method, **METHODS[method]))
+    engine, rows = pipeline.engine, rows_of(pipeline)
+    made = refilled(engine, job, rows, 11)
+    assert_same(made, unrefilled(engine, job, rows, 11))
+    assert len({tuple(tokens) for tokens, *_ in made.values()}) > 8
+    if method not in ("ar", "zipar"):
+        assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish at once"
+
+
+def test_devices_refill_their_own_slots():
+    one, spread = tiny_pipeline(), pipeline_on(2)
+    job = one._job(one.check("a lake", method="scd", **METHODS["scd"]))
+    made = refilled(spread.engine, job, rows_of(spread), 9)
+    assert {on for kind, _, _, on, *_ in spread.engine.programs if kind == "refill"} == {2}
+    assert_same(made, unrefilled(one.engine, job, rows_of(one), 9))
+
+
+@pytest.mark.parametrize("drafting", ["eagle", "jacobi"])
+def test_forced_tokens(drafting):
+    """Row ends, pending tokens and prompts of their own lengths."""
+    target, params, conditioning = toys.lumina(8)
+    conditioning = jax.tree.map(np.asarray, conditioning)
+    config = DrafterConfig(16, 2, 32, vocab_size=20, grid=4, prefix_length=4, rotary="line")
+    drafter = {
+        "drafter": random_leaves(drafter_shapes(config), 3, 0.5), "head": params["params"]["head"]["kernel"]
+    }  # fmt: skip
+    name = "eagle" if drafting == "eagle" else None
+    kind = eagle(eagle_drafter(config), "chain") if name else jacobi(12, 6)
+    engine = Engine(lambda where: Parameters(params, {"eagle": drafter}), devices=jax.devices()[:1])
+    job = Job(Program(target, kind, Gumbel()), 2.0, drafter=name)
+
+    def rows(numbers):
+        return jax.tree.map(lambda leaf: leaf[np.asarray(numbers) % 8], conditioning)
+
+    assert (target.forced >= 0).any()
+    assert_same(refilled(engine, job, rows, 7), unrefilled(engine, job, rows, 7))
+
+
+def test_a_state_that_belongs_to_no_sequence_is_refused():
+    pipeline = tiny_pipeline()
+    job = pipeline._job(pipeline.check("a lake", tree="none"))
+    plain = job.program.drafting
+    shared = Drafting(
+        lambda *arguments: {"table": jnp.zeros(3)}, plain.propose, plain.observe, plain.max_depth
+    )
+    job = dataclasses.replace(job, program=job.program._replace(drafting=shared))
+    rows = rows_of(pipeline)
+    run = pipeline.engine.advance(pipeline.engine.start(job, rows(range(2)), seed=SEED))
+    with pytest.raises(NotRefillable, match=r"table.*\(3,\).*one axis of sequences"):
+        pipeline.engine.refill(run, np.array([0]), rows([2]), np.array([2]))
+
+
+def test_few_programs_refill_any_number_of_slots():
+    pipeline = pipeline_on(1)
+    job = pipeline._job(pipeline.check("a lake", tree="none"))
+    rows = rows_of(pipeline)
+    run = pipeline.engine.start(job, rows(range(3)), seed=SEED)
+    for count in range(1, 4):
+        run = pipeline.engine.advance(run)
+        assert (run.lengths == TOKENS).all()
+        run = pipeline.engine.refill(run, np.arange(count), rows(range(count)), np.arange(count) + 7)
+        assert run.numbers.tolist() == [7, 8, 9][:count] + [1, 2][count - 1 :]
+    sizes = [size for kind, size, *_ in pipeline.engine.programs if kind == "refill"]
+    assert sorted(sizes) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("slots", "devices", "each", "expected"),
+    [
+        ([2], 1, 4, ([2], [0])),
+        ([0, 3, 1], 1, 4, ([0, 3, 1, 4], [0, 1, 2, 0])),
+        ([0, 1, 2], 1, 3, ([0, 1, 2], [0, 1, 2])),
+        ([5, 1], 2, 4, ([1, 1], [1, 0])),
+        ([0, 4, 5], 3, 2, ([0, 2, 2, 2, 0, 1], [0, 0, 0, 0, 1, 2])),
+    ],
+)
+def test_places(slots, devices, each, expected):
+    where, rows = places(np.array(slots), devices, each)
+    assert (where.tolist(), rows.tolist()) == expected
