@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from eval.quality import interval, whitening
+from eval.quality import whitening
+from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
 from lantern_jax.metrics.moments import Moments, frechet_distance
 
 REPLICATES, SWAPS = 1000, 1000
@@ -124,12 +125,6 @@ def agreement_measure() -> Measure:
     return Measure("agreement", "agreement", lambda made: lambda rows: float(made[rows].mean()))
 
 
-def draws_of(count: int, seed: int, replicates: int = REPLICATES) -> list[Int[np.ndarray, " count"]]:
-    """All rows in order, then bootstrap draws of them."""
-    generator = np.random.default_rng(seed)
-    return [np.arange(count), *generator.integers(count, size=(replicates, count))]
-
-
 def chance(measure: Measure, one: Made, other: Made, seed: int = 1, swaps: int = SWAPS) -> float:
     """Half the width of a measure's window: how far apart sets of one distribution come, see above."""
     left, right = one.read[measure.reader], other.read[measure.reader]
@@ -163,8 +158,9 @@ def row_of(
     Args:
         of_plain: plain decoding's replicates by measure, from draws of the same seed.
     """
-    sums, batches = made.sums, draws_of(len(made.sums["seconds"]), seed)
-    prompts = draws_of(len(made.tokens), seed, len(next(iter(of_plain.values()))) - 1)
+    sums = made.sums
+    batches = bootstrap_draws(len(sums["seconds"]), REPLICATES, seed)
+    prompts = bootstrap_draws(len(made.tokens), len(next(iter(of_plain.values()))) - 1, seed)
     same = made.tokens == plain.tokens
     row: dict[str, Any] = {
         "pictures": len(made.tokens),
@@ -197,7 +193,7 @@ def rows_of(
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """The numbers of all settings by name; ``plain`` and ``other`` are plain decoding under two seeds."""
-    prompts = draws_of(len(made[plain].tokens), seed, replicates)
+    prompts = bootstrap_draws(len(made[plain].tokens), replicates, seed)
     of_plain = {measure.name: measure.replicated(made[plain], prompts) for measure in measures}
     windows = {measure.name: chance(measure, made[plain], made[other], swaps=swaps) for measure in measures}
     return {name: row_of(one, made[plain], measures, windows, of_plain, seed) for name, one in made.items()}

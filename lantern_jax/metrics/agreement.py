@@ -4,6 +4,7 @@ Axes: n pictures, H W height and width, F features.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +22,21 @@ from lantern_jax.metrics.demo_classifier import (
     by_attribute,
     shipped_classifier,
 )
-from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.features import FeatureReader, network
 from lantern_jax.metrics.scores import Score
 
 NAME = f"demo classifier {VERSION}"
 
 
+@cache
 def demo_features() -> FeatureReader:
     """The layer before the scores of the demo's classifier: 48 numbers a picture of 128 x 128 pixels."""
-    params = shipped_classifier()
-    return FeatureReader(
-        f"{NAME}, penultimate", FEATURES, _prepare, lambda pictures: _features(params, pictures)
-    )
+    return FeatureReader(f"{NAME}, penultimate", FEATURES, _prepare, network(_features, shipped_classifier()))
+
+
+@cache
+def _probabilities() -> FeatureReader:
+    return FeatureReader(f"{NAME}, probabilities", VALUES, _prepare, network(_shares, shipped_classifier()))
 
 
 def caption_agreement(
@@ -58,11 +62,7 @@ def caption_agreement(
             f"{len(pictures)} picture(s) and {len(prompts)} prompt(s): give one prompt a picture"
         )
     asked = np.array([parse_prompt(prompt) for prompt in prompts], np.int64).reshape(-1, len(ATTRIBUTES))
-    params = shipped_classifier()
-    reader = FeatureReader(
-        f"{NAME}, probabilities", VALUES, _prepare, lambda pictures: _probabilities(params, pictures)
-    )
-    given = by_attribute(reader.features(pictures))
+    given = by_attribute(_probabilities().features(pictures))
     named = asked != UNSPECIFIED
     columns = [
         np.take_along_axis(part, np.maximum(asked[:, [i]], 0), axis=1)[:, 0] for i, part in enumerate(given)
@@ -85,12 +85,11 @@ def _prepare(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
     return picture.astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
-@jax.jit
 def _features(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n F"]:
     return DemoClassifier().apply({"params": params}, pictures)[0]
 
 
-@jax.jit
-def _probabilities(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n V"]:
+def _shares(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n V"]:
+    """The probabilities of all values, attribute by attribute."""
     scores = DemoClassifier().apply({"params": params}, pictures)[1]
     return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores)], axis=-1)
