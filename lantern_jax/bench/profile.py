@@ -15,7 +15,8 @@ from lantern_jax.engine import Engine, Run
 
 PARTS = ("draft", "score", "verify", "sample", "commit")
 _PASSES = 8
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*?)op_name=\"([^\"]*)\"", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
+_SCOPE = re.compile(r"op_name=\"([^\"]*)\"")
 # What runs inside these is told apart from them.
 _AROUND = (" while(", " call(", " conditional(")
 
@@ -40,12 +41,24 @@ def shares_of_a_pass(engine: Engine, run: Run) -> dict[str, float] | None:
 
 
 def owners_of(program: str) -> dict[str, str]:
-    """The part that each instruction of a program's text is of; those that run others are left out."""
-    return {
-        name: part_of(path)
-        for name, what, path in _INSTRUCTION.findall(program)
-        if not any(word in what for word in _AROUND)
-    }
+    """The part that each instruction of a program's text is of; those that run others are left out.
+
+    One that lost its scope to the compiler is of the part of the next one that has a scope, which mostly reads it.
+    """
+    owners: dict[str, str] = {}
+    following = "other"
+    for line in reversed(program.splitlines()):
+        found = _INSTRUCTION.match(line)
+        if found is None:
+            following = "other"  # Another computation.
+            continue
+        name, what = found.groups()
+        if any(word in what for word in _AROUND):
+            continue
+        scope = _SCOPE.search(what)
+        following = part_of(scope[1]) if scope else following
+        owners[name] = following
+    return owners
 
 
 def part_of(path: str) -> str:
