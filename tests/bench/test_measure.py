@@ -15,7 +15,7 @@ from lantern_jax.bench.alternate import alternate
 from lantern_jax.bench.bandwidth import Bandwidth
 from lantern_jax.bench.levels import levels_of, seconds_a_level
 from lantern_jax.bench.measure import LEAST_REPEATS, Plan, measure, members
-from lantern_jax.bench.random_models import SIZES, random_model
+from lantern_jax.bench.random_models import random_model
 from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
 from lantern_jax.bench.sweep import expand, parse_methods
 from lantern_jax.engine import Engine
@@ -134,12 +134,11 @@ def test_published_sizes(size):
     millions = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) / 1e6
     known = {
         "llamagen-b": 111,
-        "llamagen-xl": 775,
-        "llamagen-xxl": 1411,
+        "llamagen-xl-stage2": 775,
         "chameleon-7b": 6780,
         "lumina-7b": 6780,
     }
-    assert millions == pytest.approx(known.get(size, millions), rel=0.02)
+    assert millions == pytest.approx(known[size], rel=0.02)
     assert jax.tree.leaves(drafter_shapes(model.drafter))
     target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
     rows = model.conditioning(2)
