@@ -46,7 +46,7 @@ def shares_of_a_pass(engine: Engine, run: Run) -> dict[str, float] | None:
 
 
 def owners_of(program: str) -> dict[str, str]:
-    """The part that each instruction of a program's text is of; those that run others are left out.
+    """The part that each instruction of a program's text is of; none, "", for those that run others.
 
     One that lost its scope to the compiler is of the part of the next one that has a scope, which mostly reads it.
     """
@@ -59,6 +59,7 @@ def owners_of(program: str) -> dict[str, str]:
             continue
         name, what = found.groups()
         if any(word in what for word in _AROUND):
+            owners[name] = ""
             continue
         scope = _SCOPE.search(what)
         following = part_of(scope[1]) if scope else following
@@ -86,7 +87,7 @@ def spent_by_part(planes: Sequence[Any], owners: Mapping[str, str]) -> dict[str,
             lines = streams or [line for line in lines if line.name == "XLA Ops"]
         for event in (event for line in lines for event in line.events):
             name = dict(event.stats).get("hlo_op")
-            part = owners.get(name, "unknown" if devices else None)
-            if part is not None:
+            part = owners.get(name, "unknown" if devices else "")
+            if part:
                 spent[part] = spent.get(part, 0.0) + event.duration_ns
     return spent

@@ -219,12 +219,12 @@ def test_parts_of_a_pass_are_told_by_their_scopes():
 }
 """
     assert profile.owners_of(program) == {
-        "add.1": "score", "fusion.3": "other", "dot.4": "draft", "select.5": "draft", "copy.6": "other",
+        "add.1": "score", "while.2": "", "fusion.3": "other", "dot.4": "draft", "select.5": "draft", "copy.6": "other",
     }  # fmt: skip
 
 
 def test_an_accelerators_streams_are_counted_once():
-    """Not the host's launches, not the lines that sum up others; without a device the host's events that have a name."""
+    """Not the host's launches, not lines that sum up others; without a device the host's events that have a name."""
 
     def event(nanoseconds, **stats):
         return SimpleNamespace(duration_ns=nanoseconds, stats=list(stats.items()))
@@ -232,13 +232,15 @@ def test_an_accelerators_streams_are_counted_once():
     def plane(name, **lines):
         return SimpleNamespace(name=name, lines=[SimpleNamespace(name=n, events=e) for n, e in lines.items()])
 
-    owners = {"dot.1": "score", "add.2": "commit"}
+    owners = {"dot.1": "score", "add.2": "commit", "while.3": ""}
     host = plane("/host:CPU", python=[event(9.0), event(5.0, hlo_op="dot.1")])
     events = [event(2.0, hlo_op="dot.1"), event(3.0, hlo_op="add.2"), event(4.0), event(1.0, hlo_op="dot.1")]
     device = plane("/device:GPU:0", **{"Stream #7": events, "XLA Ops": events, "XLA Modules": [event(10.0)]})
     assert profile.spent_by_part([host, device], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
     assert profile.spent_by_part([host], owners) == {"score": 5.0}
-    core = plane("/device:TPU:0", **{"XLA Ops": events, "Steps": [event(10.0)]})
+    core = plane(
+        "/device:TPU:0", **{"XLA Ops": [event(9.0, hlo_op="while.3"), *events], "Steps": [event(10.0)]}
+    )
     assert profile.spent_by_part([core], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
 
 
