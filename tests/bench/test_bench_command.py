@@ -66,9 +66,9 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
         "tiny",
         "--random",
         "--methods",
-        "gumbel",
+        "jacobi:window=3,gumbel",
         "--trees",
-        "chain,mc_sim_7b_63",
+        "chain",
     ]
     more = [
         "--accept-lengths",
