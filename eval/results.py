@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.bars import Bar, Panel, draw_bars
+from lantern_jax.bench.rows import read_rows as bench_rows
 from lantern_jax.files import write_files
 
 Row = Mapping[str, Any]
@@ -87,15 +88,6 @@ def percent(value: Any) -> str | None:
     return "0" if share == 0 else f"{share:.1%}".replace("%", " %")
 
 
-def label(row: Row) -> str:
-    """The method with the knobs that were given."""
-    given = ",".join(
-        f"{name}={'a list' if isinstance(value, list) else value}"
-        for name, value in row.get("knobs", {}).items()
-    )
-    return f"{row['method']}:{given}" if given else row["method"]
-
-
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """A Markdown table of the columns that have something to say for any row."""
     cells = [[of(row) for _, of in columns] for row in rows]
@@ -143,7 +135,7 @@ def speed_columns() -> list[Column]:
         return lambda row: show(row.get(name))
 
     return [
-        ("method", lambda row: f"`{label(row)}`"),
+        ("method", lambda row: f"`{row['label']}`"),
         ("batch", lambda row: str(row["batch"])),
         ("nodes, depth", lambda row: f"{row['nodes']}, {row['depth']}" if row["nodes"] else None),
         ("tokens a pass", given("tokens_a_pass", number)),
@@ -223,8 +215,9 @@ def section(path: Path) -> tuple[str, str]:
     if is_quality(rows[0]):
         body, labels, panels = quality_section(rows), [row["method"] for row in rows], quality_panels(rows)
     else:
-        body = speed_section(rows)
-        labels = [f"{label(row)}, batch {row['batch']}" for row in rows]
+        # The row's own name of its method, and what only the line has, such as the command.
+        rows = [line | {"label": row.label} for line, row in zip(rows, bench_rows(path), strict=True)]
+        body, labels = speed_section(rows), [f"{row['label']}, batch {row['batch']}" for row in rows]
         bars = [Bar(row["speedup"], *row["speedup_quartiles"], bool(row["forced"])) for row in rows]
         panels = [Panel("speed-up", bars)]
     picture = f"![{title}: bars with intervals.](results/{path.stem}.svg)"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +10,7 @@ import pytest
 
 from eval import results
 from eval.bars import Bar, Panel, draw_bars
+from lantern_jax.bench.rows import Row
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MACHINE = {"model": "demo", "device": "2 cores", "dtype": "float32", "versions": {"jax": "1.2.3"}}
@@ -34,18 +36,15 @@ def quality_row(method, less, outside=(), **more):
 
 
 def speed_row(method, speedup, **more):
-    numbers = {
-        "tokens_a_pass": 2.75,
-        "ms_a_pass": 8.25,
-        "seconds": 0.5,
-        "efficiency": 0.5,
-        "floor_share": 0.125,
-    }
-    return MACHINE | numbers | {
-        "method": method, "knobs": {"window": 5}, "pixels": 128, "batch": 1, "guidance": 4.0, "nodes": 5, "depth": 5,
-        "speedup": speedup, "speedup_quartiles": [speedup - 0.1, speedup + 0.1], "substituted": None,
-        "distortion": None, "forced": False,
-    } | more  # fmt: skip
+    row = Row(
+        model="demo", pixels=128, dtype="float32", device="2 cores", batch=1, guidance=4.0, method=method,
+        knobs={"window": 5}, nodes=5, depth=5, passes=90.0, tokens_a_pass=2.75, acceptance=[0.9], ms_a_pass=8.25,
+        ms_a_level=None, seconds=0.5, quartiles=[0.4, 0.6], repeats=3, plain_seconds=1.0, pictures_a_second=2.0,
+        speedup=speedup, speedup_quartiles=[speedup - 0.1, speedup + 0.1], efficiency=0.5, floor_share=0.125,
+        bandwidth=1e9, peak_memory=1, compile_cold=None, compile_warm=None, substituted=None, distortion=None,
+        forced=False, versions={"jax": "1.2.3"},
+    )  # fmt: skip
+    return asdict(replace(row, **more)) | {"command": "lantern bench --quick"}
 
 
 def write(folder, name, rows):
@@ -76,6 +75,7 @@ def test_the_page_says_what_the_rows_say(tmp_path):
     assert "- `near` is outside by Fréchet." in page
     assert "2.50 [2.40, 2.60]" in forced and page.index(results.FORCED) > page.index(led)
     assert "KID less" not in page and "substituted" not in page[page.index("## Speed") :].split("| ---")[0]
+    assert "```sh\nlantern bench --quick\n```" in page
     for link in re.findall(r"\]\((results/[^)]*svg)\)", page):
         ElementTree.fromstring((tmp_path / link).read_text(encoding="utf-8"))
 
