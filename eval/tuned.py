@@ -49,7 +49,7 @@ def compare(samples: Samples, tuned: Tuned, repeats: int) -> list[dict[str, Any]
     made = alternate({name: task(job) for name, job in jobs.items()}, repeats)
     ours = np.array([part.timing.decoding for part in made[TUNED]])
     predicted = {row["name"]: row["predicted"][0] for row in tuned.found["candidates"]}
-    predicted |= {TUNED: predicted[tuned.name]}
+    predicted |= {TUNED: predicted[tuned.name], DEFAULT: predicted[tuned.found["default"]]}
     rows = []
     for name, parts in made.items():
         seconds = np.array([part.timing.decoding for part in parts])

@@ -63,9 +63,12 @@ def _run(arguments: argparse.Namespace) -> None:
     pipeline = load(arguments.model, arguments.dtype, tuned=OFF)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
     budget = Budget(arguments.max_substituted, arguments.max_distance)
-    # With a budget a rule is asked for too: a checkpoint without a codebook has none.
-    rule = {"rule": "near"} if budget.allows_relaxed else {}
-    settings = pipeline.check(prompts, **knobs, **rule)
+    if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
+        raise ValueError(
+            f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
+            "--max-distance out, or convert it again with its VQ tokenizer"
+        )
+    settings = pipeline.check(prompts, **knobs)
     file = tuned_file(Key.of(pipeline.checkpoint, pipeline.dtype, settings))
     if arguments.out is not None:
         file = Path(arguments.out)

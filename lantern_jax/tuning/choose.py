@@ -14,6 +14,8 @@ from jaxtyping import Float
 from lantern_jax.tuning.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
 
 Point = TypeVar("Point")
+# Nodes of the trees that are looked at, the root not counted.
+SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
 # Windows that are looked at; neighbours stand beside each other.
 WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
 REACHES = (1, 2, 3, 4, 5, 6, 8)
@@ -88,37 +90,42 @@ def tokens_a_second(
 
 def best_trees(
     counts: Counter[TreePath],
-    total: int,
+    tokens: Callable[[list[TreePath]], float],
     cost: Callable[[int, tuple[int, ...]], float],
     *,
     most: int = 1,
-    size: int = MAX_NODES,
+    sizes: Iterable[int] = SIZES,
     depth: int = MAX_DEPTH,
 ) -> list[list[TreePath]]:
-    """The trees with the most expected tokens a millisecond, best first, no two of them of one depth.
+    """The trees with the most tokens a millisecond, best first, no two of them of one depth.
 
-    Best-first growth under every cap of depth, cut where it pays most. Where a level's cost does not depend on its
-    width that is the best of all trees; else it is the best of those that take the most frequent paths.
+    The most frequent paths under every cap of depth, cut at every size. Where tokens are the counts' sum and a level's
+    cost does not depend on its width, that is the best of all trees of these sizes; else it is the best of those that
+    take the most frequent paths.
 
     Args:
-        counts: of paths behind ``total`` roots.
+        counts: of paths.
+        tokens: paths -> tokens a pass of their tree.
         cost: (nodes with the root, nodes with children of the levels 1, 2, ...) -> milliseconds of a round.
         most: how many at most.
-        size, depth: of the trees.
+        sizes: nodes below the root.
+        depth: of the deepest.
     """
     found: dict[int, tuple[float, list[TreePath]]] = {}
+    sizes = list(sizes)
     for cap in range(1, depth + 1):
-        paths, tokens = growth(counts, size, cap), 1.0
-        inner: list[set[TreePath]] = [set() for _ in range(cap)]
-        deepest = 0
-        for taken, path in enumerate(paths, 1):
-            tokens += counts[path] / total
-            deepest = max(deepest, len(path))
-            inner[len(path) - 1].add(path[:-1])
-            expanded = tuple(len(nodes) for nodes in inner[1:deepest])
-            rate = tokens / cost(taken + 1, expanded)
+        grown = growth(counts, max(sizes), cap)
+        for size in sizes:
+            paths = grown[:size]
+            deepest = max(map(len, paths), default=0)
+            if len(paths) < size or deepest < cap:
+                # Too few were seen, or it was looked at under a lower cap.
+                continue
+            inner = {path[:-1] for path in paths}
+            expanded = tuple(sum(len(node) == level for node in inner) for level in range(1, deepest))
+            rate = tokens(paths) / cost(size + 1, expanded)
             if deepest not in found or rate > found[deepest][0]:
-                found[deepest] = (rate, paths[:taken])
+                found[deepest] = (rate, paths)
     best = sorted(found.values(), key=lambda rated: -rated[0])[:most]
     return [sorted(paths, key=lambda path: (len(path), path)) for _, paths in best]
 

@@ -190,13 +190,14 @@ def measure(
     """
     watch, plain = Stopwatch(samples, settings.batch), samples.job(_with(settings, DraftTree.empty()))
     jobs: dict[object, Job] = {1: plain}
-    step = _first(watch, plain)
+    rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
-        report(f"timing passes of up to {nodes} nodes")
-        job = _filled(plain, nodes)
-        jobs[nodes] = job
-        if _first(watch, job) > MOST_STEPS * step:
+        # What is too dear by the line of the others need not be compiled.
+        if _on_line(rough, nodes) > MOST_STEPS * rough[1]:
             break
+        report(f"timing passes of {nodes} nodes")
+        jobs[nodes] = _filled(plain, nodes)
+        rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
     jobs["window"] = samples.job(_with(settings, window, "jacobi"))
     jobs |= {} if kind is None else draft_jobs(samples, settings, kind)
@@ -241,9 +242,14 @@ def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Draft
 
 
 def _rising(measured: Mapping[int, float]) -> dict[int, float]:
-    """No less for more: what falls is noise of the clock."""
-    known = sorted(measured)
-    return dict(zip(known, np.maximum.accumulate([measured[x] for x in known]).tolist(), strict=True))
+    """No less for more: where it falls that is noise of the clock, and neighbours are averaged until it does not."""
+    pools: list[list[float]] = []
+    for size in sorted(measured):
+        pools.append([measured[size]])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    values = [float(np.mean(pool)) for pool in pools for _ in pool]
+    return dict(zip(sorted(measured), values, strict=True))
 
 
 def _first(watch: Stopwatch, job: Job) -> float:

@@ -22,6 +22,7 @@ from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.tuning import choose, costs, paths
 from lantern_jax.tuning.choose import Budget, Candidate, WindowPoint
 from lantern_jax.tuning.costs import Costs
+from lantern_jax.tuning.paths import TreePath
 from lantern_jax.tuning.ranks import collect_ranks
 from lantern_jax.tuning.samples import Decodings, Samples
 from lantern_jax.tuning.tuned import Key, Tuned
@@ -32,6 +33,8 @@ _WINDOWS_UNTIL, _KINDS_UNTIL, _RULES_UNTIL = 0.5, 0.6, 0.7
 # Repetitions of the confirming run.
 _LEAST, _MOST = 4, 16
 _TREES = 3
+# Windows that are looked at however long that takes.
+_LEAST_WINDOWS = 6
 # Relaxed rules from loose to strict: the first of a kind that keeps to the budget is taken.
 _RULES = (
     tuple({"rule": "near", "tau": tau} for tau in (3.0, 2.0, 1.5, 1.0)),
@@ -107,15 +110,13 @@ class Tuner:
         report: told what is going on.
 
     Raises:
-        ValueError: knobs that are not valid, a budget without a codebook.
+        ValueError: knobs that are not valid.
     """
 
     def __init__(self, samples: Samples, plan: Plan, report: Callable[[str], None]):
         self.samples, self.plan, self.report = samples, plan, report
         self.base = {name: value for name, value in plan.knobs.items() if value is not None}
         self.settings = samples.settings(self.base | {"method": "ar"})
-        if plan.budget.allows_relaxed:
-            samples.settings(self.base | {"rule": "near"})
         self.started = time.monotonic()
         held = samples.pipeline.checkpoint.drafters
         self.kinds = [kind for kind in DRAFTERS if kind in held]
@@ -143,7 +144,7 @@ class Tuner:
             rows = sorted([*rows, *map(self._row(measured), relaxed)], key=lambda row: -row.predicted[0])
         default = self._default(rows, measured)
         rows = self._confirmed(rows, default, measured)
-        return Tuning(self._tuned(rows, measured), tuple(rows), default.candidate.name)
+        return Tuning(self._tuned(rows, default, measured), tuple(rows), default.candidate.name)
 
     def _left(self, share: float = 1.0) -> float:
         """Seconds until that share of the time is over."""
@@ -170,7 +171,12 @@ class Tuner:
             rounds = paths.rounds_of(ranks[count:], tree, self.run_lengths)
             return Candidate(name, knobs, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
 
-        grown = choose.best_trees(counts, len(grown_on), cost, most=_TREES)
+        def tokens(grown: list[TreePath]) -> float:
+            # Not the counts' sum: where much is accepted there are few rounds.
+            rounds = paths.rounds_of(ranks[:count], DraftTree.from_paths(grown), self.run_lengths)
+            return paths.tokens_a_pass(rounds, self.samples.free - 1)[0]
+
+        grown = choose.best_trees(counts, tokens, cost, most=_TREES)
         self.statistics[kind] = self._path_statistics(ranks, counts, grown_on)
         made = []
         for given in grown:
@@ -230,7 +236,10 @@ class Tuner:
         def near(point: WindowPoint) -> list[WindowPoint]:
             return [other for other in choose.window_neighbours(point) if other[1] <= codes]
 
-        choose.climb(starts, near, value, lambda: self._left(_WINDOWS_UNTIL) > 0)
+        def more() -> bool:
+            return len(made) < _LEAST_WINDOWS or self._left(_WINDOWS_UNTIL) > 0
+
+        choose.climb(starts, near, value, more)
         return list(made.values())
 
     def _relaxed(self, strict: list[Candidate]) -> list[Candidate]:
@@ -326,7 +335,7 @@ class Tuner:
             (float(speedup), error),
         )
 
-    def _tuned(self, rows: list[Row], measured: Costs) -> Tuned:
+    def _tuned(self, rows: list[Row], default: Row, measured: Costs) -> Tuned:
         budget = self.plan.budget
         best = next(row for row in rows if budget.holds(row.candidate.substituted, row.candidate.distance))
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
@@ -341,6 +350,7 @@ class Tuner:
             budget={name: bound for name, bound in bounds.items() if bound is not None},
             found={
                 "candidates": [row.to_json() for row in rows],
+                "default": default.candidate.name,
                 "costs": measured.to_json(),
                 "paths": self.statistics,
                 "prompts": len(self.samples.encoded.prompts),

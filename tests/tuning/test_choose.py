@@ -9,7 +9,7 @@ import pytest
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.tuning import choose
 from lantern_jax.tuning.choose import Budget, best_trees, climb, tokens_a_second
-from lantern_jax.tuning.costs import Costs, Drafts, chains, draft_costs, filler
+from lantern_jax.tuning.costs import Costs, Drafts, _rising, chains, draft_costs, filler
 from lantern_jax.tuning.paths import path_counts
 
 PASSES = {1: 4.0, 2: 5.0, 3: 5.5, 5: 6.1, 9: 8.6}
@@ -40,7 +40,10 @@ def test_the_chosen_tree_is_the_best_of_all(seed, level):
         expected = 1 + sum(counts[path] for path in tree.paths) / total
         return expected / cost(tree.num_nodes, tree.expanded)
 
-    trees = best_trees(counts, total, cost, most=3, depth=3)
+    def tokens(paths):
+        return 1 + sum(counts[path] for path in paths) / total
+
+    trees = best_trees(counts, tokens, cost, most=3, sizes=range(1, 15), depth=3)
     rates = [rate(DraftTree.from_paths(tree)) for tree in trees]
     assert rates[0] == pytest.approx(max(map(rate, every_tree(2, 3))))
     assert rates == sorted(rates, reverse=True)
@@ -49,10 +52,17 @@ def test_the_chosen_tree_is_the_best_of_all(seed, level):
 
 def test_trees_are_cut_by_what_passes_cost():
     counts = Counter({(0,): 80, (1,): 10, (0, 0): 60, (0, 0, 0): 45})
-    cheap = best_trees(counts, 100, lambda nodes, expanded: 10.0)
+
+    def tokens(paths):
+        return 1 + sum(counts[path] for path in paths) / 100
+
+    cheap = best_trees(counts, tokens, lambda nodes, expanded: 10.0)
     assert len(cheap[0]) == 4
-    dear = best_trees(counts, 100, lambda nodes, expanded: nodes)
+    dear = best_trees(counts, tokens, lambda nodes, expanded: nodes)
     assert dear == [[(0,)]]
+    assert best_trees(counts, tokens, lambda nodes, expanded: 1.0 if not expanded else 9.0, sizes=(2,)) == [
+        [(0,), (1,)]
+    ]
 
 
 def test_speed_is_tokens_over_seconds():
@@ -86,6 +96,7 @@ def test_drafts_are_what_rounds_cost_beyond_their_passes():
     assert found.levels == {1: pytest.approx(0.5), 4: pytest.approx(0.8)}
     # A clock that is off the mark does not make drafting cheaper than nothing.
     assert draft_costs(made, {name: 1.0 for name in times}, "a") == Drafts(0.0, {1: 0.0, 4: 0.0})
+    assert _rising({1: 4.0, 9: 7.0, 2: 6.0, 5: 5.0}) == {1: 4.0, 2: 5.5, 5: 5.5, 9: 7.0}
     assert filler(7) is filler(7) and filler(7).max_depth == 1
 
 
