@@ -91,7 +91,8 @@ class Pipeline:
         progress: Callable[[Progress], None] | None = None,
         **knobs: Unpack[Knobs],
     ) -> Generation:
-        """Makes ``num`` pictures of every prompt. Knobs left out are the checkpoint's defaults, then ``Settings``'.
+        """Makes ``num`` pictures of every prompt. Knobs left out are tuned ones (see ``load``), where those are for
+        such a call, then the checkpoint's defaults, then ``Settings``'.
 
         Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
         number of devices and the strict rule's tree change nothing about its tokens. That is exact in float32

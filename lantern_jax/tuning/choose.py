@@ -123,11 +123,12 @@ def best_trees(
                 continue
             inner = {path[:-1] for path in paths}
             expanded = tuple(sum(len(node) == level for node in inner) for level in range(1, deepest))
-            rate = tokens(paths) / cost(size + 1, expanded)
-            if deepest not in found or rate > found[deepest][0]:
+            ms, (best, _) = cost(size + 1, expanded), found.get(deepest, (0.0, paths))
+            # No round gives more than a token a level, and its bonus.
+            if (1 + deepest) / ms > best and (rate := tokens(paths) / ms) > best:
                 found[deepest] = (rate, paths)
-    best = sorted(found.values(), key=lambda rated: -rated[0])[:most]
-    return [sorted(paths, key=lambda path: (len(path), path)) for _, paths in best]
+    rated = sorted(found.values(), key=lambda pair: -pair[0])[:most]
+    return [sorted(paths, key=lambda path: (len(path), path)) for _, paths in rated]
 
 
 def climb(
