@@ -14,6 +14,7 @@ from lantern_jax.commands.options import add_knobs, add_model, given_knobs
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.settings import KNOBS
+from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
 # Those that are not swept.
@@ -91,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "a random model takes no --model and no --prompts: leave them out, or --size and --random"
         )
-    prompts = None if arguments.prompts is None else _read_prompts(Path(arguments.prompts))
+    prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
     old = [] if arguments.against is None else read_rows(arguments.against)
     _check_outputs(arguments)
 
@@ -139,18 +140,6 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
     return None if arguments.accept_lengths is None else parse_accept_lengths(arguments.accept_lengths)
-
-
-def _read_prompts(file: Path) -> list[str]:
-    """The lines of a file that are not empty; ValueError where there are none."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
-    prompts = [line.strip() for line in lines if line.strip()]
-    if not prompts:
-        raise ValueError(f"{file} holds no prompt: give one a line")
-    return prompts
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:

@@ -158,8 +158,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
     """The prompts of --prompts; raises ValueError, before networks are read, for sets that are none."""
-    from lantern_jax.metrics.pictures import read_pictures, read_prompts, with_prompts
+    from lantern_jax.metrics.pictures import read_pictures, with_prompts
     from lantern_jax.metrics.reference import is_statistics
+    from lantern_jax.text.prompt_files import read_prompts
 
     for path in filter(None, (arguments.set, arguments.reference)):
         if not is_statistics(path):

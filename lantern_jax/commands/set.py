@@ -15,8 +15,8 @@ from lantern_jax.sets.plan import (
     begin,
     settings_json,
 )
-from lantern_jax.sets.prompts import class_list, read_prompts
 from lantern_jax.settings import DRAFTERS, resolve_settings
+from lantern_jax.text.prompt_files import class_list, read_prompts
 
 SHARD_SIZE = 256
 

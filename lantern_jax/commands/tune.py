@@ -9,6 +9,7 @@ from lantern_jax.commands.options import add_knobs, add_model, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
 from lantern_jax.knobs import Knob, check_count, check_seed
 from lantern_jax.settings import DRAFTERS, resolve_settings
+from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
 KNOBS = ("batch", "guidance", "temperature", "top_k", "top_p")
@@ -109,14 +110,7 @@ def _prompts(arguments: argparse.Namespace) -> Any:
         from lantern_jax.text.encoded import load_encoded
 
         return load_encoded(file)
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read prompts from {file} ({error}): give a text file, one a line") from None
-    lines = [line.strip() for line in lines if line.strip()]
-    if not lines:
-        raise ValueError(f"{file} holds no prompt: give one a line")
-    return lines
+    return list(read_prompts(file))
 
 
 def _show(tuning) -> None:

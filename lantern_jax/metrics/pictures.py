@@ -108,20 +108,6 @@ def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
         raise ValueError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
 
 
-def read_prompts(path: str | Path) -> list[str]:
-    """The prompts of a text file, one a line; ValueError for an empty line or no prompt at all."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a readable text file: give prompts, one a line") from error
-    if not lines:
-        raise ValueError(f"{path} is empty: give prompts, one a line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise ValueError(f"{path}: line {number} is empty: give one prompt a line")
-    return [line.strip() for line in lines]
-
-
 def with_prompts(
     pictures: Iterable[NumberedPicture], prompts: Sequence[str] | None = None
 ) -> Iterator[NumberedPicture]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from lantern_jax.metrics.pictures import NumberedPicture, read_pictures, read_prompts, with_prompts
+from lantern_jax.metrics.pictures import NumberedPicture, read_pictures, with_prompts
 
 
 def picture(level, height=4, width=5):
@@ -127,16 +127,3 @@ def test_prompts_that_do_not_match_are_refused():
     refused(lambda: with_prompts(numbered(3)), "picture 3 does not carry its prompt", "--prompts")
     refused(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry their number")
     refused(lambda: with_prompts(numbered(3, 3), ["a"] * 5), "two pictures carry the number 3")
-
-
-def test_files_of_prompts(tmp_path):
-    path = tmp_path / "prompts.txt"
-    path.write_text("a lake\n a läke \n", encoding="utf-8")
-    assert read_prompts(path) == ["a lake", "a läke"]
-    path.write_text("a lake\n\na hill\n")
-    refused(lambda: read_prompts(path), "line 2 is empty")
-    path.write_text("")
-    refused(lambda: read_prompts(path), "is empty")
-    path.write_bytes(b"\xff\xfe\x00")
-    refused(lambda: read_prompts(path), "not a readable text file")
-    refused(lambda: read_prompts(tmp_path / "nothing"), "not a readable text file")

@@ -85,7 +85,7 @@ def test_what_was_tuned_is_used(saved, folder, capsys):
 
 def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
-    Path("prompts.txt").write_text("a lake\n\nhills at noon\n")
+    Path("prompts.txt").write_text("a lake\nhills at noon\n")
     arguments = ["--model", str(saved), "--minutes", "0.001", "--pictures", "2", "--prompts", "prompts.txt"]
     assert main(["tune", *arguments, "--max-substituted", "0.9", "--out", "mine.json"]) == 0
     written = json.loads(Path("mine.json").read_text())
@@ -106,8 +106,8 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
         (["--batch", "0"], "batch 0 is not valid"),
         (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
         (["--max-distance", "nan"], "--max-distance nan is not valid"),
-        (["--prompts", "nowhere.txt"], "cannot read prompts from nowhere.txt"),
-        (["--prompts", "empty.txt"], "empty.txt holds no prompt"),
+        (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
+        (["--prompts", "empty.txt"], "empty.txt is empty"),
         (["a lake", "--prompts", "empty.txt"], "one of the two"),
         (["--out", "empty.txt"], "empty.txt exists"),
         (["--out", "none/x.json"], "none is not a folder"),

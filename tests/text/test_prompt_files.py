@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lantern_jax.sets.prompts import class_list, read_prompts
+from lantern_jax.text.prompt_files import class_list, read_prompts
 
 
 @pytest.fixture
