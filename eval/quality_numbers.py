@@ -113,7 +113,7 @@ def kernel_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) -> 
 
         def number(rows):
             times = np.bincount(rows, minlength=count).astype(np.float64)
-            return float(times @ pairs @ times / (times.sum() ** 2 - times @ times))
+            return float(times @ pairs @ times / max(times.sum() ** 2 - times @ times, 1.0))
 
         return number
 

@@ -5,7 +5,8 @@
 Plain decoding under two seeds, and every method named, make the same pictures: same prompts, numbers and seed, a batch
 of each in turns, forwards and backwards, so that a slow minute of the machine slows all. Methods are written as for
 ``eval.methods``. What was made is kept in DIR by batch, and the same command goes on from there; DIR of another setup
-is an error. A row of FILE has, each number with a 95 % interval (see ``eval.quality_numbers``):
+is an error. With ``--minutes`` the rows are of the batches made by then. A row of FILE has, each number with a 95 %
+interval (see ``eval.quality_numbers``):
 
     speedup                   seconds of plain decoding over seconds; compiling and drawing apart
     tokens_a_pass             tokens after the first of each picture, a target pass
@@ -24,9 +25,12 @@ is an error. A row of FILE has, each number with a 95 % interval (see ``eval.qua
 import argparse
 import dataclasses
 import json
+import math
 import os
 import platform
 import re
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -123,28 +127,37 @@ def read_real(bench: Bench, number: int) -> dict[str, Any]:
 
 
 def make_all(
-    bench: Bench, settings: Mapping[str, Mapping[str, Any]], keeper: Keeper, tell: Callable[[str], None]
+    bench: Bench,
+    settings: Mapping[str, Mapping[str, Any]],
+    keeper: Keeper,
+    tell: Callable[[str], None],
+    minutes: float = math.inf,
 ) -> int:
-    """Makes what ``keeper`` lacks of all settings and of the real pictures; the number of batches."""
+    """Makes what ``keeper`` lacks of all settings and of the real pictures; the number of batches that all have.
+
+    After so many minutes nothing more is begun.
+    """
     batches, seed = -(-bench.setup.pictures // bench.setup.batch), bench.setup.seed
+    end = time.monotonic() + 60 * minutes
 
-    def one(name: str, number: int, make: Callable[[int], dict[str, Any]]) -> None:
-        if not keeper.has(name, number):
-            keeper.write(name, number, make(number))
-        if name == PLAIN:
-            tell(f"batch {number + 1} of {batches}")
+    def one(name: str, number: int) -> None:
+        if not keeper.has(name, number) and time.monotonic() < end:
+            keeper.write(name, number, makers[name](number))
+            if name == PLAIN:
+                tell(f"batch {number + 1} of {batches}")
 
-    makers = {
+    makers: dict[str, Callable[[int], dict[str, Any]]] = {
         name: partial(make_batch, bench, knobs, seed + (name == OTHER_SEED))
         for name, knobs in settings.items()
     }
     for name, make in makers.items():
-        if not all(keeper.has(name, number) for number in range(batches)):
+        if time.monotonic() < end and not all(keeper.has(name, number) for number in range(batches)):
             tell(f"compiling {name}")
             make(0)
     makers[REAL] = partial(read_real, bench)
-    alternate({name: lambda number, name=name: one(name, number, makers[name]) for name in makers}, batches)
-    return batches
+    alternate({name: partial(one, name) for name in makers}, batches)
+    lacking = (number for number in range(batches) if not all(keeper.has(name, number) for name in makers))
+    return next(lacking, batches)
 
 
 def measures_of(real: Sequence[Mapping[str, np.ndarray]]) -> list[Measure]:
@@ -193,6 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--replicates", type=int, default=REPLICATES, help="of the bootstrap and of swaps")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="then stop, and compare what all have"
+    )
     options = parser.parse_args(arguments)
     setup = Setup(options.model, options.pictures, options.batch, options.seed)
     settings = {PLAIN: {"method": PLAIN}, OTHER_SEED: {"method": PLAIN}} | parse_methods(options.methods)
@@ -203,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = {"device": processor(), "dtype": str(bench.pipeline.dtype), "versions": versions}
     reader = {"classifier": demo_features().name}
     keeper = Keeper(options.work, dataclasses.asdict(setup) | machine | reader)
-    batches = make_all(bench, settings, keeper, partial(print, flush=True))
+    batches = make_all(bench, settings, keeper, partial(print, flush=True), options.minutes)
+    if batches * setup.batch < 2:
+        sys.exit(f"error: {options.work} has no batch that all settings have yet: give it more --minutes")
     made = {
         name: Made.of([keeper.read(name, number) for number in range(batches)], READERS) for name in settings
     }

@@ -152,6 +152,10 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         runs, "make_batch", lambda *args: done.append((args[1]["method"], args[3])) or make(*args)
     )
+    runs.main([*command, "--methods", "gumbel", "--minutes", "0"])
+    assert not done and not lost.exists()
+    part = [json.loads(line) for line in (work / "quality.jsonl").read_text().splitlines()]
+    assert [row["pictures"] for row in part] == [2, 2, 2]
     runs.main([*command, "--methods", "gumbel"])
     # Its first batch is made once more, for compiling.
     assert done == [("gumbel", 0), ("gumbel", 1)]
@@ -160,4 +164,6 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert [row["frechet"] for row in again] == [row["frechet"] for row in rows]
     with pytest.raises(ValueError, match=r"another setup \(seed\)"):
         runs.main([*command, "--seed", "3"])
+    with pytest.raises(SystemExit, match="more --minutes"):
+        runs.main([*command, "--work", str(tmp_path / "new"), "--minutes", "0"])
     assert "batch 3 of 3" in capsys.readouterr().out

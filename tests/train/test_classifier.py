@@ -54,14 +54,14 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, monkeypatch):
 def test_it_learns(optax_promotion):
     """Colours that say everything, on pictures of 32 pixels."""
     config = get_config()
-    config.update({"batch_size": 16, "warmup": 2, "steps": 30})
+    config.update({"batch_size": 8, "warmup": 2, "steps": 20})
     attributes = np.random.default_rng(0).integers(4, size=(64, 4)).astype(np.int32)
     colours = (attributes[:, :3] * 80).astype(np.uint8)
     pictures = np.broadcast_to(colours[:, None, None], (64, 32, 32, 3))
     task = classifier.make_task(config, pictures, pictures, attributes)
     state, update, losses = task.init(jax.random.key(0)), jax.jit(task.update), []
-    for step in range(30):
+    for step in range(20):
         state, metrics = update(state, task.batch(step), jax.random.key(step))
         losses.append(float(metrics["loss"]))
-    assert np.mean(losses[-5:]) < 0.7 * losses[0]
+    assert np.mean(losses[-5:]) < 0.8 * losses[0]
     assert set(ATTRIBUTES) <= metrics.keys()
