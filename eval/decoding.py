@@ -1,19 +1,16 @@
-"""How fast decoding is: against the machine's limit at LlamaGen-B size, and against plain decoding on the demo.
+"""What decoding costs beyond what it must: against the machine's limit at LlamaGen-B size, and in pieces on the demo.
 
-    python -m eval.decoding [--part core|demo|pieces|all] [--pictures 16] [--out FILE.json]
+    python -m eval.decoding [--part core|pieces|all] [--pictures 16] [--out FILE.json]
 
 core: LlamaGen-B (111M, random weights, float32, guidance), batch 1.
     step   one step of plain decoding over the bare matrix products of a step (same shapes, attention at half
            length, one jit): what the loop costs beyond what no loop can avoid. Bound: 1.25.
     round  (round - target.score - drafter passes with head) / round with `naive_extend_57`, both jitted apart:
            the share of noise, probabilities, verification and commit. Bound: 0.15.
-demo: the shipped demo, batch 1, temperature 1, guidance on: tokens a target pass (step compression) and wall-clock
-    speed-up over plain decoding of the same pictures, for every method and tree; pictures alternate between
-    methods, so that a slow minute of the machine slows all of them.
 pieces: a picture of the demo in 16 pieces (``Engine.advance``) over the same picture in one, in turns, for plain
     decoding and for the default tree: what it costs that somebody looks in between. Bound: 1.03.
 
-Two checkouts are compared by ``eval.side_by_side``.
+Methods, trees and batch sizes are measured by ``lantern bench``, two checkouts compared by ``eval.side_by_side``.
 Compile time is never counted. Everything that is compared is measured in this one run.
 """
 
@@ -33,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
+from lantern_jax.bench.subject import PROMPTS
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.gumbel import PATHS
 from lantern_jax.decoding.loop import Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
@@ -47,16 +44,6 @@ from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_con
 REPEATS = 3
 ROUNDS = 48
 PIECES = 16
-PROMPTS = (
-    "snowy mountains at dusk by a calm lake",
-    "a foggy forest at dawn",
-    "green hills at noon",
-    "a desert at night under a clear sky",
-    "clouds over the sea at sunset",
-    "snowy forest with a river",
-    "mountains and a lake at night",
-    "dunes at dawn",
-)
 
 
 def seconds(function: Callable, *arguments) -> float:
@@ -241,67 +228,12 @@ def measure_pieces(pictures: int, model: str) -> list[dict]:
     return table
 
 
-def measure_demo(pictures: int, model: str, tree_names: list[str]) -> list[dict]:
-    """Step compression and speed-up of every method and tree over plain decoding of the same pictures."""
-    pipeline = lantern_jax.load(model)
-    prompts = [PROMPTS[i % len(PROMPTS)] for i in range(pictures)]
-    best = pipeline.check(PROMPTS[:1], method="gumbel").tree
-    trees = {"best": best, **{name: named_tree(name) for name in tree_names}}
-    methods = [{"tree": "none"}]
-    for name in trees:
-        for coupling in ("gumbel", "rejection"):
-            for rule in ("strict", "lantern++"):
-                paths = PATHS if (coupling, rule) == ("gumbel", "lantern++") else ("longest",)
-                methods += [
-                    {"tree": name, "coupling": coupling, "rule": rule, "path": path} for path in paths
-                ]
-    results = [[] for _ in methods]
-    for seed, prompt in enumerate([prompts[0], *prompts]):
-        for method, rows in zip(methods, results, strict=True):
-            knobs = {**method, "tree": trees.get(method["tree"], "none")}
-            made = pipeline.generate(prompt, seed=seed, batch=1, temperature=1.0, k=10, lam=2.0, **knobs)
-            if seed:  # The first picture warms up.
-                rows.append(made.statistics)
-    plain = statistics.median(row.seconds for row in results[0])
-    table = []
-    for method, rows in zip(methods, results, strict=True):
-        tokens, rounds = sum(row.tokens - 1 for row in rows), sum(row.rounds for row in rows)
-        taken = statistics.median(row.seconds for row in rows)
-        ratio = sum(row.seconds for row in results[0]) / sum(row.seconds for row in rows)
-        nodes = trees[method["tree"]].num_nodes - 1 if method["tree"] in trees else 0
-        table.append(
-            {
-                **method,
-                "nodes": nodes,
-                "step_compression": tokens / rounds,
-                "speedup": ratio,
-                "speedup_of_medians": plain / taken,
-                "efficiency": ratio * rounds / tokens,
-                "substituted": float(np.mean([row.substituted for row in rows])),
-                "seconds": taken,
-            }
-        )
-    return table
-
-
 def print_core(console: Console, numbers: dict[str, float]) -> None:
     table = Table("LlamaGen-B, random weights, float32, guidance, batch 1", "", "bound", title="Core")
     table.add_row("plain step / bare matrix products", f"{numbers['step_over_products']:.3f}", "1.25")
     table.add_row("round beyond score and drafter passes", f"{numbers['round_overhead']:.3f}", "0.15")
     for name in ("plain_step_ms", "bare_products_ms", "round_ms", "score_ms", "drafter_passes_ms"):
         table.add_row(name.replace("_ms", ", ms").replace("_", " "), f"{numbers[name]:.1f}", "")
-    console.print(table)
-
-
-def print_demo(console: Console, rows: list[dict], pictures: int) -> None:
-    table = Table("tree", "nodes", "rule", "coupling", "path", "tokens a pass", "speed-up", "substituted", "seconds",
-                  title=f"Demo, {pictures} pictures, batch 1, temperature 1")  # fmt: skip
-    for row in rows:
-        table.add_row(
-            row["tree"], str(row["nodes"]), row.get("rule", ""), row.get("coupling", ""), row.get("path", ""),
-            f"{row['step_compression']:.2f}", f"{row['speedup']:.2f}", f"{row['substituted']:.1%}",
-            f"{row['seconds']:.2f}",
-        )  # fmt: skip
     console.print(table)
 
 
@@ -318,12 +250,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", choices=("core", "demo", "pieces", "all"), default="all")
-    parser.add_argument("--pictures", type=int, default=16, help="demo: pictures a method")
-    parser.add_argument("--model", default="demo", help="demo: checkpoint directory")
-    parser.add_argument(
-        "--trees", nargs="*", default=["naive_extend_57", "demo_57"], help="demo: trees beside the best"
-    )
+    parser.add_argument("--part", choices=("core", "pieces", "all"), default="all")
+    parser.add_argument("--pictures", type=int, default=16, help="pieces: pictures a method")
+    parser.add_argument("--model", default="demo", help="pieces: checkpoint directory")
     parser.add_argument("--out", help="write all numbers as JSON")
     options = parser.parse_args()
     keep_compiled_programs()
@@ -338,9 +267,6 @@ def main() -> None:
     if options.part in ("pieces", "all"):
         report["pieces"] = measure_pieces(options.pictures, options.model)
         print_pieces(console, report["pieces"], options.pictures)
-    if options.part in ("demo", "all"):
-        report["demo"] = measure_demo(options.pictures, options.model, options.trees)
-        print_demo(console, report["demo"], options.pictures)
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)

@@ -37,13 +37,14 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
-from eval.quality import feature_reader, interval, replicated_distances
+from eval.quality import feature_reader, replicated_distances
 from eval.scatter import Point, scatter
+from lantern_jax.bench.sweep import parse_methods
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.data.landscapes import render, sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
-from lantern_jax.settings import KNOBS
+from lantern_jax.metrics.bootstrap import interval
 
 PLAIN, OTHER_SEED = "ar", "other seed"
 # Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
@@ -72,39 +73,6 @@ class Setup:
     timing_pictures: int = 0
 
 
-def parse_methods(text: str) -> dict[str, dict[str, Any]]:
-    """Knobs by row from ``a,b:knob=value,knob=value,c``; empty text is all methods.
-
-    Raises ValueError for an unknown method or knob and for a value of another type.
-    """
-    if not text:
-        return {name: {"method": name} for name in lantern_jax.methods()}
-    rows: list[str] = []
-    for piece in text.split(","):
-        if rows and "=" in piece and ":" not in piece:
-            rows[-1] += f",{piece}"
-        else:
-            rows.append(piece.strip())
-    return {row: _knobs(row) for row in rows}
-
-
-def _knobs(row: str) -> dict[str, Any]:
-    name, _, given = row.partition(":")
-    if name not in lantern_jax.methods():
-        raise ValueError(f"unknown method {name!r}: choose from {', '.join(lantern_jax.methods())}")
-    knobs: dict[str, Any] = {"method": name}
-    for pair in filter(None, given.split(",")):
-        knob, _, value = pair.partition("=")
-        if knob not in KNOBS:
-            raise ValueError(f"{row}: {knob!r} is not a knob: choose from {', '.join(KNOBS)}")
-        kind = KNOBS[knob].type
-        try:
-            knobs[knob] = kind(value) if kind in (int, float) else value
-        except ValueError as error:
-            raise ValueError(f"{row}: {knob} {value!r} is not valid: give {KNOBS[knob].range}") from error
-    return knobs
-
-
 class Bench:
     """A pipeline with the prompts of a run: labels [n, A] of the first scenes of ``SCENES``."""
 
@@ -127,14 +95,18 @@ class Bench:
             self._features = feature_reader(config, params)
         return self._features(pictures, real)
 
-    def reference(self) -> np.ndarray:
-        """Features [n, R, F] of fresh renderings of the prompts."""
+    def real(self, first: int, count: int) -> np.ndarray:
+        """Fresh renderings of prompts ``first`` to ``first + count``, uint8 [count R, H, W, 3], R in a row a prompt."""
         scenes = [
-            dataclasses.replace(scene, key=(REFERENCES, REFERENCES_A_PROMPT * i + j))
-            for i, scene in enumerate(self.scenes[: self.setup.pictures])
+            dataclasses.replace(self.scenes[i], key=(REFERENCES, REFERENCES_A_PROMPT * i + j))
+            for i in range(first, first + count)
             for j in range(REFERENCES_A_PROMPT)
         ]
-        features = self.features(np.stack([render(scene, self.side) for scene in scenes]), real=True)
+        return np.stack([render(scene, self.side) for scene in scenes])
+
+    def reference(self) -> np.ndarray:
+        """Features [n, R, F] of fresh renderings of the prompts."""
+        features = self.features(self.real(0, self.setup.pictures), real=True)
         return features.reshape(-1, REFERENCES_A_PROMPT, features.shape[-1])
 
     def make(

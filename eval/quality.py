@@ -12,13 +12,14 @@ F = 3 C features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
+from lantern_jax.metrics.bootstrap import bootstrap_draws
+from lantern_jax.metrics.moments import Moments, frechet_distance
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize
 
 REPLICATES = 1000
@@ -68,39 +69,6 @@ def _scaled(pictures: UInt8[Array, "n H W 3"]) -> Float[Array, "n H W 3"]:
     return pictures.astype(jnp.float32) / 127.5 - 1
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Mean [F] and square root [F, F] of the covariance of features, float64."""
-
-    mean: Float[np.ndarray, " F"]
-    root: Float[np.ndarray, "F F"]
-
-
-def moments(features: Float[np.ndarray, "n F"]) -> Moments:
-    """The moments of at least two pictures' features; ValueError for fewer."""
-    features = np.asarray(features, np.float64)
-    if len(features) < 2:
-        raise ValueError(f"{len(features)} picture(s) have no covariance: give at least 2")
-    return moments_of(features.mean(axis=0), np.cov(features, rowvar=False))
-
-
-def moments_of(mean: Float[np.ndarray, " F"], covariance: Float[np.ndarray, "F F"]) -> Moments:
-    """The moments with this mean and this covariance, which has no negative eigenvalue but for rounding."""
-    values, vectors = np.linalg.eigh(np.atleast_2d(covariance))
-    return Moments(np.asarray(mean, np.float64), (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
-
-
-def frechet(left: Moments, right: Moments) -> float:
-    """The squared Fréchet (2-Wasserstein) distance of two normal distributions (arXiv 1706.08500, equation 6).
-
-    The trace of (S_l S_r)^(1/2) is the sum of the singular values of S_l^(1/2) S_r^(1/2), so that no root of a matrix
-    that is not symmetric is needed.
-    """
-    spread = np.sum(left.root**2) + np.sum(right.root**2)
-    shared = np.linalg.svd(left.root @ right.root, compute_uv=False).sum()
-    return float(max(np.sum((left.mean - right.mean) ** 2) + spread - 2 * shared, 0.0))
-
-
 def whitening(features: Float[np.ndarray, "n F"]) -> Float[np.ndarray, "F F"]:
     """The matrix to multiply features by for them to have the identity as covariance."""
     values, vectors = np.linalg.eigh(np.cov(features, rowvar=False))
@@ -121,17 +89,9 @@ def replicated_distances(
     width = real.shape[-1]
     scale = whitening(real.reshape(-1, width))
     made, real = made @ scale, real @ scale
-    generator = np.random.default_rng(seed)
-    draws = [np.arange(len(made)), *generator.integers(len(made), size=(replicates, len(made)))]
-    return np.array([frechet(moments(made[i]), moments(real[i].reshape(-1, width))) for i in draws])
-
-
-def interval(values: Float[np.ndarray, " 1+replicates"]) -> tuple[float, float, float]:
-    """(value, lower, upper): the first value with the 95 % interval of the others.
-
-    Replicates are further away on average than the pictures they are drawn from, since they hold fewer different
-    ones: they are moved so that their mean is the value.
-    """
-    value, drawn = values[0], values[1:]
-    low, high = np.percentile(drawn, (2.5, 97.5)) + value - np.mean(drawn)
-    return float(value), float(low), float(high)
+    return np.array(
+        [
+            frechet_distance(Moments.of(made[draw]), Moments.of(real[draw].reshape(-1, width)))
+            for draw in bootstrap_draws(len(made), replicates, seed)
+        ]
+    )

@@ -1,10 +1,11 @@
 """Compiling ahead of time, timed, and keeping compiled programs between runs."""
 
+import contextlib
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,36 @@ def keep_compiled_programs() -> Path | None:
             pass
     except (OSError, RuntimeError):
         return None
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # JAX decides once whether there is a cache; a program may have been compiled before.
-    compilation_cache.reset_cache()
+    # A program may have been compiled before.
+    _set({"jax_compilation_cache_dir": str(directory), "jax_persistent_cache_min_compile_time_secs": 0.0})
     return directory
+
+
+@contextlib.contextmanager
+def nothing_compiled(wanted: bool = True) -> Iterator[None]:
+    """Inside this context JAX keeps compiled programs in a cache of its own, which is empty at first.
+
+    Args:
+        wanted: False changes nothing.
+    """
+    if not wanted:
+        yield
+        return
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _set(dict(zip(names, (folder, 0.0), strict=True)))
+            yield
+        finally:
+            _set(dict(zip(names, before, strict=True)))
+
+
+def _set(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        jax.config.update(name, value)
+    # JAX decides once whether there is a cache.
+    compilation_cache.reset_cache()
 
 
 def compile_ahead(

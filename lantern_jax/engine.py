@@ -115,6 +115,10 @@ class Engine:
         """What was compiled so far: (kind, B, what else decides it)."""
         return tuple(self._programs)
 
+    def forget_programs(self) -> None:
+        """Drops what was compiled: the next batch compiles, or finds its programs in JAX's cache on the disk."""
+        self._programs.clear()
+
     def start(
         self,
         job: Job,
@@ -203,6 +207,10 @@ class Engine:
         if not after.done:  # Else it may have been fewer.
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
+
+    def program_text(self, run: Run) -> str:
+        """The compiled program that advances a batch, as XLA writes it down."""
+        return self._programs[run.program].as_text()
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""

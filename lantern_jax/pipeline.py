@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
-from jaxtyping import Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from lantern_jax import assembly, errors
 from lantern_jax.call import Call
-from lantern_jax.checkpoints.store import Checkpoint, load_drafter, model_directory
+from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.decoding.acceptance import check_codebook
-from lantern_jax.engine import Engine, Job, Parameters
+from lantern_jax.engine import Engine, Job
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.vq import VQModel
+from lantern_jax.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Knobs, Settings, resolve_settings
 from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.tuning.tuned import AUTO, Found, Key, Shelf
 
 
-def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
+def load(model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None = AUTO) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
@@ -41,12 +41,14 @@ def load(model: str | Path = "demo", dtype: Any = None) -> "Pipeline":
         model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
         dtype: of the target's and drafter's parameters and matrix products; None is float32 on a CPU and
             bfloat16 elsewhere.
+        tuned: "auto" uses what ``lantern tune`` found for a call's checkpoint, device, batch, dtype, guidance and
+            sampling, where the call says nothing else of how to decode; "off" does not; or one file of it.
 
     Raises:
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
     """
-    dtype = parameter_dtype(dtype)
-    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype)
+    dtype, shelf = parameter_dtype(dtype), Shelf.of(tuned)
+    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf)
 
 
 class Pipeline:
@@ -55,10 +57,11 @@ class Pipeline:
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
+        tuned: files of tuned settings; None for none.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: Any = None):
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None):
+        self.checkpoint, self._tuned = checkpoint, tuned
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
@@ -67,9 +70,9 @@ class Pipeline:
         self._free = np.flatnonzero(self.family.target(checkpoint.target_config, dtype).forced < 0)
         self._drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         self.engine = Engine(
-            partial(_read, checkpoint, dtype),
+            partial(read_parameters, checkpoint, dtype),
             VQModel(checkpoint.tokenizer_config) if self.draws else None,
-            read_drafter=partial(_read_drafter, checkpoint, dtype),
+            read_drafter=partial(read_drafter, checkpoint, dtype),
         )
 
     @property
@@ -88,7 +91,8 @@ class Pipeline:
         progress: Callable[[Progress], None] | None = None,
         **knobs: Unpack[Knobs],
     ) -> Generation:
-        """Makes ``num`` pictures of every prompt. Knobs left out are the checkpoint's defaults, then ``Settings``'.
+        """Makes ``num`` pictures of every prompt. Knobs left out are tuned ones (see ``load``), where those are for
+        such a call, then the checkpoint's defaults, then ``Settings``'.
 
         Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
         number of devices and the strict rule's tree change nothing about its tokens. That is exact in float32
@@ -193,13 +197,27 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> Settings:
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        settings = self.settings(knobs)
-        _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
+        count = _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
+        settings = self._settings(knobs, count)
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
         else:
             self._encoder.check(_listed(prompts))
         return settings
+
+    def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
+        """What a call of so many pictures takes from tuned settings, and a line that says so, or why nothing.
+
+        Raises:
+            ValueError: knobs that are not valid.
+        """
+        if self._tuned is None:
+            return Found()
+        return self._tuned.find(Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures), knobs)
+
+    def _settings(self, knobs, pictures: int) -> Settings:
+        given = {name: value for name, value in knobs.items() if value is not None}
+        return self.settings({**self.tuning(pictures, **knobs).knobs, **given})
 
     def settings(self, knobs: Knobs) -> Settings:
         """The settings that these knobs make with this checkpoint; ValueError where they do not fit."""
@@ -216,13 +234,12 @@ class Pipeline:
         return settings
 
     def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
-        settings = self.settings(knobs)
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        _check_numbers(len(prompts), num, seed, first)
+        settings = self._settings(knobs, _check_numbers(len(prompts), num, seed, first))
         call = Call(
             engine=self.engine,
             conditioning=rows,
@@ -244,48 +261,13 @@ class Pipeline:
         return assembly.job(config, self._drafters, self.dtype, settings)
 
 
-def _read(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) -> Parameters:
-    """A checkpoint's parameters by their part in decoding, the target's in one dtype, drafters left out.
-
-    No method: an engine that held its pipeline would keep the parameters in memory until Python looks for cycles.
-    """
-    if checkpoint.is_abstract:
-        checkpoint = load_checkpoint(checkpoint.directory, dtype, where, drafters=())
-    target = jax.tree.map(partial(_cast, dtype), checkpoint.target_params)
-    return Parameters(target, {}, checkpoint.tokenizer_params, checkpoint.codebook)
-
-
-def _read_drafter(
-    checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Sharding
-) -> PyTree:
-    """The parameters of a kind of drafter, with the target's head."""
-    drafter = jax.device_put(load_drafter(checkpoint, kind, dtype, where), where)
-    head = family_of(checkpoint.target_config).head(parameters.target)
-    return {"drafter": jax.tree.map(partial(_cast, dtype), drafter), "head": head}
-
-
-def _cast(dtype: np.dtype, leaf):
-    return leaf if leaf.dtype == dtype else leaf.astype(dtype)
-
-
-def parameter_dtype(dtype: Any) -> np.dtype:
-    """The dtype that ``load`` uses when asked for ``dtype``; ValueError unless it is None or a floating one."""
-    if dtype is None:
-        return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
-    try:
-        known = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
-    except TypeError:
-        known = False
-    if not known:
-        raise ValueError(f"dtype {dtype!r} is not valid: give float32 or bfloat16")
-    return jnp.dtype(dtype)
-
-
-def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> None:
+def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
+    """How many pictures there are; ValueError for a number that is not valid."""
     count = check_count("num", num) * prompts
     check_seed(seed)
     if check_seed(first, "first") > 2**32 - count:
         raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")
+    return count
 
 
 def _listed(prompts) -> Sequence[str | int]:

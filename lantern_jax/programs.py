@@ -56,7 +56,7 @@ def _joined(state):
     return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
 
 
-def _own(state):
+def own(state):
     """A device's part of a joined state as the loop knows it."""
 
     def is_one(leaf) -> bool:
@@ -82,7 +82,7 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     """(state after at most so many rounds, its lengths)."""
 
     def go_on(inputs: Inputs, state, rounds):
-        return _joined(loop.advance(program, inputs, _own(state), rounds))
+        return _joined(loop.advance(program, inputs, own(state), rounds))
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
@@ -111,7 +111,7 @@ def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidanc
         each = len(inputs.keys)
         inputs = inputs.replace(keys=inputs.keys[jnp.minimum(slots, each - 1)], active=slots < each)
         axes = _sequence_axes(program, inputs)
-        return _joined(jax.tree.map(partial(_put, slots), axes, _own(state), loop.start(program, inputs)))
+        return _joined(jax.tree.map(partial(_put, slots), axes, own(state), loop.start(program, inputs)))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
     if mesh is not None:

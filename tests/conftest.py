@@ -1,6 +1,7 @@
 """Strictness and devices for every test: set here once, before JAX starts."""
 
 import os
+from pathlib import Path
 
 from tests.quick_compilation import QUICK_COMPILATION
 
@@ -8,14 +9,19 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *QUICK_COMPILATION]
 )
+# The workers of a run share what they compile, with each other, with programs they start and with later runs.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "xla")
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import gc
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+
+from lantern_jax.tuning import tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -35,6 +41,13 @@ def few_memory_maps():
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def nothing_tuned(monkeypatch, tmp_path_factory):
+    """What this machine's user tuned changes no test."""
+    nowhere = tmp_path_factory.getbasetemp() / "nothing-tuned"
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: nowhere)
 
 
 @pytest.fixture

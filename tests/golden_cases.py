@@ -70,8 +70,6 @@ def read_case(path: Path) -> GoldenCase:
     shapes = {name: tuple(shape) for name, shape in description["tensors"].items()}
     kind = case_kind(description["config"], shapes)
     seed = description["weight_seed"]
-    tensors = {} if kind == "inception_fid" else {
-        name: golden_weight(name, shape, seed) for name, shape in shapes.items()
-    }  # fmt: skip
+    tensors = {name: golden_weight(name, shape, seed) for name, shape in shapes.items()}
     with np.load(path.with_suffix(".npz")) as arrays:
         return GoldenCase(path.stem, kind, description["config"], tensors, dict(arrays))

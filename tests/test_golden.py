@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
 from lantern_jax.checkpoints.drafter import convert_drafter
@@ -25,6 +24,9 @@ from lantern_jax.decoding.protocols import Draft, Pending, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.decoding.verification import verify_tree
+from lantern_jax.metrics.features import network
+from lantern_jax.metrics.inception import Inception, convert_inception
+from lantern_jax.metrics.preprocessing import INCEPTION
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
 from lantern_jax.models.llamagen import (
     CaptionConditioning,
@@ -35,9 +37,6 @@ from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
 from tests.golden_residual import run_published_residual
 
-PENDING = {
-    "inception_fid": "the FID network is not built yet",
-}
 GREEDY = SamplingParams.create(0.0)
 
 
@@ -50,18 +49,8 @@ def pytest_generate_tests(metafunc):
 
 def test_case(golden_path, assert_close):
     case = read_case(golden_path)
-    if case.kind in PENDING:
-        pytest.skip(f"pending: {PENDING[case.kind]}")
     assert case.kind in RUNNERS, f"{case.name} is of no known kind"
     RUNNERS[case.kind](case, assert_close)
-
-
-def test_pending_arrays(golden_path):
-    case = read_case(golden_path)
-    for group, reason in PENDING.items():
-        kind, _, prefix = group.partition(":")
-        if prefix and kind == case.kind and any(name.startswith(prefix) for name in case.arrays):
-            pytest.skip(f"pending: {prefix}_* of {case.name}: {reason}")
 
 
 def _run_gpt(case, assert_close):
@@ -258,6 +247,13 @@ def _run_acceptance(case, assert_close):
         assert int(verdict.bonus[0]) == int(np.argmax(arrays[f"{name}_logits"][int(verdict.path[0, count])]))
 
 
+def _run_inception(case, assert_close):
+    read = network(Inception().apply, convert_inception(case.tensors))
+    pictures = case.arrays["image_nchw_uint8"].transpose(0, 2, 3, 1)
+    prepared = np.stack([INCEPTION["pytorch-fid"](picture) for picture in pictures])
+    assert_close(read(prepared), case.arrays["features"])
+
+
 RUNNERS = {
     "llamagen_gpt_c2i": _run_gpt,
     "llamagen_gpt_t2i": _run_gpt,
@@ -265,5 +261,6 @@ RUNNERS = {
     "chameleon_vqgan": partial(_run_vq, convert=convert_vqgan),
     "lantern_drafter_llamagen": _run_drafter,
     "acceptance_greedy": _run_acceptance,
+    "inception_fid": _run_inception,
     "published_residual": lambda case, assert_close: run_published_residual(case),
 }

@@ -9,31 +9,8 @@ import pytest
 from eval import methods, quality
 from eval.scatter import Point, scatter, ticks
 from lantern_jax.checkpoints.store import save
+from lantern_jax.metrics.bootstrap import interval
 from tests.tiny_checkpoint import SIDE, VQ, tiny_checkpoint, vq_parameters
-
-
-def normal(mean, deviations):
-    return quality.moments_of(np.asarray(mean, float), np.diag(np.square(deviations)))
-
-
-def test_frechet_of_diagonal_normals_is_that_of_their_coordinates():
-    left, right = normal([1, 2, 3], [1, 2, 0.5]), normal([1, 0, 3.5], [3, 2, 0])
-    assert quality.frechet(left, right) == pytest.approx(2**2 + 0.5**2 + (1 - 3) ** 2 + 0.5**2)
-    assert quality.frechet(left, left) == pytest.approx(0, abs=1e-12)
-
-
-def test_frechet_of_covariances_that_do_not_commute():
-    """In the plane the trace of a product's root is known from its trace and determinant."""
-    generator = np.random.default_rng(0)
-    left, right = (
-        np.cov(generator.normal(size=(9, 2)) @ generator.normal(size=(2, 2)), rowvar=False) for _ in "lr"
-    )
-    root = np.sqrt(np.trace(left @ right) + 2 * np.sqrt(np.linalg.det(left @ right)))
-    expected = np.trace(left) + np.trace(right) - 2 * root
-    zero = np.zeros(2)
-    assert quality.frechet(quality.moments_of(zero, left), quality.moments_of(zero, right)) == pytest.approx(
-        expected
-    )
 
 
 def test_intervals_cover_the_distance_and_shrink():
@@ -43,14 +20,12 @@ def test_intervals_cover_the_distance_and_shrink():
         for seed in range(20):
             made, real = generator.normal([1, 0], 1, (count, 2)), generator.normal(size=(count, 4, 2))
             distances = quality.replicated_distances(made, real, seed, replicates=200)
-            distance, low, high = quality.interval(distances)
+            distance, low, high = interval(distances)
             assert low <= distance <= high
             covered += low <= 1 <= high
         widths.append(high - low)
     assert covered >= 32
     assert widths[1] < 0.6 * widths[0]
-    with pytest.raises(ValueError, match="at least 2"):
-        quality.moments(np.zeros((1, 2)))
 
 
 def test_features_of_a_picture_do_not_depend_on_its_batch():

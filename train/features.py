@@ -42,7 +42,7 @@ from lantern_jax.data.feature_store import count_shards, write_shard
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.pipeline import parameter_dtype
+from lantern_jax.parameters import parameter_dtype
 from lantern_jax.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import target

@@ -28,7 +28,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.commands.report import working
     from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import parameter_dtype
+    from lantern_jax.parameters import parameter_dtype
     from lantern_jax.prompting import prompt_encoder
     from lantern_jax.text.encoded import save_encoded
 

@@ -35,6 +35,12 @@ def add(commands) -> None:
     )
     add_knobs(generate)
     add(
+        "--tuned",
+        default="auto",
+        metavar="FILE|auto|off",
+        help="what `lantern tune` found: a file, that of this very call if there is one, or nothing (default: auto)",
+    )
+    add(
         "--out",
         default=DEFAULT_OUT,
         metavar="FILE.png|DIR/",
@@ -74,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype)
+    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned)
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
     pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:
@@ -87,6 +93,9 @@ def _run(arguments: argparse.Namespace) -> None:
         write_outputs(plan, picture_files(plan, generation, num, arguments.show_acceptance) | others)
 
     count, generation = len(prompts) * arguments.num, None
+    note = pipeline.tuning(count, **knobs).note
+    if note:
+        print(f"lantern: {note}", file=sys.stderr)
     try:
         with decoding_progress(count, arguments.compare) as progress:
             conditioning = pipeline.encode(prompts) if encoded is None else encoded

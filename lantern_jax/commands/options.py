@@ -1,6 +1,7 @@
 """Options that several subcommands take."""
 
 import argparse
+from collections.abc import Iterable
 from typing import Any
 
 from lantern_jax.settings import KNOBS
@@ -17,9 +18,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_knobs(parser: argparse.ArgumentParser) -> None:
-    """Adds a flag for every knob of a generation."""
-    for name, knob in KNOBS.items():
+def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:
+    """Adds a flag for every knob of a generation, or for some."""
+    for name in names:
+        knob = KNOBS[name]
         options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
         if knob.type in (int, float):
             options["type"] = knob.type
@@ -27,6 +29,6 @@ def add_knobs(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
 
 
-def given_knobs(arguments: argparse.Namespace) -> dict[str, Any]:
+def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = tuple(KNOBS)) -> dict[str, Any]:
     """The values of those flags by the knobs' names, None where one was left out."""
-    return {name: getattr(arguments, name) for name in KNOBS}
+    return {name: getattr(arguments, name) for name in names}

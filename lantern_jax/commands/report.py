@@ -18,13 +18,13 @@ from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, si
 
 
 @contextlib.contextmanager
-def working(text: str) -> Iterator[None]:
-    """Shows on a terminal that something is going on."""
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal that something is going on, and what, as it is told."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda _: None
         return
-    with Console(stderr=True).status(text):
-        yield
+    with Console(stderr=True).status(text) as status:
+        yield lambda now: status.update(f"{text}: {now}")
 
 
 @contextlib.contextmanager

@@ -92,11 +92,17 @@ class PictureFolder:
         return " ".join(caption.split())
 
     def _picture(self, file: Path) -> np.ndarray:
-        try:
-            with Image.open(file) as picture:
-                upright = ImageOps.exif_transpose(picture).convert("RGB")
-        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{file}: not a readable picture ({reason}); remove or replace it") from error
+        upright = ImageOps.exif_transpose(open_picture(file)).convert("RGB")
         fitted = ImageOps.fit(upright, (self.size, self.size), Image.Resampling.LANCZOS)
         return np.asarray(fitted, dtype=np.uint8)
+
+
+def open_picture(file: Path) -> Image.Image:
+    """A picture that has been read whole; ValueError for what is none."""
+    try:
+        with Image.open(file) as picture:
+            picture.load()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{file}: not a readable picture ({reason}); remove or replace it") from error
+    return picture

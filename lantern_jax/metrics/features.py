@@ -4,7 +4,8 @@ Axes: n pictures, H W height and width, h w what the network takes, C channels, 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -30,14 +31,21 @@ class FeatureReader:
     batch: int = 32
 
     def features(self, pictures: Iterable[UInt8[np.ndarray, "H W 3"]]) -> Float[np.ndarray, "n F"]:
-        """float64 [n, F] of pictures of any sizes, read in batches as they come."""
+        """float64 [n, F] of pictures of any sizes, read in batches as they come.
+
+        Raises:
+            ValueError: values that are not finite.
+        """
         parts: list[np.ndarray] = []
         waiting: list[np.ndarray] = []
 
         def flush():
             count = len(waiting)
             filled = np.stack([*waiting, *waiting[-1:] * (self.batch - count)])
-            parts.append(np.asarray(self.read(filled), np.float64)[:count])
+            values = np.asarray(self.read(filled), np.float64)[:count]
+            if not np.isfinite(values).all():
+                raise ValueError(f"{self.name} gives values that are not finite: its weights are damaged")
+            parts.append(values)
             waiting.clear()
 
         for picture in pictures:
@@ -47,3 +55,32 @@ class FeatureReader:
         if waiting:
             flush()
         return np.concatenate(parts) if parts else np.zeros((0, self.width))
+
+    def after(
+        self, name: str, step: Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
+    ) -> "FeatureReader":
+        """This reader of what a step makes of each picture; the step's name goes into the reader's."""
+        prepare = self.prepare
+        return replace(self, name=f"{self.name} after {name}", prepare=lambda picture: prepare(step(picture)))
+
+
+def network(
+    apply: Callable[[Any, Any], Any], variables: Any
+) -> Callable[[Float[np.ndarray, "n h w C"]], Float[np.ndarray, "n F"]]:
+    """A network with its variables as a reader's ``read``: jitted, with full float32 products on accelerators too."""
+    import jax
+
+    variables, compiled = jax.device_put(variables), jax.jit(apply)
+
+    def read(pictures: Float[np.ndarray, "n h w C"]) -> Float[np.ndarray, "n F"]:
+        with jax.default_matmul_precision("highest"):
+            return np.asarray(compiled(variables, pictures))
+
+    return read
+
+
+def usual_batch() -> int:
+    """Pictures that a large network reads at once: few on a CPU, which is as fast with few."""
+    import jax
+
+    return 8 if jax.default_backend() == "cpu" else 64

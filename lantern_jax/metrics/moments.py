@@ -4,6 +4,7 @@ Axes: n pictures, F features.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -44,17 +45,46 @@ class Moments:
             raise ValueError(f"{self.count} picture(s) have no covariance: give at least 2")
         return (self.outer - self.count * np.outer(self.mean, self.mean)) / (self.count - 1)
 
+    @cached_property
+    def root(self) -> Float[np.ndarray, "F F"]:
+        """float64 [F, F], the covariance's square root."""
+        return _root(self.covariance)
 
-def frechet_distance(left: Moments, right: Moments) -> float:
+
+@dataclass(frozen=True)
+class Normal:
+    """The normal law that a Fréchet distance takes a set for; it cannot be merged.
+
+    Attributes:
+        mean: float64 [F].
+        root: float64 [r, F], any matrix whose root^T root is the covariance.
+    """
+
+    mean: Float[np.ndarray, " F"]
+    root: Float[np.ndarray, "r F"]
+
+    @classmethod
+    def of_covariance(cls, mean: Float[np.ndarray, " F"], covariance: Float[np.ndarray, "F F"]) -> "Normal":
+        """From mean and covariance, which has no negative eigenvalue but for rounding."""
+        return cls(mean, _root(covariance))
+
+    @classmethod
+    def of_features(cls, features: Float[np.ndarray, "n F"]) -> "Normal":
+        """From at least two pictures' features: with fewer pictures than features the quick way."""
+        features = np.asarray(features, np.float64)
+        mean = features.mean(axis=0)
+        return cls(mean, (features - mean) / np.sqrt(len(features) - 1))
+
+
+def frechet_distance(left: Moments | Normal, right: Moments | Normal) -> float:
     """The squared Fréchet (2-Wasserstein) distance of two normal distributions (arXiv 1706.08500, equation 6).
 
-    The trace of (S_l S_r)^(1/2) is the sum of the singular values of S_l^(1/2) S_r^(1/2): no root of a matrix that is
-    not symmetric is needed, and sets with fewer pictures than features are no special case.
+    With S = R^T R the trace of (S_l S_r)^(1/2) is the sum of the singular values of R_l R_r^T: no root of a matrix that
+    is not symmetric is needed, and sets with fewer pictures than features are no special case.
     """
-    roots = [_root(moments.covariance) for moments in (left, right)]
-    spread = sum(float(np.sum(root**2)) for root in roots)
-    shared = float(np.linalg.svd(roots[0] @ roots[1], compute_uv=False).sum())
-    return max(float(np.sum((left.mean - right.mean) ** 2)) + spread - 2 * shared, 0.0)
+    spread = np.sum(left.root**2) + np.sum(right.root**2)
+    shared = np.linalg.svd(left.root @ right.root.T, compute_uv=False).sum()
+    return float(max(np.sum((left.mean - right.mean) ** 2) + spread - 2 * shared, 0.0))
 
 
 def _root(covariance: Float[np.ndarray, "F F"]) -> Float[np.ndarray, "F F"]:

@@ -142,7 +142,7 @@ _CONTROLS = "\u0000-\u0008\u000b\u000e-\u001f\u007f\u206a-\u206f\ufeff\ufff9-\uf
 QUOTES = _rules(("[\u02bc\u2018-\u201b]", "'"), ("[\u201c-\u201f]", '"'), (f"[{_CONTROLS}]", ""))
 
 
-def _plain_characters(text: str) -> str:
+def plain_characters(text: str) -> str:
     """Entities resolved, ligatures and wide characters in their usual form, composed (NFC)."""
     text = html.unescape(text)
     text = _FOLDED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
@@ -157,7 +157,7 @@ STEPS: tuple[Step, ...] = (
     _without_markup,
     partial(_replace, MARKS),
     _without_connectors,
-    _plain_characters,
+    plain_characters,
     partial(_replace, WORDS),
     partial(_replace, SPACES),
     partial(_replace, EDGES),

@@ -13,7 +13,9 @@ class TextTokenizer(Protocol):
         ...
 
 
-class _HuggingFaceTokenizer:
+class HuggingFaceTokenizer:
+    """A tokenizer of the ``tokenizers`` library."""
+
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
         # A file may ask for either; prompts here are cut and padded by their own rules.
@@ -54,7 +56,7 @@ def _load_json(path: Path) -> TextTokenizer:
     except ImportError as error:
         raise ImportError(_install("tokenizers", path)) from error
     try:
-        return _HuggingFaceTokenizer(Tokenizer.from_str(path.read_text(encoding="utf-8")))
+        return HuggingFaceTokenizer(Tokenizer.from_str(path.read_text(encoding="utf-8")))
     # The library raises bare Exceptions.
     except Exception as error:
         raise ValueError(_damaged(path, "tokenizers JSON", error)) from error

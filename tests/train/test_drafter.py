@@ -1,7 +1,6 @@
 """Training of the drafter, its passes against drafting itself, and trees from ranks."""
 
 import json
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import pytest
 from configs import tiny_drafter, tiny_target
 from lantern_jax.data.feature_store import FeatureStore, count_shards
 from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
@@ -79,37 +77,6 @@ def test_passes_are_what_the_drafter_does_below_a_root(models):
         chain.append(state.features[:, :, depth])
     for depth, expected in enumerate(chain):
         np.testing.assert_allclose(made[depth][:, :, 3 + root + depth], expected, atol=2e-4)
-
-
-def test_ranks_are_zero_where_the_drafter_is_the_target(models):
-    """With the target's own logits in the drafter's place every token is the first that is drafted."""
-    params, drafter_params = models
-    _, keys, tokens, stored, prefix = examples(params)
-    head = params["head"]["kernel"]
-    options = jnp.full(BATCH, 2.0), SamplingParams.create()
-    ranks = tree.chain_ranks(DRAFTER, drafter_params, head, stored, prefix, tokens, keys, 3, *options)
-    assert ranks.shape == (3, BATCH, 15)
-    assert np.all(ranks[0] >= 0)
-    for depth in range(3):
-        assert np.all((ranks[depth] == -1) == (np.arange(15) >= 15 - depth)[None])
-    assert np.mean(np.asarray(ranks[0]) > 0) > 0.2, "a random drafter ranks some tokens behind others"
-    perfect = tree.ranks_of(stored[:, :, 4:] @ head, tokens, keys, *options, offset=0)
-    np.testing.assert_array_equal(perfect, np.zeros((BATCH, 15)))
-
-
-def test_trees_take_the_most_frequent_paths():
-    ranks = np.array([[0, 0, 1], [0, 0, 1], [0, 2, 0], [1, -1, -1], [0, 0, 99], [50, 0, 0]])
-    counts = tree.path_counts(ranks)
-    assert counts == Counter(
-        {(0,): 4, (0, 0): 3, (0, 0, 1): 2, (0, 0, 0): 2, (0, 2): 1, (0, 1): 1, (0, 2, 0): 1, (1,): 1}
-    )
-    assert tree.grow_tree(counts, 4) == [(0,), (0, 0), (0, 0, 0), (0, 0, 1)]
-    grown = tree.grow_tree(counts, 8)
-    assert not DraftTree.from_paths(grown).has_rank_gaps
-    with pytest.raises(ValueError, match="a tree of 9 nodes from 8 observed paths"):
-        tree.grow_tree(counts, 9)
-    statistics = tree.rank_statistics(ranks, counts, {"four": tree.grow_tree(counts, 4)})
-    assert statistics["expected_tokens_per_pass"] == {"four": round(1 + (4 + 3 + 2 + 2) / 6, 3)}
 
 
 @pytest.mark.usefixtures("optax_promotion")

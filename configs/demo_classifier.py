@@ -1,0 +1,31 @@
+"""The demo's classifier of landscapes, for caption agreement and features: 128 px pictures, four attributes.
+
+python -m train.classifier --config configs/demo_classifier.py --workdir runs/demo/classifier
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        {
+            "tokenizer": "demo",
+            "size": 128,
+            "pictures": 3072,
+            "held_out": 512,
+            "data_seed": 20,
+            "seed": 0,
+            "steps": 400,
+            "batch_size": 64,
+            "log_every": 20,
+            "save_every": 100,
+            "keep": 2,
+            "rate": 2e-3,
+            "warmup": 40,
+            "decay": 0.02,
+            "clip": 1.0,
+            "shift": 4,
+            "gain": 0.06,
+            "offset": 0.04,
+        }
+    )

@@ -1,0 +1,185 @@
+"""The engine on whatever accelerator is there, in one command of nine minutes at most.
+
+    python -m eval.accelerator [--out accelerator.json] [--minutes 9] [--sizes llamagen-xl,llamagen-xxl,chameleon-7b]
+                               [--batch 1,8,64] [--passes 48] [--accept-lengths 3.63] [--dtype bfloat16]
+
+For every size and batch: a step of plain decoding, and rounds with a chain, a static tree of 25 nodes, a led window of
+25 and a window of 56 without a drafter; random weights, accepted lengths replayed, pictures stopped after some passes.
+Then the demo's methods. Every row has the share of the bandwidth floor, what a level of the draft costs, and where the
+time of a pass goes by a profile of it: the target's pass (``score``), the draft, verification, the commit.
+
+All is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not fit
+into the time left is left out and says so; what is most wanted comes first. Compiled programs are kept in the cache
+directory, so that a second run gets further. On a CPU: `--sizes llamagen-b --batch 1 --passes 8 --dtype float32`.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lantern_jax
+from lantern_jax.bench import machine
+from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.bench.bandwidth import Bandwidth
+from lantern_jax.bench.measure import Member, Plan, compile_group, measure, members
+from lantern_jax.bench.subject import Subject, checkpoint_subject, default_prompts, random_subject
+from lantern_jax.bench.sweep import expand, parse_list, parse_methods
+from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.devices import device_name
+from lantern_jax.files import write_file
+
+SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
+# The first is the one that a passing mean is wanted of.
+METHODS = (
+    "gumbel:tree=mc_sim_7b_63,"
+    "led:window=23,branches=3,levels=1,"
+    "gumbel:tree=chain,"
+    "jacobi:window=46,branches=3,levels=2"
+)
+DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
+# A part that nothing is known of yet.
+_GUESS_SECONDS = 40.0
+# Compiling runs every program once, and several large batches at once may not fit.
+_THREADS, _LARGEST_TOGETHER = 4, 8
+
+
+class Report:
+    """What is known so far, in a file that is whole at any moment.
+
+    Args:
+        file: written after every part.
+        seconds: how long all may take.
+    """
+
+    def __init__(self, file: Path, seconds: float):
+        self.file, self._begun, self._seconds = file, time.perf_counter(), seconds
+        self._lock = threading.Lock()
+        self.content: dict[str, Any] = {"seconds": seconds, "finished": False, "parts": []}
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._seconds - (time.perf_counter() - self._begun)
+
+    def part(self, name: str, expected: float, make: Callable[[], Any]) -> float | None:
+        """Makes a part unless it does not fit; returns the seconds it took, None where there is nothing of it."""
+        began, entry = time.perf_counter(), {"name": name}
+        if self.left < expected:
+            entry["left_out"] = f"{self.left:.0f} s were left, and it was expected to take {expected:.0f} s"
+        else:
+            print(f"{name}, {self.left:.0f} s left", file=sys.stderr, flush=True)
+            self.content["running"] = name
+            self.write()
+            try:
+                entry["rows"] = make()
+            except (ValueError, RuntimeError) as error:
+                entry["failed"] = " ".join(str(error).split())[:400]
+            entry["took"] = time.perf_counter() - began
+        self.content["parts"].append(entry)
+        self.content.pop("running", None)
+        self.write()
+        return entry.get("took") if "rows" in entry else None
+
+    def write(self) -> None:
+        """The file as of now."""
+        with self._lock:
+            write_file(self.file, json.dumps(self.content, indent=1) + "\n")
+
+    def stop(self) -> None:
+        """The time is over, whatever is being done: what runs on a device cannot be interrupted otherwise."""
+        self.content["cut_off"] = self.content.get("running", "")
+        self.write()
+        print(f"time is over, wrote {self.file}", file=sys.stderr, flush=True)
+        os._exit(0)
+
+
+def measured(subject: Subject, pair: Sequence[Member], plan: Plan) -> list[dict[str, Any]]:
+    """Rows of plain decoding and one other method, as JSON."""
+    return [asdict(row) for row in measure(subject, pair, plan)]
+
+
+def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, expected: float) -> float:
+    """All methods at one size and batch; returns the seconds they took."""
+    began, name = time.perf_counter(), f"{size}, batch {batch}"
+    held: dict[str, Any] = {}
+
+    def compiled() -> list[float]:
+        held["subject"] = subject = random_subject(size, dtype, prompts=batch)
+        groups, reasons = members(
+            subject, expand(parse_methods(METHODS).values(), batches=(batch,)), plan.profile
+        )
+        held["group"] = group = groups[0]
+        report.content.setdefault("reasons", []).extend(reasons)
+        return compile_group(subject, group, plan, _THREADS if batch <= _LARGEST_TOGETHER else 1)
+
+    if report.part(f"{name}, compiling", expected, compiled) is None:
+        return time.perf_counter() - began
+    plain, *others = held["group"]
+    least = 5.0
+    for member in others:
+        what = f"{name}, {member.configuration}"
+        took = report.part(
+            what, least, lambda member=member: measured(held["subject"], (plain, member), plan)
+        )
+        least = took or least
+    return time.perf_counter() - began
+
+
+def measure_demo(plan: Plan) -> list[dict[str, Any]]:
+    """The demo's methods, whole pictures."""
+    pipeline = lantern_jax.load("demo")
+    subject = checkpoint_subject("demo", pipeline, default_prompts(pipeline))
+    groups, _ = members(subject, expand(parse_methods(DEMO_METHODS).values()))
+    compile_group(subject, groups[0], plan, _THREADS)
+    return measured(subject, groups[0], plan)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("accelerator.json"), help="the file (default: accelerator.json)")
+    add("--minutes", type=float, default=9.0, help="how long all may take (default: 9)")
+    add("--sizes", default=SIZES, help=f"published sizes (default: {SIZES})")
+    add("--batch", default="1,8,64", help="pictures at once (default: 1,8,64)")
+    add("--passes", type=int, default=48, help="of a picture (default: 48)")
+    add("--pictures", type=int, default=5, help="batches of each method, 3 at least (default: 5)")
+    add("--accept-lengths", default="3.63", help="as of `lantern bench` (default: 3.63)")
+    add("--dtype", default="bfloat16", help="of the random models (default: bfloat16)")
+    add("--no-demo", action="store_true", help="leave the demo out")
+    options = parser.parse_args(arguments)
+    profile: Profile = parse_accept_lengths(options.accept_lengths)
+    batches, sizes = parse_list("batch", options.batch), options.sizes.split(",")
+    report = Report(options.out, 60 * options.minutes)
+    watch = threading.Timer(max(report.left - 5, 1), report.stop)
+    watch.daemon = True
+    watch.start()
+    keep_compiled_programs()
+    report.content |= {"device": device_name(), "versions": machine.versions()}
+    report.part("bandwidth", 0, lambda: {"bytes_a_second": Bandwidth().measure(10)})
+    common = {"profile": profile, "compile_twice": False, "parts": True}
+    expected: dict[str, float] = {}
+    for place, batch in enumerate(batches):
+        for size in sizes:
+            plan = Plan(pictures=batch * options.pictures, passes=options.passes, **common)
+            guess = expected.get(size, _GUESS_SECONDS if place else 0.0)
+            expected[size] = measure_size(report, size, batch, plan, options.dtype, guess)
+        if place == 0 and not options.no_demo:
+            plan = Plan(pictures=8, compile_twice=False, parts=True)
+            report.part("demo", _GUESS_SECONDS, lambda plan=plan: measure_demo(plan))
+    watch.cancel()
+    report.content["finished"] = True
+    report.write()
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

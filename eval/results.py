@@ -1,0 +1,263 @@
+"""Make docs/results.md and its pictures from the JSON lines in docs/results/.
+
+    python -m eval.results [--docs docs] [--check]
+
+A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.quality_runs``; it gives a section
+with its tables, and a picture NAME.svg beside it. The same files give the same bytes. With ``--check`` nothing is
+written, and a page or picture that is not what the files give is an error.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from eval.bars import Bar, Panel, draw_bars
+from lantern_jax.bench.rows import read_rows as bench_rows
+from lantern_jax.files import write_files
+
+Row = Mapping[str, Any]
+# A heading, and what stands below it for a row; None where the row has nothing to say.
+Column = tuple[str, Callable[[Row], str | None]]
+
+MEASURES = {
+    "frechet": "Fréchet",
+    "tokenizer_frechet": "Fréchet, tokenizer's features",
+    "kid": "KID",
+    "agreement": "caption agreement",
+}
+HEAD = """# Results
+
+Made by `python -m eval.results` from the JSON lines in [results/](results); not written by hand.
+"""
+QUALITY = """\
+Every setting makes the same pictures as plain decoding (`ar`), a batch of each in turns; brackets are 95 % intervals
+of a bootstrap over prompts, and differences to plain decoding are taken draw by draw. *Fréchet* is the distance of the
+demo classifier's features to painted landscapes of the same prompts, *KID* the kernel distance of the same; with the
+*tokenizer's features* the distance is to landscapes as the tokenizer gives them back; *caption agreement* is the
+classifier's probability of what the prompts ask for. A strict method on the shared noise makes plain decoding's
+pictures, but for near-ties of float32.
+
+The window is fixed by plain decoding alone: where its pictures under two seeds are swapped at random, prompt by prompt,
+the two sides differ by less in 99 % of all cases. It reaches as far to either side. What is outside is bold."""
+SPEED = """\
+Seconds a picture leave compiling and drawing out. *Speed-up* is plain decoding's seconds over a method's in the same
+run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens a pass; *of the floor* is the
+share of a pass that reading the weights takes at the bandwidth measured beside it."""
+FORCED = (
+    "Accepted lengths were replayed with random weights: these rows tell of the engine, not of a drafter."
+)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines; ValueError, one line, where one is none."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not {"model", "method", "device"} <= row.keys():
+            raise ValueError(
+                f"{path}, line {number} is no row: give files of lantern bench or eval.quality_runs"
+            )
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} holds no rows: remove it, or make it again")
+    return rows
+
+
+def number(value: Any, digits: int = 2, signed: bool = False) -> str | None:
+    """A number, or one with its interval as [value, low, high]; None for None."""
+    if value is None:
+        return None
+    form = f"{'+' if signed else ''}.{digits}f"
+    if isinstance(value, list | tuple):
+        return f"{value[0]:{form}} [{value[1]:{form}}, {value[2]:{form}}]"
+    return f"{value:{form}}"
+
+
+def percent(value: Any) -> str | None:
+    """A share in per cent; of one with an interval the value."""
+    if value is None:
+        return None
+    share = value[0] if isinstance(value, list | tuple) else value
+    return "0" if share == 0 else f"{share:.1%}".replace("%", " %")
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """A Markdown table of the columns that have something to say for any row."""
+    cells = [[of(row) for _, of in columns] for row in rows]
+    kept = [i for i in range(len(columns)) if any(line[i] for line in cells)]
+    lines = [[columns[i][0] for i in kept], ["---"] * len(kept)]
+    lines += [[line[i] or "" for i in kept] for line in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def quality_columns(rows: Sequence[Row]) -> list[Column]:
+    """What the table of pictures says."""
+
+    def less(measure: str) -> Column:
+        digits = 3 if measure == "agreement" else 4 if measure == "kid" else 2
+
+        def cell(row: Row) -> str | None:
+            value = number(row.get(f"{measure}_less_plain"), digits, signed=True)
+            return f"**{value}**" if measure in row["outside"] else value
+
+        return f"{MEASURES[measure]} less plain's", cell
+
+    def of(measure: str) -> Column:
+        return MEASURES[measure], lambda row: number(row.get(measure), 3 if measure != "frechet" else 2)
+
+    there = [measure for measure in MEASURES if measure in rows[0]]
+    return [
+        ("setting", lambda row: f"`{row['method']}`" + (" **outside**" if row["outside"] else "")),
+        ("tokens a pass", lambda row: number(row["tokens_a_pass"])),
+        ("speed-up", lambda row: number(row["speedup"])),
+        ("substituted", lambda row: None if row["strict"] else percent(row["substituted"])),
+        ("their distance", lambda row: None if row["strict"] else number(row["distortion"][0])),
+        ("pictures equal to plain's", lambda row: percent(row["same_pictures"])),
+        *(of(measure) for measure in there),
+        *(less(measure) for measure in there),
+    ]
+
+
+def speed_columns() -> list[Column]:
+    """What the table of a benchmark says."""
+
+    def spread(name: str, digits: int) -> Callable[[Row], str | None]:
+        return lambda row: number([row[name], *row[f"{name}_quartiles"]], digits)
+
+    def given(name: str, show: Callable[[Any], str | None]) -> Callable[[Row], str | None]:
+        return lambda row: show(row.get(name))
+
+    return [
+        ("method", lambda row: f"`{row['label']}`"),
+        ("batch", lambda row: str(row["batch"])),
+        ("nodes, depth", lambda row: f"{row['nodes']}, {row['depth']}" if row["nodes"] else None),
+        ("tokens a pass", given("tokens_a_pass", number)),
+        ("ms a pass", given("ms_a_pass", lambda value: number(value, 1))),
+        ("seconds a picture", given("seconds", lambda value: number(value, 3))),
+        ("speed-up", spread("speedup", 2)),
+        ("efficiency", given("efficiency", number)),
+        ("of the floor", given("floor_share", percent)),
+        ("substituted", given("substituted", percent)),
+        ("distortion", given("distortion", lambda value: number(value) if value else None)),
+    ]
+
+
+def quality_panels(rows: Sequence[Row]) -> list[Panel]:
+    """Speed-up, and what each measure differs from plain decoding by, with its window."""
+    panels = [Panel("speed-up", [Bar(*row["speedup"]) for row in rows])]
+    for measure in (name for name in MEASURES if name in rows[0]):
+        bars = [Bar(*row[f"{measure}_less_plain"], measure in row["outside"]) for row in rows]
+        window = rows[0]["windows"][measure]
+        panels.append(Panel(f"{MEASURES[measure]} less plain's", bars, (-window, window)))
+    return panels
+
+
+def quality_section(rows: Sequence[Row]) -> str:
+    """Tables of pictures."""
+    first = rows[0]
+    windows = ", ".join(
+        f"{MEASURES[name]} ±{width:.3g}" for name, width in first["windows"].items() if name in MEASURES
+    )
+    outside = [
+        f"- `{row['method']}` is outside by {' and '.join(MEASURES.get(name, name) for name in row['outside'])}."
+        for row in rows
+        if row["outside"]
+    ]
+    text = [
+        f"{first['model']}, {first['pictures']} pictures a setting, batch {first['batch']}, seed {first['seed']}, "
+        f"guidance {first['guidance']:g}; {machine(first)}.",
+        QUALITY,
+        f"Windows: {windows}.",
+        table(quality_columns(rows), rows),
+        "\n".join(outside),
+        f"```sh\n{first['command']}\n```",
+    ]
+    return "\n\n".join(filter(None, text))
+
+
+def speed_section(rows: Sequence[Row]) -> str:
+    """Tables of a benchmark, one for rows of the same model, machine and versions."""
+
+    def subject(row: Row) -> str:
+        forced = f" {FORCED}" if row["forced"] else ""
+        return f"{row['model']}, {row['pixels']} px, guidance {row['guidance']:g}; {machine(row)}.{forced}"
+
+    text = [SPEED]
+    for line, group in groupby(sorted(rows, key=subject), key=subject):
+        text += [line, table(speed_columns(), list(group))]
+    commands = dict.fromkeys(row["command"] for row in rows if row.get("command"))
+    return "\n\n".join(text + [f"```sh\n{command}\n```" for command in commands])
+
+
+def machine(row: Row) -> str:
+    """What computed, and with which versions."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(row["versions"].items()))
+    return f"{row['device']}, {row['dtype']}, {versions}"
+
+
+def is_quality(row: Row) -> bool:
+    return row.get("kind") == "quality"
+
+
+def section(path: Path) -> tuple[str, str]:
+    """A file's section of the page, and its picture."""
+    rows = read_rows(path)
+    if any(is_quality(row) != is_quality(rows[0]) for row in rows):
+        raise ValueError(f"{path} mixes rows of benchmarks and of pictures: give each a file of its own")
+    title = path.stem.replace("-", " ").replace("_", " ").capitalize()
+    if is_quality(rows[0]):
+        body, labels, panels = quality_section(rows), [row["method"] for row in rows], quality_panels(rows)
+    else:
+        # The row's own name of its method, and what only the line has, such as the command.
+        rows = [line | {"label": row.label} for line, row in zip(rows, bench_rows(path), strict=True)]
+        body, labels = speed_section(rows), [f"{row['label']}, batch {row['batch']}" for row in rows]
+        bars = [Bar(row["speedup"], *row["speedup_quartiles"], bool(row["forced"])) for row in rows]
+        panels = [Panel("speed-up", bars)]
+    picture = f"![{title}: bars with intervals.](results/{path.stem}.svg)"
+    return f"## {title}\n\n{picture}\n\n{body}\n", draw_bars(labels, panels, title)
+
+
+def make(docs: Path) -> dict[Path, str]:
+    """The page and its pictures by their place, from docs/results/*.jsonl."""
+    files = sorted((docs / "results").glob("*.jsonl"))
+    if not files:
+        raise ValueError(f"{docs / 'results'} holds no .jsonl files: put rows of a benchmark there first")
+    sections = {path: section(path) for path in files}
+    pictures = {path.with_suffix(".svg"): picture for path, (_, picture) in sections.items()}
+    page = "\n".join([HEAD, *(text for text, _ in sections.values())])
+    return {docs / "results.md": page} | pictures
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the page (default docs)")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if something is not up to date"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        made = make(options.docs)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    if not options.check:
+        return write_files(made)
+    stale = [
+        str(path)
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if stale:
+        sys.exit(f"error: not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
+
+
+if __name__ == "__main__":
+    main()

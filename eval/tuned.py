@@ -1,0 +1,114 @@
+"""What ``lantern tune`` found, against every named tree and the default: the same pictures, in turns.
+
+    python -m eval.tuned [--model demo] [--batch 1] [--repeats 8] [--minutes 5] [--file FILE.json] [--out FILE.json]
+
+Tunes first unless ``--file`` names what a tuning wrote. Then every way makes the same pictures, which the tuning did
+not see, a batch of each in turns. A row: tokens a target pass, tokens a second, how many times as fast the tuned
+setting is, and how far the prediction of the tuning, where it made one, was off.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import lantern_jax
+from lantern_jax.bench.alternate import alternate
+from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.files import write_file
+from lantern_jax.tuning.samples import Samples, sample_prompts
+from lantern_jax.tuning.tune import Plan, Tuner
+from lantern_jax.tuning.tuned import SAMPLING, Tuned, read_tuned
+
+TUNED, DEFAULT = "tuned", "default"
+PROMPTS, FIRST = 64, 10_000
+
+
+def ways(tuned: Tuned) -> dict[str, dict[str, Any]]:
+    """Knobs of everything that is compared, by name."""
+    named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names()}
+    return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
+
+
+def compare(samples: Samples, tuned: Tuned, repeats: int) -> list[dict[str, Any]]:
+    """A row for every way, at the batch, guidance and sampling of the tuning."""
+    batch = tuned.key.batch
+    base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
+    jobs = {name: samples.job(samples.settings({**base, **way})) for name, way in ways(tuned).items()}
+    for job in jobs.values():
+        samples.decode(job, FIRST, batch, batch)
+
+    def task(job):
+        return lambda repeat: samples.decode(job, FIRST + repeat * batch, batch, batch)
+
+    made = alternate({name: task(job) for name, job in jobs.items()}, repeats)
+    ours = np.array([part.timing.decoding for part in made[TUNED]])
+    predicted = {row["name"]: row["predicted"][0] for row in tuned.found["candidates"]}
+    predicted |= {TUNED: predicted[tuned.name], DEFAULT: predicted[tuned.found["default"]]}
+    rows = []
+    for name, parts in made.items():
+        seconds = np.array([part.timing.decoding for part in parts])
+        rate = samples.free * batch * repeats / seconds.sum()
+        rounds = np.concatenate([part.rounds for part in parts])
+        said = predicted.get(name, predicted.get(f"tree {name} (eagle)"))
+        ratios = seconds / ours
+        rows.append(
+            {
+                "name": name,
+                "tokens_a_pass": (samples.free - 1) / rounds.mean(),
+                "tokens_a_second": rate,
+                "tuned_is_faster": seconds.sum() / ours.sum(),
+                "error": float(ratios.std(ddof=1) / repeats**0.5),
+                "predicted": said,
+                "off": None if said is None else said / rate - 1,
+            }
+        )
+    return rows
+
+
+def show(rows: Sequence[Mapping[str, Any]], tuned: Tuned) -> None:
+    """Prints the table."""
+    heads = ("", "tokens a pass", "tokens/s", "tuned is faster", "predicted tokens/s", "off by")
+    table = Table(*heads, title=f"tuned: {tuned.name}")
+    for row in rows:
+        said = ("", "") if row["off"] is None else (f"{row['predicted']:.0f}", f"{row['off']:+.1%}")
+        faster = f"{row['tuned_is_faster']:.3f} ± {row['error']:.3f}"
+        table.add_row(
+            row["name"], f"{row['tokens_a_pass']:.2f}", f"{row['tokens_a_second']:.0f}", faster, *said
+        )
+    Console().print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="demo", help="checkpoint directory")
+    parser.add_argument("--batch", type=int, default=1, help="pictures at once")
+    parser.add_argument("--repeats", type=int, default=8, help="batches of each way")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of the tuning")
+    parser.add_argument("--file", type=Path, help="what a tuning wrote")
+    parser.add_argument("--out", type=Path, help="write the rows, and what the tuning found, as JSON")
+    options = parser.parse_args(arguments)
+    keep_compiled_programs()
+    pipeline = lantern_jax.load(options.model, tuned="off")
+    samples = Samples(pipeline, pipeline.encode(sample_prompts(pipeline.checkpoint, PROMPTS)))
+    if options.file is None:
+        plan = Plan({"batch": options.batch}, minutes=options.minutes)
+        tuned = Tuner(samples, plan, print).run().tuned
+    else:
+        tuned = read_tuned(options.file)
+    rows = compare(samples, tuned, options.repeats)
+    show(rows, tuned)
+    if options.out is not None:
+        values = {"rows": rows, "tuned": json.loads(tuned.to_json())}
+        write_file(options.out, json.dumps(values, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

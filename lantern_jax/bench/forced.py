@@ -1,0 +1,81 @@
+"""Forced acceptance: all the work of verification, and accepted lengths from a profile in place of its verdict.
+
+With random weights next to nothing is accepted, and what a round costs depends on what is accepted: on how many rounds
+there are above all. Replaying the lengths that a trained drafter was measured with tells what the engine makes of them.
+
+Axes: B batch, N nodes (root included), L path length = max depth + 1.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.topology import take_nodes, with_batch
+from lantern_jax.decoding.verification import Coupling, Verification
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A coupling that replaces another one's verdict; static, like any.
+
+    How many tokens are accepted is drawn with a key made of everything that the other coupling found, so that no
+    compiler can leave the finding out. The path is one of the tree's: down to its first node of that depth, or of the
+    greatest depth below where a tree grown anew is not so deep; it ends where the stream does. The bonus token is what
+    the target wants after that node.
+
+    Attributes:
+        coupling: whose draws are made and whose verification is done.
+        chances: of 0 to max depth accepted tokens (``accept_lengths.Profile.over``).
+    """
+
+    coupling: Coupling
+    chances: tuple[float, ...]
+
+    def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Any:
+        """As ``Coupling.draws``: the other's."""
+        return self.coupling.draws(keys, positions, rounds, levels, vocab_size, sampling)
+
+    def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
+        """As ``Coupling.verify``."""
+        verdict = self.coupling.verify(draft, log_probs, draws, rule, codebook, max_count)
+        topology, lengths = draft.topology, self._lengths(verdict, max_count)
+        depth = with_batch(topology.depth, 2)
+        reached = jnp.where(depth <= jnp.minimum(lengths, max_count)[:, None], depth, -1)
+        last = jnp.argmax(reached, axis=1).astype(jnp.int32)
+        return verdict.replace(
+            path=take_nodes(topology.node_paths, last),
+            count=take_nodes(topology.depth, last),
+            bonus=jnp.take_along_axis(verdict.wanted, last[:, None], axis=1)[:, 0],
+        )
+
+    def _lengths(self, verdict: Verification, max_count: Int[Array, " B"]) -> Int[Array, " B"]:
+        luck = jax.vmap(_luck)(verdict, max_count)
+        limits = np.cumsum(self.chances)[:-1].astype(np.float32)
+        return jnp.sum(luck[:, None] >= limits[None], axis=1, dtype=jnp.int32)
+
+
+def _luck(verdict: Verification, room: Int[Array, ""]) -> Float[Array, ""]:
+    """A number in [0, 1) from a sequence's place in its stream and every number of its verdict."""
+    found = [leaf.reshape(-1) for leaf in jax.tree.leaves(verdict)]
+    words = [
+        jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+        if leaf.dtype == jnp.float32
+        else leaf.astype(jnp.uint32)
+        for leaf in found
+    ]
+    # Odd weights by place: equal sums are then an accident.
+    weights = [2 * np.arange(word.size, dtype=np.uint32) + 1 for word in words]
+    sums = [jnp.sum(word * weight, dtype=jnp.uint32) for word, weight in zip(words, weights, strict=True)]
+    key = jax.random.fold_in(jax.random.key(0), room.astype(jnp.uint32))
+    for number in sums:
+        key = jax.random.fold_in(key, number)
+    return jax.random.uniform(key, dtype=jnp.float32)
+
+
+def forced(program, chances: tuple[float, ...]):
+    """A ``loop.Program`` with its acceptance forced."""
+    return program._replace(coupling=Forced(program.coupling, chances))

@@ -1,0 +1,65 @@
+"""What a row says of the machine, and what a pass must read on it."""
+
+import math
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from lantern_jax import __version__
+from lantern_jax.bench.levels import levels_of
+from lantern_jax.bench.subject import Subject
+from lantern_jax.engine import Job, Run
+from lantern_jax.settings import Settings
+
+# Tables of which a pass reads a few rows, and what prefill alone reads.
+_NOT_READ = ("tokens", "labels", "caption")
+
+
+def versions() -> dict[str, str]:
+    """Of the library, JAX and Python."""
+    return {
+        "lantern_jax": __version__,
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "python": platform.python_version(),
+    }
+
+
+def peak_memory() -> int:
+    """The most bytes that this process had on the device; on the host where the device does not tell."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
+    """What a pass reads at least, a device: weights and caches of the target and of the drafter, once a run of them.
+
+    Left out are tables that are looked up by the row, and prefill's own weights.
+    """
+    parameters, devices = subject.engine.parameters, len(run.state.length.devices())
+    total = _size(parameters.target) + _size(run.state.cache.layers) // devices
+    if job.drafter is None:
+        return total
+    # The heads of some drafters all speak at once.
+    runs = 1 if settings.drafting in ("medusa", "parallel") else max(levels_of(settings), 1)
+    own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
+    cache = _size(getattr(getattr(own, "cache", None), "layers", ())) // devices
+    return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
+
+
+def _size(tree: Any) -> int:
+    return sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if not any(getattr(key, "key", None) in _NOT_READ for key in path)
+    )

@@ -1,0 +1,135 @@
+"""Models of published sizes with random weights, made where they are used: what the engine costs needs no download.
+
+Axes: n prompts, P prefix length, F caption feature width, V codes, K neighbours, C channels of a code.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+from jaxtyping import Array, Float, PyTree
+
+from lantern_jax import errors
+from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.engine import Parameters
+from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
+from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
+
+# Codes lie 16 pixels apart, a side, in every published tokenizer.
+PIXELS_A_CELL = 16
+# Prompts of token-conditional models, as long as a caption is.
+_PROMPT_TOKENS = 64
+_CODE_CHANNELS, _NEIGHBOURS = 8, 100
+_SPREAD = 0.02
+
+
+def _captions(grid: int) -> TargetConfig:
+    return replace(published_config("XL", "caption"), grid=grid)
+
+
+SIZES: Mapping[str, Callable[[], TargetConfig]] = {
+    **{f"llamagen-{size.lower()}": partial(published_config, size) for size in ("B", "L", "XL", "XXL", "3B")},
+    "llamagen-xl-stage1": partial(_captions, 16),
+    "llamagen-xl-stage2": partial(_captions, 32),
+    "chameleon-7b": ChameleonConfig,
+    "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina"),
+}
+# For looking whether everything runs, not for measuring.
+TINY = "tiny"
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A target and an EAGLE drafter of one size, no values yet.
+
+    Attributes:
+        name: of the size.
+        config, drafter: of the two.
+    """
+
+    name: str
+    config: TargetConfig
+    drafter: DrafterConfig
+
+    def read(self, dtype: np.dtype, where: Sharding) -> Parameters:
+        """The target's parameters and a codebook, as ``Engine`` asks for them."""
+        target = random_parameters(family_of(self.config).shapes(self.config), 0, dtype, where)
+        codebook = jax.jit(_codebook, static_argnums=0, out_shardings=where)(self.config.num_codes)
+        return Parameters(target, codebook=codebook)
+
+    def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Sharding) -> PyTree:
+        """The drafter's parameters with the target's head, likewise."""
+        drafter = random_parameters(drafter_shapes(self.drafter), 1, dtype, where)
+        return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
+
+    @property
+    def codebook_shapes(self) -> Codebook:
+        """Shapes in place of the codebook that ``read`` makes."""
+        return jax.eval_shape(partial(_codebook, self.config.num_codes))
+
+    def conditioning(self, count: int) -> PyTree:
+        """Conditioning of so many prompts that differ: leaves [n, ...]."""
+        config, numbers = self.config, np.random.default_rng(0)
+        if isinstance(config, ChameleonConfig):
+            words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+            return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+        if config.num_labels:
+            return (np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1))[:, None]
+        shape = (count, config.caption_length, config.caption_dim)
+        return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
+
+
+def random_model(size: str) -> RandomModel:
+    """A model of a published size, its drafter as LANTERN's are: one layer of the target's.
+
+    Raises:
+        ValueError: an unknown size.
+    """
+    if size == TINY:
+        config = replace(published_config("B"), dim=64, num_layers=2, num_heads=2, vocab_size=256, grid=6)
+    elif size in SIZES:
+        config = SIZES[size]()
+    else:
+        raise errors.unknown("size", size, SIZES)
+    layer = config.transformer
+    drafter = DrafterConfig(
+        num_heads=layer.num_heads, hidden_dim=layer.hidden_dim, qk_norm=layer.qk_norm, **config.shared_with_drafter
+    )  # fmt: skip
+    return RandomModel(size, config, drafter)
+
+
+def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Sharding) -> PyTree:
+    """Random arrays of these shapes, made on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
+
+    Nothing of them is ever on the host or in another dtype.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    make = jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=where)
+    # This generator is much the quickest on every device; nobody needs the same numbers elsewhere.
+    key = jax.random.key(seed, impl="rbg")
+    made = [
+        make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, jnp.dtype(dtype))
+        for number, (path, leaf) in enumerate(leaves)
+    ]
+    return jax.tree_util.tree_unflatten(structure, made)
+
+
+def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Float[Array, "*shape"]:
+    if name in ("scale", "bias"):
+        return jnp.full(shape, float(name == "scale"), dtype)
+    return jax.random.normal(key, shape, dtype) * jnp.asarray(_SPREAD, dtype)
+
+
+def _codebook(codes: int) -> Codebook:
+    """A codebook for relaxed rules whose neighbours are any codes: what reading them costs is the same."""
+    count = min(_NEIGHBOURS, codes - 1)
+    # Never the code itself, nor another one twice.
+    steps = 1 + np.arange(count, dtype=np.int32) * ((codes - 1) // count)
+    neighbours = (jnp.arange(codes, dtype=jnp.int32)[:, None] + steps[None]) % codes
+    return Codebook(neighbours, jax.random.normal(jax.random.key(2), (codes, _CODE_CHANNELS), jnp.float32))

@@ -1,0 +1,235 @@
+"""``lantern bench``: how fast decoding is here, method by method, beside plain decoding."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lantern_jax import errors
+from lantern_jax.bench.accept_lengths import HELP as ACCEPT_LENGTHS
+from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.bench.plots import check_plots
+from lantern_jax.bench.rows import Row, read_rows
+from lantern_jax.bench.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
+from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
+from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.settings import KNOBS
+
+METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
+# Those that are not swept.
+_KNOBS = tuple(name for name in KNOBS if name not in SWEPT)
+QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
+
+
+def add(commands) -> None:
+    """Adds ``bench`` to a parser's commands."""
+    bench = commands.add_parser(
+        "bench", help="measure how fast decoding is on this machine", allow_abbrev=False
+    )
+    bench.set_defaults(run=_run)
+    add = bench.add_argument
+    add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
+    add_model(bench)
+    add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
+    add(
+        "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
+    )
+    add(
+        "--methods",
+        metavar="A,B,...",
+        help=f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})",
+    )
+    add("--batch", default="1", metavar="B,...", help="pictures decoded at once (default: 1)")
+    add("--trees", metavar="T,...", help="for methods with a tree: names, JSON files, dynamic")
+    add("--rules", metavar="R,...", help="acceptance rules")
+    add("--guidance", metavar="F,...", help="guidance scales; 1 is none (default: the model's)")
+    add("--prompts", metavar="FILE", help="what to draw, one prompt a line")
+    add(
+        "--pictures",
+        type=int,
+        metavar="N",
+        help=f"decoded by each row, in whole batches (default: {PICTURES})",
+    )
+    add(
+        "--passes",
+        type=int,
+        metavar="N",
+        help="stop pictures after N passes and reckon the rest, for large models",
+    )
+    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add("--accept-lengths", metavar="PROFILE", help=ACCEPT_LENGTHS)
+    add("--profile", action="store_true", help="also say where the time of a pass goes")
+    add(
+        "--use-cache",
+        action="store_true",
+        help="find compiled programs of earlier runs; compile times are left out",
+    )
+    add(
+        "--out",
+        metavar="FILE.jsonl",
+        help="write the rows as JSON lines, after every batch size and guidance",
+    )
+    add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
+    add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
+    add("--overwrite", action="store_true", help="replace files that exist")
+    add_knobs(bench, _KNOBS)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    configurations, profile = _configurations(arguments), _profile(arguments)
+    pictures = arguments.pictures
+    if pictures is None:
+        pictures = QUICK_PICTURES if arguments.quick else PICTURES
+    check_count("--pictures", pictures), check_seed(arguments.seed)
+    if arguments.passes is not None:
+        check_count("--passes", arguments.passes)
+    if arguments.random != (arguments.size is not None):
+        raise ValueError(
+            "--size and --random go together: a size alone has no weights, and random ones need a size"
+        )
+    if arguments.size is not None and (arguments.model != "demo" or arguments.prompts is not None):
+        raise ValueError(
+            "a random model takes no --model and no --prompts: leave them out, or --size and --random"
+        )
+    prompts = None if arguments.prompts is None else _read_prompts(Path(arguments.prompts))
+    old = [] if arguments.against is None else read_rows(arguments.against)
+    _check_outputs(arguments)
+
+    from lantern_jax.bench.measure import Plan
+
+    plan = Plan(
+        pictures=pictures,
+        passes=arguments.passes,
+        seed=arguments.seed,
+        profile=profile,
+        compile_twice=not arguments.use_cache,
+        parts=arguments.profile,
+    )
+    rows, left_out = _measured(arguments, configurations, plan, prompts)
+    if arguments.plot is not None:
+        from lantern_jax.bench.plots import plot_files
+
+        folder = Path(arguments.plot)
+        folder.mkdir(exist_ok=True)
+        write_files(plot_files(rows, folder))
+    _show(rows, left_out, old, arguments)
+
+
+def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
+    """What is asked for, its names and numbers checked."""
+    text = arguments.methods
+    if text is None:
+        text = QUICK_METHODS if arguments.quick else METHODS
+    if not text.strip():
+        raise errors.invalid("--methods", text, "names of `lantern methods` with commas")
+    variants = list(parse_methods(text).values())
+    for variant in variants:
+        for name in ("batch", "guidance"):
+            if name in variant:
+                raise ValueError(f"{variant['method']}: {name} is not a variant's: give --{name}")
+    return expand(
+        variants,
+        trees=() if arguments.trees is None else parse_list("tree", arguments.trees),
+        rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
+        batches=parse_list("batch", arguments.batch),
+        guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
+        knobs={name: value for name, value in given_knobs(arguments, _KNOBS).items() if value is not None},
+    )
+
+
+def _profile(arguments: argparse.Namespace) -> Profile | None:
+    return None if arguments.accept_lengths is None else parse_accept_lengths(arguments.accept_lengths)
+
+
+def _read_prompts(file: Path) -> list[str]:
+    """The lines of a file that are not empty; ValueError where there are none."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        raise ValueError(f"{file} holds no prompt: give one a line")
+    return prompts
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    if arguments.out is not None:
+        check_new_file(Path(arguments.out), arguments.overwrite)
+        if (
+            arguments.against is not None
+            and Path(arguments.out).absolute() == Path(arguments.against).absolute()
+        ):
+            raise ValueError(f"{arguments.out} is both --out and --against: name another file")
+    if arguments.plot is not None:
+        check_plots()
+        if Path(arguments.plot).is_file():
+            raise ValueError(f"--plot {arguments.plot} is a file: name a folder")
+        check_new_folder(Path(arguments.plot), arguments.overwrite)
+
+
+def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list[str]]:
+    """The rows, written after every group, and why others are not among them."""
+    from lantern_jax.bench.measure import measure, members
+    from lantern_jax.bench.rows import to_lines
+    from lantern_jax.commands.report import working
+    from lantern_jax.compilation import keep_compiled_programs, nothing_compiled
+
+    subject, rows = _subject(arguments, prompts), []
+    groups, left_out = members(subject, configurations, plan.profile)
+    if not groups:
+        raise ValueError(left_out[0])
+    if arguments.use_cache:
+        keep_compiled_programs()
+    try:
+        for number, group in enumerate(groups, 1):
+            text = f"group {number} of {len(groups)}: {group[0].configuration}, {len(group)} methods"
+            with working(text), nothing_compiled(not arguments.use_cache):
+                try:
+                    rows += measure(subject, group, plan)
+                except RuntimeError as error:
+                    if "RESOURCE_EXHAUSTED" not in str(error) or len(groups) == 1:
+                        raise
+                    left_out.append(f"{group[0].configuration}: the device has too little memory")
+            if arguments.out is not None:
+                write_file(arguments.out, to_lines(rows))
+    except KeyboardInterrupt:
+        kept = f", wrote {len(rows)} rows to {arguments.out}" if arguments.out is not None and rows else ""
+        raise KeyboardInterrupt(f"interrupted{kept}") from None
+    return rows, left_out
+
+
+def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
+    from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
+    from lantern_jax.pipeline import load
+
+    if arguments.size is not None:
+        return random_subject(arguments.size, arguments.dtype)
+    pipeline = load(arguments.model, arguments.dtype)
+    return checkpoint_subject(arguments.model, pipeline, prompts or default_prompts(pipeline))
+
+
+def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from lantern_jax.bench import tables
+    from lantern_jax.bench.rows import against
+
+    # A table in a file or a pipe is as wide as it has to be.
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=200)
+    if rows:
+        console.print(tables.rows_table(rows))
+    if any(row.parts for row in rows):
+        console.print(tables.parts_table(rows))
+    for reason in left_out:
+        console.print(f"left out: {reason}", markup=False)
+    if arguments.against is not None:
+        pairs = against(rows, old)
+        if pairs:
+            console.print(tables.against_table(pairs, arguments.against))
+        else:
+            console.print(f"{arguments.against} has no row of the same configuration", markup=False)
+    for option in ("out", "plot"):
+        if getattr(arguments, option) is not None:
+            console.print(f"wrote {getattr(arguments, option)}", markup=False)

@@ -1,0 +1,154 @@
+"""``lantern tune``: the fastest way of decoding for a checkpoint on this machine."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.files import check_new_file, check_writable, write_file
+from lantern_jax.knobs import Knob, check_count, check_seed
+from lantern_jax.settings import DRAFTERS, resolve_settings
+
+# What a tuning is for; everything else is what it finds.
+KNOBS = ("batch", "guidance", "temperature", "top_k", "top_p")
+# Prompts of our own, where none are given.
+PROMPTS = 64
+# Rows of the table.
+SHOWN = 20
+
+
+def add(commands) -> None:
+    """Adds ``tune`` to a parser's commands."""
+    tune = commands.add_parser("tune", help="find the fastest way of decoding here", allow_abbrev=False)
+    tune.set_defaults(run=_run)
+    add = tune.add_argument
+    add("words", nargs="*", metavar="PROMPT", help="prompts like those to come (default: some of our own)")
+    add("--prompts", metavar="FILE", help="prompts, one a line, or those that `lantern encode` wrote (.npz)")
+    add_model(tune)
+    add_knobs(tune, KNOBS)
+    # Who tunes without a word wants one picture as soon as can be.
+    tune.set_defaults(batch=1)
+    add(
+        "--max-substituted", type=float, metavar="X", help="allow relaxed rules: at most this share of tokens"
+    )
+    add(
+        "--max-distance",
+        type=float,
+        metavar="D",
+        help="allow relaxed rules: at most this mean codebook distance",
+    )
+    add("--minutes", type=float, default=5.0, metavar="M", help="about how long it takes (default: 5)")
+    add("--pictures", type=int, default=16, metavar="N", help="decoded at once for statistics (default: 16)")
+    add("--seed", type=int, default=0, metavar="S", help="of the pictures (default: 0)")
+    add("--out", metavar="FILE.json", help="write here, not to your cache directory, where `generate` looks")
+    add("--overwrite", action="store_true", help="replace FILE.json if it exists")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    knobs = given_knobs(arguments, KNOBS)
+    _check(arguments)
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    prompts = _prompts(arguments)
+
+    from lantern_jax.commands.report import working
+    from lantern_jax.compilation import keep_compiled_programs
+    from lantern_jax.pipeline import load
+    from lantern_jax.tuning.choose import Budget
+    from lantern_jax.tuning.samples import Samples, sample_prompts
+    from lantern_jax.tuning.tune import Plan, Tuner
+    from lantern_jax.tuning.tuned import OFF, Key, tuned_directory, tuned_file
+
+    keep_compiled_programs()
+    pipeline = load(arguments.model, arguments.dtype, tuned=OFF)
+    prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
+    budget = Budget(arguments.max_substituted, arguments.max_distance)
+    if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
+        raise ValueError(
+            f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
+            "--max-distance out, or convert it again with its VQ tokenizer"
+        )
+    settings = pipeline.check(prompts, **knobs)
+    file = tuned_file(Key.of(pipeline.checkpoint, pipeline.dtype, settings))
+    if arguments.out is not None:
+        file = Path(arguments.out)
+    else:
+        check_writable(next(folder for folder in tuned_directory().parents if folder.is_dir()))
+    encoded = prompts if hasattr(prompts, "arrays") else pipeline.encode(prompts)
+    plan = Plan(knobs, budget, arguments.pictures, arguments.minutes)
+    with working("tuning") as report:
+        tuning = Tuner(Samples(pipeline, encoded, arguments.seed), plan, report).run()
+    write_file(file, tuning.tuned.to_json(), parents=True)
+    _show(tuning)
+    print(f"wrote {file}: {tuning.tuned.words}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ValueError for what is wrong whatever the checkpoint."""
+    check_count("--pictures", arguments.pictures)
+    if arguments.pictures < 2:
+        raise ValueError("--pictures 1 is not valid: give 2 or more, for the errors of what is measured")
+    check_seed(arguments.seed)
+    Knob("--minutes", float, 5.0, "", low=0, low_open=True).check(arguments.minutes)
+    for name, high in (("--max-substituted", 1.0), ("--max-distance", float("inf"))):
+        bound = getattr(arguments, name[2:].replace("-", "_"))
+        if bound is not None:
+            Knob(name, float, None, "", low=0, high=high).check(bound)
+    if arguments.words and arguments.prompts is not None:
+        raise ValueError("give prompts, or --prompts FILE: one of the two")
+    if arguments.out is not None:
+        check_new_file(Path(arguments.out), arguments.overwrite)
+
+
+def _prompts(arguments: argparse.Namespace) -> Any:
+    """What was given: a list of texts, encoded prompts, or None."""
+    if arguments.prompts is None:
+        return arguments.words or None
+    file = Path(arguments.prompts)
+    if file.suffix == ".npz":
+        from lantern_jax.text.encoded import load_encoded
+
+        return load_encoded(file)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read prompts from {file} ({error}): give a text file, one a line") from None
+    lines = [line.strip() for line in lines if line.strip()]
+    if not lines:
+        raise ValueError(f"{file} holds no prompt: give one a line")
+    return lines
+
+
+def _show(tuning) -> None:
+    """Prints the candidates: those that were confirmed, and the best of the others."""
+    from rich.console import Console
+    from rich.table import Table
+
+    heads = (
+        "nodes",
+        "tokens a pass",
+        "ms a round",
+        "predicted tokens/s",
+        "measured",
+        "times plain",
+        "substituted",
+    )
+    table = Table("", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right")
+    for row in tuning.rows[:SHOWN]:
+        made = row.candidate
+        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
+        relaxed = f"{made.substituted.mean():.1%}" if len(made.substituted) else "0"
+        table.add_row(
+            f"{name} (default)" if made.name == tuning.default else name,
+            str(made.nodes), _pair(row.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(row.predicted, 0),
+            "" if row.measured is None else _pair(row.measured, 0),
+            "" if row.speedup is None else _pair(row.speedup, 2), relaxed,
+        )  # fmt: skip
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _pair(pair: tuple[float, float], digits: int) -> str:
+    value, error = pair
+    return f"{value:.{digits}f} ± {error:.{digits}f}"

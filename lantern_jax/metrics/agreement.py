@@ -1,0 +1,95 @@
+"""What the demo's own classifier says of pictures: features for distances between sets, agreement with captions.
+
+Axes: n pictures, H W height and width, F features.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree, UInt8
+
+from lantern_jax.data.landscapes import ATTRIBUTES
+from lantern_jax.data.painting import CANVAS
+from lantern_jax.data.prompts import UNSPECIFIED, parse_prompt
+from lantern_jax.metrics.demo_classifier import (
+    FEATURES,
+    VALUES,
+    VERSION,
+    DemoClassifier,
+    by_attribute,
+    shipped_classifier,
+)
+from lantern_jax.metrics.features import FeatureReader, network
+from lantern_jax.metrics.scores import Score
+
+NAME = f"demo classifier {VERSION}"
+
+
+@cache
+def demo_features() -> FeatureReader:
+    """The layer before the scores of the demo's classifier: 48 numbers a picture of 128 x 128 pixels."""
+    return FeatureReader(f"{NAME}, penultimate", FEATURES, _prepare, network(_features, shipped_classifier()))
+
+
+@cache
+def _probabilities() -> FeatureReader:
+    return FeatureReader(f"{NAME}, probabilities", VALUES, _prepare, network(_shares, shipped_classifier()))
+
+
+def caption_agreement(
+    pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]
+) -> Float[np.ndarray, " n"]:
+    """The classifier's probability of what a prompt asks for: the mean over the attributes that it names.
+
+    A probability and not right or wrong, so that a picture that shows something by halves counts by halves. 1/4 is what
+    a picture that has nothing to do with its prompt gets on average.
+
+    Args:
+        pictures: of the demo's size, 128 x 128.
+        prompts: one a picture, in the demo's words.
+
+    Returns:
+        float64 [n], from 0 to 1.
+
+    Raises:
+        ValueError: another number of prompts than pictures, a prompt in other words, a picture of another size.
+    """
+    if len(pictures) != len(prompts):
+        raise ValueError(
+            f"{len(pictures)} picture(s) and {len(prompts)} prompt(s): give one prompt a picture"
+        )
+    asked = np.array([parse_prompt(prompt) for prompt in prompts], np.int64).reshape(-1, len(ATTRIBUTES))
+    given = by_attribute(_probabilities().features(pictures))
+    named = asked != UNSPECIFIED
+    columns = [
+        np.take_along_axis(part, np.maximum(asked[:, [i]], 0), axis=1)[:, 0] for i, part in enumerate(given)
+    ]
+    return np.sum(np.stack(columns, axis=1) * named, axis=1) / named.sum(axis=1)
+
+
+def agreement_scores() -> Score:
+    """``caption_agreement`` as a score of pictures with prompts."""
+    return Score(f"caption agreement, {NAME}", caption_agreement)
+
+
+def _prepare(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
+    picture = np.asarray(picture)
+    if picture.shape != (CANVAS, CANVAS, 3) or picture.dtype != np.uint8:
+        shape = " x ".join(map(str, picture.shape))
+        raise ValueError(
+            f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {CANVAS} x {CANVAS} x 3 (uint8)"
+        )
+    return picture.astype(np.float32) / np.float32(127.5) - np.float32(1)
+
+
+def _features(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n F"]:
+    return DemoClassifier().apply({"params": params}, pictures)[0]
+
+
+def _shares(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n V"]:
+    """The probabilities of all values, attribute by attribute."""
+    scores = DemoClassifier().apply({"params": params}, pictures)[1]
+    return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores)], axis=-1)

@@ -1,0 +1,186 @@
+"""CLIP (arXiv 2103.00020): pictures and texts to embeddings whose cosine says how well they agree.
+
+One network for every published size with a vision transformer: ViT-B, L, H and larger.
+
+Axes: n pictures or texts, h w height and width, P positions, D width of a tower, F embedding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax import errors
+from lantern_jax.models.sizes import check_sizes
+
+
+def quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x times the logistic function of 1.702 x: OpenAI's stand-in for GELU."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable] = {"quick_gelu": quick_gelu, "gelu": partial(nn.gelu, approximate=False)}
+# Published sizes by width and layers of the vision tower.
+_SIZES = {(768, 12): "B", (1024, 24): "L", (1280, 32): "H", (1408, 40): "g", (1664, 48): "bigG"}
+_USUAL_SIDE = 224
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A transformer.
+
+    Attributes:
+        width: D.
+        layers, heads: of it.
+        hidden: width of the feed-forward layers.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+
+    def __post_init__(self):
+        check_sizes(self)
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide into {self.heads} heads")
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """A CLIP with a vision transformer.
+
+    Attributes:
+        vision, text: its towers.
+        activation: of the feed-forward layers, "quick_gelu" or "gelu". Shapes do not tell which, and the wrong one
+            gives wrong scores without any error.
+        patch, side: pixels a side of a patch and of a picture.
+        embedding: F, which both towers end in.
+        vocab_size, context: ids of the tokenizer, and how many of them a text has.
+    """
+
+    vision: Tower
+    text: Tower
+    activation: str
+    patch: int
+    side: int
+    embedding: int
+    vocab_size: int = 49408
+    context: int = 77
+
+    def __post_init__(self):
+        check_sizes(self)
+        if self.activation not in ACTIVATIONS:
+            raise errors.unknown("activation", self.activation, ACTIVATIONS)
+        if self.side % self.patch:
+            raise ValueError(f"a side of {self.side} pixels does not divide into patches of {self.patch}")
+
+    @property
+    def name(self) -> str:
+        """Such as "CLIP ViT-B/32 (quick_gelu)"."""
+        size = _SIZES.get((self.vision.width, self.vision.layers), str(self.vision.width))
+        side = "" if self.side == _USUAL_SIDE else f"@{self.side}"
+        return f"CLIP ViT-{size}/{self.patch}{side} ({self.activation})"
+
+
+def layer_norm(name: str, epsilon: float = 1e-5) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, name=name)
+
+
+class ClipLayer(nn.Module):
+    """Attention, then a feed-forward layer, both after a norm and added to their input.
+
+    Attributes:
+        causal: whether a position sees only those up to itself.
+        epsilon: of the norms.
+    """
+
+    tower: Tower
+    activation: str
+    causal: bool
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n P D"]) -> Float[Array, "n P D"]:
+        tower, positions = self.tower, x.shape[1]
+        hidden = nn.Dense(3 * tower.width, name="qkv")(layer_norm("attention_norm", self.epsilon)(x))
+        shape = (*x.shape[:2], 3, tower.heads, tower.width // tower.heads)
+        queries, keys, values = jnp.moveaxis(hidden.reshape(shape), 2, 0)
+        scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (shape[-1] ** -0.5)
+        if self.causal:
+            seen = np.tril(np.ones((1, 1, positions, positions), bool))
+            scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
+        attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
+        x = x + nn.Dense(tower.width, name="out")(attended.reshape(x.shape))
+
+        hidden = nn.Dense(tower.hidden, name="up")(layer_norm("feed_forward_norm", self.epsilon)(x))
+        return x + nn.Dense(tower.width, name="down")(ACTIVATIONS[self.activation](hidden))
+
+
+class VisionTower(nn.Module):
+    """Patches and a class token through a transformer; the class token's place is read."""
+
+    config: ClipConfig
+
+    @nn.compact
+    def __call__(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
+        config, tower = self.config, self.config.vision
+        patch, init = (config.patch, config.patch), nn.initializers.normal(tower.width**-0.5)
+        x = nn.Conv(tower.width, patch, strides=patch, padding="VALID", use_bias=False, name="patches")(
+            pictures
+        )
+        x = x.reshape(len(x), -1, tower.width)
+        first = self.param("class_embedding", init, (tower.width,))
+        x = jnp.concatenate([jnp.broadcast_to(first, (len(x), 1, tower.width)), x], axis=1)
+        x = x + self.param("positions", init, x.shape[1:])[None]
+        x = layer_norm("norm_before")(x)
+        for i in range(tower.layers):
+            x = ClipLayer(tower, config.activation, causal=False, name=f"layer_{i}")(x)
+        x = layer_norm("norm_after")(x[:, 0])
+        return nn.Dense(config.embedding, use_bias=False, name="projection")(x)
+
+
+class TextTower(nn.Module):
+    """Ids through a causal transformer; the place of the first end token, the greatest id, is read."""
+
+    config: ClipConfig
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
+        config, tower = self.config, self.config.text
+        init = nn.initializers.normal(0.02)
+        x = nn.Embed(config.vocab_size, tower.width, embedding_init=init, name="tokens")(ids)
+        x = x + self.param("positions", init, (config.context, tower.width))[None]
+        for i in range(tower.layers):
+            x = ClipLayer(tower, config.activation, causal=True, name=f"layer_{i}")(x)
+        end = jnp.argmax(ids, axis=-1)[:, None, None]
+        x = layer_norm("norm_after")(jnp.take_along_axis(x, end, axis=1)[:, 0])
+        return nn.Dense(config.embedding, use_bias=False, name="projection")(x)
+
+
+class Clip(nn.Module):
+    """Both towers. Apply with ``method="embed_pictures"`` or ``"embed_texts"``; calling it does both."""
+
+    config: ClipConfig
+
+    def setup(self):
+        self.vision = VisionTower(self.config)
+        self.text = TextTower(self.config)
+
+    def embed_pictures(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
+        """Normalized pictures [n, side, side, 3] to embeddings of any length."""
+        return self.vision(pictures)
+
+    def embed_texts(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
+        """int32 ids [n, context] to embeddings of any length."""
+        return self.text(ids)
+
+    def __call__(
+        self, pictures: Float[Array, "n h w 3"], ids: Int[Array, "n P"]
+    ) -> tuple[Float[Array, "n F"], Float[Array, "n F"]]:
+        return self.vision(pictures), self.text(ids)

@@ -1,0 +1,136 @@
+"""Texts to CLIP's ids, as the published tokenizer makes them: cleaned, in lower case, byte pairs, start and end token.
+
+Axes: n texts, P positions.
+"""
+
+import gzip
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.text.captions import plain_characters
+from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+# The published list of merges goes on beyond those that CLIP uses.
+_MERGES = 49152 - 256 - 2
+_BPE_NAMES = ("bpe_simple_vocab_16e6.txt.gz", "bpe_simple_vocab_16e6.txt")
+_GIVE = f"give CLIP's tokenizer.json or {_BPE_NAMES[0]}"
+_PIECES = (
+    rf"{re.escape(START)}|{re.escape(END)}|'s|'t|'re|'ve|'m|'ll|'d|\p{{L}}+|\p{{N}}|[^\s\p{{L}}\p{{N}}]+"
+)
+
+
+@dataclass(frozen=True)
+class ClipTokenizer:
+    """Makes ids of texts.
+
+    Attributes:
+        tokenizer: gives a cleaned text's ids, without start and end.
+        start, end: ids of the start and the end token; ``end`` is the greatest of all, which is how CLIP finds it.
+    """
+
+    tokenizer: TextTokenizer
+    start: int
+    end: int
+
+    def encode(self, texts: Sequence[str], context: int = 77, prefix: str = "") -> Int[np.ndarray, "n P"]:
+        """int32 [n, context]: start, ids, end, zeros; what is too long is cut before the end token.
+
+        Args:
+            context: P.
+            prefix: a text whose ids are put before those of each text, as LANTERN's evaluation does with
+                "A photo depicts ".
+        """
+        ids = np.zeros((len(texts), context), np.int32)
+        before = self.tokenizer.encode(clean(prefix))
+        for row, text in zip(ids, texts, strict=True):
+            found = (before + self.tokenizer.encode(clean(text)))[: context - 2]
+            row[: len(found) + 2] = [self.start, *found, self.end]
+        return ids
+
+
+def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
+    """The tokenizer of a ``tokenizer.json`` or ``bpe_simple_vocab_16e6.txt.gz``, or of a folder that holds either.
+
+    Raises:
+        ValueError: one line: there is no such file, it is damaged, or it is not CLIP's.
+        ImportError: the package tokenizers is not installed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = [path / name for name in ("tokenizer.json", *_BPE_NAMES) if (path / name).is_file()]
+        if not found:
+            raise ValueError(f"{path} holds no tokenizer: {_GIVE}")
+        path = found[0]
+    tokenizer = _from_merges(path) if path.suffix in (".gz", ".txt") else load_tokenizer(path)
+    marks = [tokenizer.encode(mark) for mark in (START, END)]
+    if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
+        raise ValueError(f"{path} is not CLIP's tokenizer (it has no {START} or {END}): {_GIVE}")
+    return ClipTokenizer(tokenizer, *(mark[0] for mark in marks))
+
+
+def clean(text: str) -> str:
+    """A text as CLIP's tokenizer takes it: broken characters mended, entities resolved, one space, lower case.
+
+    The original mends by the package ftfy, which is used where it is installed. Without it, quotes, ligatures and wide
+    characters get their plain form, as ftfy gives it; text that was decoded with the wrong encoding stays as it is.
+    """
+    text = html.unescape(html.unescape(_mend()(text)))
+    return re.sub(r"\s+", " ", text).strip().lower()
+
+
+@cache
+def _mend() -> Callable[[str], str]:
+    try:
+        import ftfy
+    except ImportError:
+        return plain_characters
+    return ftfy.fix_text
+
+
+def _from_merges(path: Path) -> TextTokenizer:
+    """The tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: {_GIVE}")
+    try:
+        from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    except ImportError as error:
+        raise ImportError(f"reading {path.name} needs tokenizers: pip install lantern-jax[text]") from error
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        lines = content.decode("utf-8").split("\n")[1 : 1 + _MERGES]
+        merges = [tuple(line.split()) for line in lines if line]
+        if not merges:
+            raise ValueError("it holds no merges")
+        letters = _byte_letters()
+        tokens = [*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), START, END]
+        model = models.BPE(
+            {token: i for i, token in enumerate(tokens)}, merges, unk_token=END, end_of_word_suffix="</w>"
+        )
+    # The library raises bare Exceptions.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise ValueError(
+            f"{path} is damaged or not CLIP's list of merges ({reason}): fetch it again"
+        ) from error
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens([START, END])
+    pieces = pre_tokenizers.Split(Regex(_PIECES), behavior="removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return HuggingFaceTokenizer(tokenizer)
+
+
+def _byte_letters() -> list[str]:
+    """A printable character for each byte, in the order of the vocabulary: those that print first, as themselves."""
+    printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(code) for code in (*printing, *range(0x100, 0x200 - len(printing)))]

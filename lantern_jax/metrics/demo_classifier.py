@@ -1,0 +1,90 @@
+"""A small network that names what a landscape shows: time of day, terrain, weather and water.
+
+It is made for pictures of the demo's size, as painted or as its tokenizer reconstructs them, and ships with the package
+(``train.classifier`` trains it). Its features keep the rows of the picture apart, since sky and ground mean different
+things, and pool over the columns, since landscapes may be mirrored.
+
+Axes: n pictures, H W height and width, F features, V values of all attributes.
+"""
+
+import io
+import zipfile
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from einops import rearrange
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Float, PyTree
+
+from lantern_jax.data.landscapes import ATTRIBUTES
+from lantern_jax.data.painting import CANVAS
+
+# Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
+VERSION = 1
+FEATURES = 48
+VALUES = sum(len(values) for values in ATTRIBUTES.values())
+
+
+class DemoClassifier(nn.Module):
+    """Features of landscapes, and scores of the values of all attributes, attribute by attribute.
+
+    Attributes:
+        widths: channels of the convolutions.
+        strides: of the same.
+        fold: side of the squares of pixels that the first one takes as channels.
+    """
+
+    widths: tuple[int, ...] = (32, 64, 64, 96, 96)
+    strides: tuple[int, ...] = (1, 2, 1, 2, 1)
+    fold: int = 4
+
+    @nn.compact
+    def __call__(self, pictures: Float[Array, "n H W 3"]) -> tuple[Float[Array, "n F"], Float[Array, "n V"]]:
+        """``pictures`` in [-1, 1]; H and W divisible by 16."""
+        x = rearrange(pictures, "n (h p) (w q) c -> n h w (p q c)", p=self.fold, q=self.fold)
+        for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
+            x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
+            x = nn.relu(nn.GroupNorm(8, use_fast_variance=False, name=f"norm_{i}")(x))
+        rows = rearrange(jnp.mean(x, axis=2), "n h c -> n (h c)")
+        features = nn.silu(nn.Dense(FEATURES, name="features")(rows))
+        return features, nn.Dense(VALUES, name="values")(features)
+
+
+def by_attribute(scores: Float[Array, "n V"]) -> list[Float[Array, "n v"]]:
+    """The scores of each attribute's values, in the order of ``ATTRIBUTES``."""
+    ends = np.cumsum([len(values) for values in ATTRIBUTES.values()])
+    return [scores[:, end - len(values) : end] for end, values in zip(ends, ATTRIBUTES.values(), strict=True)]
+
+
+def stored(params: PyTree) -> dict[str, np.ndarray]:
+    """Parameters by their path, float16, as the file has them."""
+    return {name: np.asarray(leaf, np.float16) for name, leaf in flatten_dict(params, sep="/").items()}
+
+
+@cache
+def shipped_classifier() -> PyTree:
+    """The parameters that ship with the package, float32. ValueError where the file is damaged."""
+    return read_classifier(Path(str(resources.files("lantern_jax") / "assets" / "demo_classifier.npz")))
+
+
+def read_classifier(path: Path) -> PyTree:
+    """Parameters from a file with the arrays of ``stored``, float32; ValueError for any other file."""
+    example = jax.ShapeDtypeStruct((1, CANVAS, CANVAS, 3), jnp.float32)
+    shapes = flatten_dict(
+        jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"], sep="/"
+    )
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            arrays = {name: file[name].astype(np.float32) for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read ({error}): install the package again") from None
+    if {name: leaf.shape for name, leaf in arrays.items()} != {
+        name: leaf.shape for name, leaf in shapes.items()
+    }:
+        raise ValueError(f"{path} is not the demo's classifier: install the package again")
+    return unflatten_dict(arrays, sep="/")

@@ -1,0 +1,297 @@
+"""ImageReward (arXiv 2304.05977): what people think of a picture for a prompt, as a BLIP with a head learned it.
+
+A vision transformer reads the picture; BERT reads the prompt and, in every layer, the picture's positions; a chain of
+linear layers turns the first position into one number. Published as ``ImageReward.pt`` of THUDM/ImageReward.
+
+Axes: n pictures with their prompts, h w height and width, P positions, D width, S positions of the picture.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from lantern_jax.checkpoints.layers import count_layers, deciding_shapes
+from lantern_jax.checkpoints.strict import Entry, convolution, read_tensors
+from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.metrics.clip import ClipLayer, Tower, layer_norm
+from lantern_jax.metrics.clip_files import linear_entries, norm_entries
+from lantern_jax.metrics.clip_pictures import clip_input
+from lantern_jax.metrics.scores import Score
+from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
+
+WHAT = "checkpoint of ImageReward"
+# Tokens of a prompt, with [CLS] and [SEP].
+CONTEXT = 35
+# Of the answers to the prompts of its training, which scores are measured by.
+_MEAN, _DEVIATION = 0.16717362830052426, 1.0333394966054072
+_HEAD_WIDTH = 64
+_VISION_EPSILON, _TEXT_EPSILON = 1e-6, 1e-12
+# The numbers under which the linear layers of the head are published, and their widths.
+_HEAD = {0: 1024, 2: 128, 4: 64, 6: 16, 7: 1}
+_VISION, _TEXT = "blip.visual_encoder.", "blip.text_encoder."
+# What BLIP was trained with and its score does without.
+_UNREAD = ("blip.vision_proj.", "blip.text_proj.", f"{_TEXT}embeddings.position_ids")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Sizes of an ImageReward.
+
+    Attributes:
+        vision, text: its towers.
+        patch, side: pixels a side of a patch and of a picture.
+        vocab_size, positions: rows of the tables of the text.
+    """
+
+    vision: Tower
+    text: Tower
+    patch: int
+    side: int
+    vocab_size: int
+    positions: int
+
+
+class BertAttention(nn.Module):
+    """Attention to positions of a source, added to its input, then a norm."""
+
+    heads: int
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "n P D"], source: Float[Array, "n S _"], mask: Bool[Array, "n S"]
+    ) -> Float[Array, "n P D"]:
+        width = x.shape[-1]
+
+        def split(values):
+            return values.reshape(*values.shape[:2], self.heads, width // self.heads)
+
+        queries = split(nn.Dense(width, name="query")(x))
+        keys, values = (split(nn.Dense(width, name=name)(source)) for name in ("key", "value"))
+        scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (queries.shape[-1] ** -0.5)
+        scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
+        attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
+        return layer_norm("norm", _TEXT_EPSILON)(x + nn.Dense(width, name="out")(attended.reshape(x.shape)))
+
+
+class BertLayer(nn.Module):
+    """Attention to the text, to the picture, and a feed-forward layer."""
+
+    tower: Tower
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "n P D"], seen: Float[Array, "n S _"], mask: Bool[Array, "n P"]
+    ) -> Float[Array, "n P D"]:
+        x = BertAttention(self.tower.heads, name="attention")(x, x, mask)
+        x = BertAttention(self.tower.heads, name="cross")(x, seen, jnp.ones(seen.shape[:2], bool))
+        hidden = nn.gelu(nn.Dense(self.tower.hidden, name="up")(x), approximate=False)
+        return layer_norm("norm", _TEXT_EPSILON)(x + nn.Dense(self.tower.width, name="down")(hidden))
+
+
+class ImageReward(nn.Module):
+    """Normalized pictures and ids to scores; ``mask`` is False where a prompt is filled up."""
+
+    config: RewardConfig
+
+    @nn.compact
+    def __call__(
+        self, pictures: Float[Array, "n h w 3"], ids: Int[Array, "n P"], mask: Bool[Array, "n P"]
+    ) -> Float[Array, " n"]:
+        config, vision, text = self.config, self.config.vision, self.config.text
+        patch, init = (config.patch, config.patch), nn.initializers.normal(0.02)
+        seen = nn.Conv(vision.width, patch, strides=patch, padding="VALID", name="patches")(pictures)
+        seen = seen.reshape(len(seen), -1, vision.width)
+        first = jnp.broadcast_to(
+            self.param("first", init, (1, 1, vision.width)), (len(seen), 1, vision.width)
+        )
+        seen = jnp.concatenate([first, seen], axis=1)
+        seen = seen + self.param("picture_positions", init, (1, *seen.shape[1:]))
+        for i in range(vision.layers):
+            name = f"vision_layer_{i}"
+            seen = ClipLayer(vision, "gelu", causal=False, epsilon=_VISION_EPSILON, name=name)(seen)
+        seen = layer_norm("picture_norm", _VISION_EPSILON)(seen)
+
+        x = nn.Embed(config.vocab_size, text.width, embedding_init=init, name="tokens")(ids)
+        positions = self.param("positions", init, (config.positions, text.width))
+        x = layer_norm("text_norm", _TEXT_EPSILON)(x + positions[None, : ids.shape[1]])
+        for i in range(text.layers):
+            x = BertLayer(text, name=f"text_layer_{i}")(x, seen, mask)
+        x = x[:, 0]
+        # No activations between them, as published.
+        for number, width in _HEAD.items():
+            x = nn.Dense(width, name=f"head_{number}")(x)
+        return (x[:, 0] - _MEAN) / _DEVIATION
+
+
+def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
+    """The config from names and shapes (anything with ``.shape``); heads are 64 wide.
+
+    Raises:
+        ValueError: tensors that decide a size are missing or impossible.
+    """
+    names = {
+        f"{_VISION}pos_embed": 3, f"{_VISION}patch_embed.proj.weight": 4, f"{_VISION}blocks.0.mlp.fc1.weight": 2,
+        f"{_TEXT}embeddings.word_embeddings.weight": 2, f"{_TEXT}embeddings.position_embeddings.weight": 2,
+        f"{_TEXT}encoder.layer.0.intermediate.dense.weight": 2,
+    }  # fmt: skip
+    shapes = deciding_shapes(tensors, names, WHAT)
+    seen, patches, picture_hidden, tokens, positions, text_hidden = (shapes[name] for name in names)
+    side = math.isqrt(max(seen[1] - 1, 0))
+    if side**2 != seen[1] - 1 or not side or seen[2] % _HEAD_WIDTH or tokens[1] % _HEAD_WIDTH:
+        raise ValueError(
+            f"these tensors are not a {WHAT}: its patches are no square, or a width has no heads"
+        )
+
+    def tower(width: int, hidden: int, layers: str) -> Tower:
+        return Tower(width, count_layers(tensors, layers), width // _HEAD_WIDTH, hidden)
+
+    return RewardConfig(
+        vision=tower(seen[2], picture_hidden[0], f"{_VISION}blocks.{{i}}.norm1.weight"),
+        text=tower(tokens[1], text_hidden[0], f"{_TEXT}encoder.layer.{{i}}.output.LayerNorm.weight"),
+        patch=patches[2],
+        side=side * patches[2],
+        vocab_size=tokens[0],
+        positions=positions[0],
+    )
+
+
+def reward_table(config: RewardConfig) -> dict[str, Entry]:
+    """{published name: Entry} of an ImageReward."""
+    vision, text, embeddings = config.vision, config.text, f"{_TEXT}embeddings."
+    cells = (config.side // config.patch) ** 2
+    patches = (vision.width, 3, config.patch, config.patch)
+    table = {
+        f"{_VISION}cls_token": Entry(("first",), (1, 1, vision.width)),
+        f"{_VISION}pos_embed": Entry(("picture_positions",), (1, 1 + cells, vision.width)),
+        f"{_VISION}patch_embed.proj.weight": Entry(("patches", "kernel"), patches, convolution),
+        f"{_VISION}patch_embed.proj.bias": Entry(("patches", "bias"), (vision.width,)),
+        f"{embeddings}word_embeddings.weight": Entry(
+            ("tokens", "embedding"), (config.vocab_size, text.width)
+        ),
+        f"{embeddings}position_embeddings.weight": Entry(("positions",), (config.positions, text.width)),
+        **norm_entries(f"{_VISION}norm.", ("picture_norm",), vision.width),
+        **norm_entries(f"{embeddings}LayerNorm.", ("text_norm",), text.width),
+    }
+    for i in range(vision.layers):
+        table |= _vision_entries(f"{_VISION}blocks.{i}.", f"vision_layer_{i}", vision)
+    for i in range(text.layers):
+        table |= _text_entries(f"{_TEXT}encoder.layer.{i}.", f"text_layer_{i}", text, vision.width)
+    inputs = text.width
+    for number, width in _HEAD.items():
+        table |= linear_entries(f"mlp.layers.{number}.", (f"head_{number}",), (width, inputs))
+        inputs = width
+    return table
+
+
+def _vision_entries(start: str, layer: str, tower: Tower) -> dict[str, Entry]:
+    width, hidden = tower.width, tower.hidden
+    return {
+        **norm_entries(f"{start}norm1.", (layer, "attention_norm"), width),
+        **linear_entries(f"{start}attn.qkv.", (layer, "qkv"), (3 * width, width)),
+        **linear_entries(f"{start}attn.proj.", (layer, "out"), (width, width)),
+        **norm_entries(f"{start}norm2.", (layer, "feed_forward_norm"), width),
+        **linear_entries(f"{start}mlp.fc1.", (layer, "up"), (hidden, width)),
+        **linear_entries(f"{start}mlp.fc2.", (layer, "down"), (width, hidden)),
+    }
+
+
+def _text_entries(start: str, layer: str, tower: Tower, seen: int) -> dict[str, Entry]:
+    width, hidden, entries = tower.width, tower.hidden, {}
+    for name, part, source in (("attention", "attention", width), ("crossattention", "cross", seen)):
+        for piece, inputs in (("query", width), ("key", source), ("value", source)):
+            entries |= linear_entries(f"{start}{name}.self.{piece}.", (layer, part, piece), (width, inputs))
+        entries |= linear_entries(f"{start}{name}.output.dense.", (layer, part, "out"), (width, width))
+        entries |= norm_entries(f"{start}{name}.output.LayerNorm.", (layer, part, "norm"), width)
+    return {
+        **entries,
+        **linear_entries(f"{start}intermediate.dense.", (layer, "up"), (hidden, width)),
+        **linear_entries(f"{start}output.dense.", (layer, "down"), (width, hidden)),
+        **norm_entries(f"{start}output.LayerNorm.", (layer, "norm"), width),
+    }
+
+
+def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict[str, Any]]:
+    """The config and ``{"params": ...}`` from the published tensors.
+
+    Raises:
+        ValueError: one line that lists every missing, unexpected and misshapen tensor.
+    """
+    config = reward_config_from_shapes(tensors)
+    ignored = [name for name in tensors if name.startswith(_UNREAD)]
+    return config, {"params": read_tensors(tensors, reward_table(config), what=WHAT, ignored=ignored)}
+
+
+@partial(jax.jit, static_argnums=0)
+def _rewards(config: RewardConfig, params: Any, pictures: Array, ids: Array, mask: Array) -> Array:
+    with jax.default_matmul_precision("highest"):
+        return ImageReward(config).apply(params, pictures, ids, mask)
+
+
+def image_reward_scores(
+    weights: str | Path, tokenizer: str | Path | None = None, *, batch: int = 16
+) -> Score:
+    """ImageReward's own number: 0 for an average picture of its training's pairs, 1 a standard deviation above.
+
+    Args:
+        weights: ``ImageReward.pt``, or the same tensors in another file.
+        tokenizer: the ``tokenizer.json`` of bert-base-uncased; None is that of the weights' folder.
+        batch: pictures read at once.
+
+    Raises:
+        ValueError: one line: a file cannot be read or is not of ImageReward.
+        ImportError: a package that reads them is not installed.
+    """
+    weights = Path(weights)
+    path = Path(tokenizer) if tokenizer is not None else weights.parent / "tokenizer.json"
+    words = load_tokenizer(path)
+    marks = [words.encode(mark) for mark in ("[CLS]", "[SEP]")]
+    if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
+        raise ValueError(
+            f"{path} is not BERT's tokenizer (it has no [CLS] or [SEP]): give that of bert-base-uncased"
+        )
+    tensors = open_tensors(weights)
+    try:
+        config, params = convert_image_reward(tensors)
+    except ValueError as error:
+        raise ValueError(f"{weights}: {error}") from error
+    params = jax.device_put(params)
+
+    def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
+        if len(pictures) != len(prompts):
+            raise ValueError(
+                f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture"
+            )
+        ids, mask = _encode(words, *marks, prompts)
+        if ids.max(initial=0) >= config.vocab_size:
+            raise ValueError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
+        found = []
+        for start in range(0, len(pictures), batch):
+            some = [clip_input(picture, config.side) for picture in pictures[start : start + batch]]
+            # One batch size, one compiled program.
+            rows = [min(start + i, len(pictures) - 1) for i in range(batch)]
+            seen = np.stack(some + some[-1:] * (batch - len(some)))
+            rewards = _rewards(config, params, seen, ids[rows], mask[rows])
+            found.append(np.asarray(rewards, np.float64)[: len(some)])
+        return np.concatenate(found) if found else np.zeros(0)
+
+    return Score("ImageReward", of)
+
+
+def _encode(
+    words: TextTokenizer, start: list[int], end: list[int], prompts: Sequence[str]
+) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
+    """Ids of prompts between [CLS] and [SEP], cut at ``CONTEXT`` and filled up with 0, and where they are."""
+    ids, mask = np.zeros((len(prompts), CONTEXT), np.int32), np.zeros((len(prompts), CONTEXT), bool)
+    for i, prompt in enumerate(prompts):
+        row = start + words.encode(prompt)[: CONTEXT - 2] + end
+        ids[i, : len(row)], mask[i, : len(row)] = row, True
+    return ids, mask

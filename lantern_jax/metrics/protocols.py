@@ -1,0 +1,109 @@
+"""How published tables measure: which network reads which pictures, and the slips their programs are known for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import UInt8
+
+from lantern_jax import errors
+from lantern_jax.metrics.preprocessing import PROTOCOL_SIDE, lantern_square, truncate_levels
+
+Step = Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
+FRECHET, KERNEL, MANIFOLDS, CMMD = "frechet", "kid", "precision and recall", "cmmd"
+# What is computed unless a reader or preset says so; CMMD is of CLIP alone.
+ALL = (FRECHET, KERNEL, MANIFOLDS)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reader of both sets, and what is computed of its features.
+
+    Attributes:
+        features: name in ``registry.READERS``.
+        preprocessing: one of the reader's.
+        measures: some of ``ALL``, or ``CMMD``.
+        step: what is done to every picture before, with a name; None for nothing.
+        k, strict: of precision and recall.
+    """
+
+    features: str
+    preprocessing: str
+    measures: tuple[str, ...] = ALL
+    step: tuple[str, Step] | None = None
+    k: int = 3
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A known slip of a published program, or of its use.
+
+    Attributes:
+        what: one sentence.
+        step: what it does to pictures before a score; None where it is not reproduced.
+        scores: which scores it touches.
+    """
+
+    what: str
+    step: Step | None = None
+    scores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How a paper measures.
+
+    Attributes:
+        readings: what is computed, in the order of its table.
+        scores: what is done to pictures before a score, by the score's name.
+        slips: off unless asked for.
+        one_size: all pictures of both sets must measure the same, since small differences of resizing show.
+    """
+
+    readings: tuple[Reading, ...]
+    scores: dict[str, Step] = field(default_factory=dict)
+    slips: tuple[Slip, ...] = ()
+    one_size: bool = False
+
+    def score_steps(self, name: str, with_slips: bool) -> list[Step]:
+        """What is done to a picture before this score, in order."""
+        steps = [self.scores[name]] if name in self.scores else []
+        slips = self.slips if with_slips else ()
+        return steps + [slip.step for slip in slips if slip.step is not None and name in slip.scores]
+
+
+_SQUARE = (f"centre square to {PROTOCOL_SIDE}", lantern_square)
+
+# LANTERN (arXiv 2410.03355), the programs eval_fid_clip.py and eval_prec_recall.py of its repository.
+LANTERN = Preset(
+    readings=(
+        Reading("inception", "clean", (FRECHET, KERNEL), _SQUARE),
+        Reading("vgg", "linear", (MANIFOLDS,), strict=True),
+    ),
+    scores={"clip-lantern": lantern_square},
+    slips=(
+        Slip(
+            "before CLIP, pictures are cut to whole levels: 63 of 256 drop by one",
+            truncate_levels,
+            ("clip-lantern",),
+        ),
+        Slip("pictures of a sample of prompts are scored with the captions of the first ones; refused here"),
+    ),
+)
+# ADM's evaluator (arXiv 2105.05233), which LlamaGen's class-conditional table uses.
+ADM = Preset(
+    readings=(Reading("inception", "tf"),),
+    slips=(
+        Slip("distances for precision and recall are computed in float16 where finite; not reproduced here"),
+    ),
+    one_size=True,
+)
+PRESETS = {"lantern": LANTERN, "adm": ADM}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of this name; ValueError for an unknown one."""
+    if name not in PRESETS:
+        raise errors.unknown("preset", name, PRESETS)
+    return PRESETS[name]

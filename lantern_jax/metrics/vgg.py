@@ -1,0 +1,121 @@
+"""VGG16 up to its second fully connected layer, the features of precision and recall (arXiv 1904.06991).
+
+The network is that of arXiv 1409.1556 with torchvision's weights for ImageNet.
+
+Axes: n pictures, h w height and width, c channels, F features.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array, Float, PyTree
+
+from lantern_jax.checkpoints.strict import Entry, convolution, identity, read_tensors, transpose
+from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.metrics.features import FeatureReader, network, usual_batch
+from lantern_jax.metrics.preprocessing import VGG_SIDE, vgg_imagenet
+
+WHAT = "VGG16 (torchvision's vgg16-397923af.pth)"
+_NAMES = {"fc1": "classifier.0", "fc2": "classifier.3"}
+
+
+@dataclasses.dataclass(frozen=True)
+class VGGConfig:
+    """Sizes; the defaults are VGG16's.
+
+    Attributes:
+        widths: of the convolutions between two halvings.
+        hidden: width of the two fully connected layers.
+    """
+
+    widths: tuple[tuple[int, ...], ...] = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
+    hidden: int = 4096
+
+    @property
+    def cells(self) -> int:
+        """Places a side after the last halving."""
+        return VGG_SIDE >> len(self.widths)
+
+
+class VGG(nn.Module):
+    """Normalized pictures of 224 x 224 to the second fully connected layer.
+
+    Attributes:
+        rectified: the layer after its ReLU; else before.
+    """
+
+    config: VGGConfig
+    rectified: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
+        for name, widths in zip(conv_names(self.config), self.config.widths, strict=True):
+            for part, width in zip(name, widths, strict=True):
+                x = nn.relu(nn.Conv(width, (3, 3), padding=1, name=part)(x))
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        # Published weights read the channels one after the other.
+        x = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
+        x = nn.relu(nn.Dense(self.config.hidden, name="fc1")(x))
+        x = nn.Dense(self.config.hidden, name="fc2")(x)
+        return nn.relu(x) if self.rectified else x
+
+
+def conv_names(config: VGGConfig) -> list[list[str]]:
+    """The names of the convolutions, numbered as published: each takes two numbers, each halving one."""
+    names, number = [], 0
+    for widths in config.widths:
+        names.append([f"conv_{number + 2 * i}" for i in range(len(widths))])
+        number += 2 * len(widths) + 1
+    return names
+
+
+def vgg_table(config: VGGConfig) -> dict[str, Entry]:
+    """{published name: Entry} of everything that the features depend on."""
+    table, inputs = {}, 3
+    for names, widths in zip(conv_names(config), config.widths, strict=True):
+        for name, width in zip(names, widths, strict=True):
+            published = name.replace("conv_", "features.")
+            table[f"{published}.weight"] = Entry(
+                ("params", name, "kernel"), (width, inputs, 3, 3), convolution
+            )
+            table[f"{published}.bias"] = Entry(("params", name, "bias"), (width,), identity)
+            inputs = width
+    sizes = inputs * config.cells**2
+    for name, published in _NAMES.items():
+        table[f"{published}.weight"] = Entry(("params", name, "kernel"), (config.hidden, sizes), transpose)
+        table[f"{published}.bias"] = Entry(("params", name, "bias"), (config.hidden,), identity)
+        sizes = config.hidden
+    return table
+
+
+def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
+    """``VGG``'s variables from the published tensors; the layer of the classes is not read.
+
+    Raises:
+        ValueError: one line that lists every missing, unexpected and misshapen tensor.
+    """
+    ignored = [name for name in tensors if name.startswith("classifier.6.")]
+    return read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)
+
+
+def vgg_features(
+    weights: str | Path, *, rectified: bool = False, batch: int | None = None, config: VGGConfig | None = None
+) -> FeatureReader:
+    """The reader of ``fc2`` with the weights of a file.
+
+    Args:
+        weights: torchvision's ``vgg16-397923af.pth``, or the same tensors as .safetensors.
+        rectified: after the ReLU, as torch-fidelity has it; LANTERN reads what is before.
+        batch: pictures read at once; None for what suits the device.
+        config: other sizes than VGG16's.
+
+    Raises:
+        ValueError: the file cannot be read or holds another network.
+    """
+    config = VGGConfig() if config is None else config
+    read = network(VGG(config, rectified).apply, convert_vgg(open_tensors(weights), config))
+    side = "after" if rectified else "before"
+    return FeatureReader(f"vgg16 fc2 {side} ReLU", config.hidden, vgg_imagenet, read, batch or usual_batch())

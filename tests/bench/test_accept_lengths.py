@@ -1,0 +1,73 @@
+"""Profiles of accepted lengths: what a mean and a list come to on a tree of some depth."""
+
+import itertools
+import json
+import math
+
+import pytest
+
+from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
+
+
+def tokens_a_pass(chances) -> float:
+    return 1 + math.fsum(length * chance for length, chance in enumerate(chances))
+
+
+@pytest.mark.parametrize("mean", [1.0, 1.5, 3.63, 5.9, 6.0])
+@pytest.mark.parametrize("depth", [5, 9, 46])
+def test_a_mean_becomes_a_geometric_distribution_with_its_tail_on_the_depth(mean, depth):
+    chances = Profile(mean=mean).over(depth)
+    assert len(chances) == depth + 1 and math.isclose(math.fsum(chances), 1)
+    assert tokens_a_pass(chances) == pytest.approx(mean, abs=1e-9)
+    reached = [math.fsum(chances[length:]) for length in range(depth + 1)]
+    if 1 < mean < depth + 1:
+        ratios = [more / less for less, more in itertools.pairwise(reached)]
+        assert ratios == pytest.approx([ratios[0]] * depth, rel=1e-6), "each token has the same chance"
+
+
+def test_a_list_is_taken_as_it_is_and_folded_where_the_tree_ends():
+    profile = parse_accept_lengths("0.4, 0.3, 0.2, 0.1")
+    assert profile.over(3) == pytest.approx((0.4, 0.3, 0.2, 0.1))
+    assert profile.over(5) == pytest.approx((0.4, 0.3, 0.2, 0.1, 0, 0))
+    assert profile.over(1) == pytest.approx((0.4, 0.6))
+    assert tokens_a_pass(profile.over(3)) == pytest.approx(2.0)
+
+
+def test_text_json_and_files_say_the_same(tmp_path):
+    assert parse_accept_lengths("3.63") == Profile(mean=3.63)
+    assert parse_accept_lengths("[3.63]") == Profile(mean=3.63)
+    listed = parse_accept_lengths("[0.25, 0.75]")
+    assert listed == parse_accept_lengths("0.25,0.75")
+    file = tmp_path / "lengths.json"
+    file.write_text(json.dumps([0.25, 0.75]))
+    assert parse_accept_lengths(str(file)) == listed
+    file.write_text("2.5\n")
+    assert parse_accept_lengths(str(file)) == Profile(mean=2.5)
+    assert Profile(mean=2.5).to_json() == 2.5 and listed.to_json() == [0.25, 0.75]
+
+
+BAD = [
+    "",
+    "many",
+    "0.9",
+    "-1",
+    "nan",
+    "0.5,0.6",
+    "1.5,-0.5",
+    "[true, false]",
+    '["a"]',
+    "no-such-file.json",
+    "1e999",
+]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_is_no_profile_is_one_line(text):
+    with pytest.raises(ValueError, match="mean number of tokens a pass") as error:
+        parse_accept_lengths(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mean_that_no_path_can_have():
+    with pytest.raises(ValueError, match=r"mean 3.63 need a tree of depth 3, and this one has 2"):
+        Profile(mean=3.63).over(2)

@@ -1,0 +1,174 @@
+"""``lantern bench`` in process: rows, files, one-line errors before any work."""
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+import lantern_jax.pipeline
+from lantern_jax.bench.rows import read_rows
+from lantern_jax.commands.main import main
+from lantern_jax.engine import Engine
+from tests.command import assert_refused, files, must_not_run
+from tests.tiny_checkpoint import tiny_pipeline
+
+QUICK = ["bench", "--methods", "gumbel", "--pictures", "1", "--use-cache"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty current folder, and the tiny checkpoint in place of the demo."""
+    monkeypatch.chdir(tmp_path)
+    load = lantern_jax.pipeline.load
+    monkeypatch.setattr(
+        lantern_jax.pipeline,
+        "load",
+        lambda model, dtype=None: tiny_pipeline() if model == "demo" else load(model, dtype),
+    )
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folder, capsys):
+    assert main([*QUICK, "--batch", "1", "--guidance", "1,2", "--out", "old.jsonl"]) == 0
+    printed = capsys.readouterr().out
+    rows = read_rows("old.jsonl")
+    assert [(row.method, row.batch, row.guidance) for row in rows] == [
+        (method, 1, guidance) for guidance in (1.0, 2.0) for method in ("ar", "gumbel")
+    ]
+    assert all(row.speedup > 0 and row.compile_cold is None for row in rows)
+    for text in ("gumbel", "speed-up", "efficiency", "demo, 16 px, float32", "wrote old.jsonl"):
+        assert text in printed
+    assert main([*QUICK, "--against", "old.jsonl", "--guidance", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "new / old.jsonl" in printed
+    assert main([*QUICK, "--against", "old.jsonl", "--guidance", "4"]) == 0
+    assert "old.jsonl has no row of the same configuration" in capsys.readouterr().out
+    assert files(folder) == {"old.jsonl"}
+
+
+def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one():
+    kept = jax.config.jax_compilation_cache_dir
+    arguments = ["bench", "--methods", "jacobi:window=2", "--pictures", "1", "--out", "a.jsonl"]
+    assert main(arguments) == 0
+    assert jax.config.jax_compilation_cache_dir == kept
+    plain, row = read_rows("a.jsonl")
+    assert plain.compile_cold > 0 and 0 < row.compile_warm < row.compile_cold
+
+
+def test_a_random_model_with_forced_acceptance(folder, capsys):
+    arguments = [
+        "bench",
+        "--size",
+        "tiny",
+        "--random",
+        "--methods",
+        "jacobi:window=3,gumbel",
+        "--trees",
+        "chain",
+    ]
+    more = [
+        "--accept-lengths",
+        "3",
+        "--pictures",
+        "1",
+        "--passes",
+        "6",
+        "--use-cache",
+        "--out",
+        "b.jsonl",
+        "--temperature",
+        "0.9",
+    ]
+    assert main([*arguments, *more]) == 0
+    rows = read_rows("b.jsonl")
+    assert [row.knobs.get("tree") for row in rows] == [None, None, "chain"]
+    assert [row.forced for row in rows] == [False, True, True] and [row.nodes for row in rows] == [0, 3, 5]
+    assert all(row.knobs["temperature"] == 0.9 for row in rows)
+    printed = capsys.readouterr().out
+    assert "(forced)" in printed and "stopped after 6 passes" in printed
+    assert files(folder) == {"b.jsonl"}
+
+
+def test_plots_and_prompts_and_parts(folder, capsys):
+    pytest.importorskip("matplotlib")
+    Path("prompts.txt").write_text("a lake\n\n  a foggy forest\n")
+    assert (
+        main([*QUICK, "--prompts", "prompts.txt", "--plot", "plots", "--profile", "--methods", "gumbel"]) == 0
+    )
+    assert {"plots/pass-by-nodes.svg", "plots/speedup-by-batch.svg"} < files(folder)
+    assert "score" in capsys.readouterr().out
+    assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--methods", "owl"], "unknown method 'owl'"),
+        (["--methods", ""], "--methods '' is not valid"),
+        (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
+        (["--methods", "led:wings=2"], "'wings' is not a knob"),
+        (["--batch", "0"], "batch 0 is not valid"),
+        (["--trees", "oak"], "unknown tree 'oak'"),
+        (["--rules", "lax"], "unknown rule 'lax'"),
+        (["--guidance", "-1"], "guidance -1.0 is not valid"),
+        (["--pictures", "0"], "--pictures 0 is not valid"),
+        (["--passes", "0"], "--passes 0 is not valid"),
+        (["--seed", "-1"], "seed -1 is not valid"),
+        (["--accept-lengths", "0.2,0.2"], "accept lengths '0.2,0.2' sum to 0.4"),
+        (["--random"], "--size and --random go together"),
+        (["--size", "llamagen-b"], "--size and --random go together"),
+        (["--size", "llamagen-b", "--random", "--model", "x"], "takes no --model and no --prompts"),
+        (["--size", "huge", "--random"], "unknown size 'huge'"),
+        (["--prompts", "nowhere.txt"], "cannot read nowhere.txt"),
+        (["--prompts", "empty.txt"], "empty.txt holds no prompt"),
+        (["--against", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+        (["--against", "empty.txt"], "empty.txt holds no row"),
+        (["--out", "there.jsonl"], "there.jsonl exists: give --overwrite"),
+        (["--out", "there.jsonl", "--against", "there.jsonl", "--overwrite"], "there.jsonl"),
+        (["--out", "no/folder.jsonl"], "no is not a folder"),
+        (["--plot", "there.jsonl", "--overwrite"], "--plot there.jsonl is a file"),
+        (["--model", "nowhere"], "nowhere"),
+        (["--tree", "chain"], "unrecognized arguments"),
+        (["--window", "0"], "window 0 is not valid"),
+        (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_nothing_is_done(arguments, line, capsys, monkeypatch):
+    Path("empty.txt").write_text("\n \n")
+    Path("there.jsonl").write_text("what was there\n")
+    monkeypatch.setattr(Engine, "start", must_not_run)
+    printed = assert_refused(["bench", *arguments], capsys)
+    assert line in printed
+    assert Path("there.jsonl").read_text() == "what was there\n"
+
+
+def test_what_a_sweep_leaves_out_is_said(capsys):
+    assert main([*QUICK, "--methods", "gumbel,medusa"]) == 0
+    printed = capsys.readouterr().out
+    assert "left out: medusa" in printed and "speed-up" in printed
+
+
+def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
+    from lantern_jax.bench import measure as module
+
+    measure, calls = module.measure, []
+
+    def once(*arguments, **options):
+        calls.append(0)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return measure(*arguments, **options)
+
+    monkeypatch.setattr(module, "measure", once)
+    assert main([*QUICK, "--batch", "1,2", "--out", "c.jsonl"]) == 130
+    assert "wrote 2 rows to c.jsonl" in capsys.readouterr().err
+    assert [row.batch for row in read_rows("c.jsonl")] == [1, 1]
+    assert [json.loads(line)["method"] for line in Path("c.jsonl").read_text().splitlines()] == [
+        "ar",
+        "gumbel",
+    ]

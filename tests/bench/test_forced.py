@@ -1,0 +1,123 @@
+"""Forced acceptance: the profile's lengths on every kind of tree, and verification's work not left out."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.bench.accept_lengths import Profile
+from lantern_jax.bench.forced import Forced
+from lantern_jax.decoding.acceptance import Strict
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import jacobi
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from tests.decoding import toy_models as toys
+
+STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])
+# Everything that is drafted is kept, so that it is always three deep.
+DYNAMIC = DynamicTree(nodes=10, depth=3, frontier=2, children=2, ranking="probability")
+BATCH, LENGTH = 128, toys.CONFIG.num_tokens
+LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), Profile(mean=2.2).over(3)
+
+
+def draftings():
+    drafter, params = toys.random_drafter()
+    window = DraftTree.window(3, 2, 1)
+    return {
+        "static": (eagle(drafter, STATIC), params, Gumbel()),
+        "static, rejection": (eagle(drafter, STATIC), params, Rejection()),
+        "dynamic": (eagle(drafter, DYNAMIC), params, Gumbel()),
+        "window": (jacobi(toys.VOCAB, window), None, Gumbel()),
+    }
+
+
+def expected_counts(chances, left: int) -> np.ndarray:
+    """How many rounds accept 0, 1, ... tokens when so many tokens are left, by recursion over what is left."""
+    counts = np.zeros((left + 1, len(chances)))
+    for n in range(1, left + 1):
+        for length, chance in enumerate(chances):
+            kept = min(length, n - 1)
+            counts[n] += chance * counts[n - kept - 1]
+            counts[n, kept] += chance
+    return counts[left]
+
+
+@pytest.mark.parametrize("name", draftings())
+def test_lengths_follow_the_profile(name):
+    chances = MEAN if name in ("static, rejection", "window") else LISTED
+    drafting, params, coupling = draftings()[name]
+    decoded = speculative_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(3, BATCH),
+        drafting=drafting, drafting_params=params, coupling=Forced(coupling, chances), guidance=jnp.full(BATCH, 2.0),
+    )  # fmt: skip
+    assert (np.asarray(decoded.tokens) >= 0).all()
+    accepted = np.asarray(decoded.accepted).sum(axis=0)
+    expected = BATCH * expected_counts(chances, LENGTH - 1)
+    # Counts of a picture hang together, so they scatter less than independent ones would.
+    assert np.all(np.abs(accepted - expected) < 4 * np.sqrt(expected + 1)), (accepted, expected)
+    assert not np.allclose(expected / expected.sum(), chances, atol=0.01), "ends of streams are cut"
+    rounds = np.asarray(decoded.rounds)
+    assert rounds.sum() == accepted.sum() and (accepted * np.arange(1, 5)).sum() == BATCH * (LENGTH - 1)
+    assert len(np.unique(rounds)) > 2, "sequences draw alike"
+
+
+def test_a_tree_that_is_not_so_deep_gives_its_deepest_path():
+    """Of two kept nodes one can be two deep at most; three are never accepted."""
+    drafter, params = toys.random_drafter()
+    tree = DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability")
+    decoded = speculative_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(8), toys.sequence_keys(3, 8),
+        drafting=eagle(drafter, tree), drafting_params=params, coupling=Forced(Gumbel(), (0, 0, 0, 1.0)),
+    )  # fmt: skip
+    accepted = np.asarray(decoded.accepted).sum(axis=0)
+    assert accepted[3] == 0 and accepted[1] + accepted[2] > 0
+
+
+def verify(coupling, tokens, log_probs, log_q, keys, sampling):
+    """What the loop needs of a verdict: without the rest everything else may be left out."""
+    rows = len(tokens)
+    draws = coupling.draws(
+        keys, jnp.zeros(rows, jnp.int32), jnp.zeros(rows, jnp.int32), 4, log_probs.shape[-1], sampling
+    )
+    room = jnp.full(rows, 9, jnp.int32)
+    verdict = coupling.verify(Draft(tokens, STATIC, log_q), log_probs, draws, Strict(), None, room)
+    return verdict.path, verdict.count
+
+
+class Blind(Forced):
+    """Forces without looking: what a compiler could make of an acceptance that depends on nothing."""
+
+    def _lengths(self, verdict, max_count):
+        return jnp.broadcast_to(jnp.int32(2), max_count.shape)
+
+
+@pytest.mark.parametrize("coupling", [Gumbel(), Rejection()], ids=["gumbel", "rejection"])
+def test_the_compiled_program_verifies(coupling):
+    """By the operations that XLA counts, and by the lengths, which another target's verdict changes."""
+    rows, codes = 16, 512
+    random = np.random.default_rng(0)
+    tokens = jnp.asarray(random.integers(0, codes, (rows, STATIC.num_nodes)), jnp.int32)
+    log_probs, log_q = (
+        jax.nn.log_softmax(jnp.asarray(random.standard_normal((rows, nodes, codes)), jnp.float32))
+        for nodes in (STATIC.num_nodes, len(STATIC.internal))
+    )
+    arguments = tokens, log_probs, log_q, toys.sequence_keys(0, rows), SamplingParams.create()
+
+    def operations(chosen):
+        compiled = jax.jit(functools.partial(verify, chosen)).lower(*arguments).compile()
+        return compiled.cost_analysis()["flops"], compiled
+
+    real, _ = operations(coupling)
+    forced, compiled = operations(Forced(coupling, LISTED))
+    blind, _ = operations(Blind(coupling, LISTED))
+    assert forced >= real > 4 * blind
+    _, counts = compiled(*arguments)
+    _, others = compiled(tokens, log_probs[:, ::-1], *arguments[2:])
+    assert len(np.unique(counts)) > 2 and not np.array_equal(counts, others)

@@ -1,0 +1,262 @@
+"""Measuring: what is left out and why, numbers that fit each other, random models made where they are used."""
+
+import dataclasses
+from functools import cache
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from lantern_jax.bench import machine, profile
+from lantern_jax.bench.accept_lengths import Profile
+from lantern_jax.bench.alternate import alternate
+from lantern_jax.bench.bandwidth import Bandwidth
+from lantern_jax.bench.levels import levels_of, seconds_a_level
+from lantern_jax.bench.measure import LEAST_REPEATS, Plan, measure, members
+from lantern_jax.bench.random_models import random_model
+from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
+from lantern_jax.bench.sweep import expand, parse_methods
+from lantern_jax.engine import Engine
+from lantern_jax.families import family_of
+from lantern_jax.models.drafter import drafter_shapes
+from tests.tiny_checkpoint import TOKENS, TREE, tiny_checkpoint, tiny_pipeline
+
+PLAN = Plan(pictures=2, compile_twice=False, levels=False)
+
+
+def configurations(text, **lists):
+    return expand(parse_methods(text).values(), **lists)
+
+
+def tiny_subject():
+    pipeline = tiny_pipeline()
+    return checkpoint_subject("tiny", pipeline, default_prompts(pipeline))
+
+
+@cache
+def random_tiny():
+    """One for all tests, so that they share its compiled programs."""
+    return random_subject("tiny", "float32", prompts=4)
+
+
+def test_groups_share_their_plain_decoding_and_repeat_nothing():
+    """The tiny checkpoint has a tree of its own, so that ``auto`` is ``gumbel``."""
+    wanted = configurations("gumbel,auto,led,gumbel:temperature=0.5", batches=[1, 2])
+    groups, reasons = members(tiny_subject(), wanted)
+    assert not reasons
+    assert [[one.configuration.method for one in group] for group in groups] == [
+        ["ar", "gumbel", "led"], ["ar", "gumbel"], ["ar", "gumbel", "led"], ["ar", "gumbel"],
+    ]  # fmt: skip
+    assert [group[0].settings.temperature for group in groups] == [1, 0.5, 1, 0.5]
+    assert all(group[0].settings.is_plain and not group[0].job.drafter for group in groups)
+    assert groups[0][0].configuration.knobs == {} and groups[1][0].configuration.knobs == {"temperature": 0.5}
+
+
+def test_what_cannot_be_measured_has_its_reason():
+    groups, reasons = members(tiny_subject(), configurations("led:coupling=rejection,medusa,gumbel"))
+    assert [one.configuration.method for one in groups[0]] == ["ar", "gumbel"]
+    assert len(reasons) == 2 and "led needs the coupling gumbel" in reasons[0] and "medusa" in reasons[1]
+    deep = Profile(mean=3.63)
+    groups, reasons = members(tiny_subject(), configurations("gumbel,led,zipar"), deep)
+    assert [one.configuration.method for one in groups[0]] == ["ar", "led"]
+    assert "tree of depth 3, and this one has 2" in reasons[0] and "zipar" in reasons[1]
+
+
+def test_numbers_of_a_run_fit_each_other():
+    subject = tiny_subject()
+    group = members(subject, configurations("gumbel,lantern-g:lam=50,jacobi:window=3", batches=[2]))[0][0]
+    plain, drafted, relaxed, window = measure(subject, group, PLAN)
+    assert (plain.nodes, plain.tokens_a_pass, plain.passes, plain.speedup) == (0, 1, TOKENS - 1, 1)
+    assert (drafted.nodes, drafted.depth, window.nodes, window.depth) == (len(TREE), 2, 3, 3)
+    for row in (drafted, relaxed, window):
+        assert row.repeats == LEAST_REPEATS and row.batch == 2 and row.guidance == 2.0
+        assert row.passes == pytest.approx((TOKENS - 1) / row.tokens_a_pass)
+        assert row.efficiency == pytest.approx(row.speedup / row.tokens_a_pass)
+        assert row.plain_seconds == plain.seconds and row.pictures_a_second == pytest.approx(1 / row.seconds)
+        # Every pass gives its accepted tokens and one more; the last one may be cut.
+        assert 1 + sum(row.acceptance) == pytest.approx(row.tokens_a_pass)
+        assert row.quartiles[0] <= row.seconds <= row.quartiles[1]
+        assert row.floor_share > 0 and row.peak_memory > 1 << 20 and set(row.versions) >= {"jax", "python"}
+    assert drafted.substituted == 0 and relaxed.substituted > 0 and relaxed.distortion > 0
+    assert (plain.pixels, plain.dtype, plain.compile_cold) == (16, "float32", None)
+    assert plain.device == f"{len(jax.local_devices())} x cpu"
+
+
+def test_forced_rows_have_the_profiles_mean_and_no_quality():
+    """And a level of a chain takes some time."""
+    subject, profile = random_tiny(), Profile(mean=3.0)
+    group = members(subject, configurations("gumbel:tree=chain"), profile)[0][0]
+    plan = dataclasses.replace(PLAN, pictures=16, profile=profile, levels=True)
+    plain, row = measure(subject, group, plan)
+    assert row.forced and not plain.forced and row.accept_lengths == 3.0 and plain.accept_lengths is None
+    # 35 tokens after the first in some 12 passes, 16 pictures; the last pass of each is cut.
+    assert row.tokens_a_pass == pytest.approx(2.9, abs=0.35)
+    assert row.substituted is None and row.distortion is None and row.model == "random tiny"
+    assert 0 <= row.ms_a_level < 50 and plain.ms_a_level is None
+
+
+def test_a_stopped_picture_is_reckoned_to_its_end():
+    subject = random_tiny()
+    group = members(subject, configurations("jacobi:window=2"), Profile(chances=(0.0, 1.0)))[0][0]
+    plan = dataclasses.replace(PLAN, passes=5, profile=Profile(chances=(0.0, 1.0)))
+    plain, row = measure(subject, group, plan)
+    assert (
+        row.tokens_a_pass == 2 and row.passes == pytest.approx(35 / 2) and plain.passes == pytest.approx(35)
+    )
+    assert row.measured_passes == 5 and row.acceptance == [1.0]
+    assert row.seconds > 3 * row.ms_a_pass / 1e3
+
+
+def test_levels_by_kind_of_draft():
+    settings = tiny_pipeline().check
+    assert levels_of(settings(["a lake"], method="ar")) == 0
+    assert levels_of(settings(["a lake"], method="jacobi")) == 0
+    assert levels_of(settings(["a lake"], method="gumbel")) == 2
+    assert levels_of(settings(["a lake"], method="led", window=8, reach=3)) == 3
+    assert levels_of(settings(["a lake"], method="echo", depth=4)) == 4
+
+
+@pytest.mark.parametrize("method", ["led:window=4,reach=2", "eagle2:depth=2,nodes=6,frontier=2,children=3"])
+def test_a_level_of_a_window_and_of_a_tree_grown_anew(method):
+    subject = random_tiny()
+    member = members(subject, configurations(method))[0][0][1]
+    run = subject.engine.start(member.job, subject.rows(0, 1))
+    assert 0 <= seconds_a_level(subject, member.settings, run) < 0.05
+
+
+@pytest.mark.parametrize("size", ["llamagen-b", "llamagen-xl-stage2", "chameleon-7b"])
+def test_published_sizes(size):
+    """Shapes alone: the drafter fits its target, and prompts fit the model."""
+    model = random_model(size)
+    shapes = family_of(model.config).shapes(model.config)
+    millions = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) / 1e6
+    known = {
+        "llamagen-b": 111,
+        "llamagen-xl-stage2": 775,
+        "chameleon-7b": 6780,
+    }
+    assert millions == pytest.approx(known[size], rel=0.02)
+    assert jax.tree.leaves(drafter_shapes(model.drafter))
+    target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
+    rows = model.conditioning(2)
+    _, logits, _ = jax.eval_shape(
+        lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9), shapes, rows
+    )
+    assert logits.shape == (2, model.config.num_codes)
+
+
+def test_an_unknown_size_lists_the_known_ones():
+    with pytest.raises(ValueError, match="unknown size 'llamagen-xs': choose one of llamagen-b, llamagen-l"):
+        random_model("llamagen-xs")
+
+
+def test_random_parameters_are_made_on_the_device_in_their_dtype():
+    model, where = random_model("tiny"), SingleDeviceSharding(jax.devices()[3])
+    parameters = model.read(jnp.dtype("bfloat16"), where)
+    leaves = jax.tree_util.tree_leaves_with_path(parameters.target)
+    assert {leaf.dtype.name for _, leaf in leaves} == {"bfloat16"}
+    assert {device for _, leaf in leaves for device in leaf.devices()} == {jax.devices()[3]}
+    for path, leaf in leaves:
+        values = np.asarray(leaf, np.float32)
+        if path[-1].key == "scale":
+            assert (values == 1).all()
+        else:
+            assert values.std() == pytest.approx(0.02, rel=0.2) and abs(values.mean()) < 0.002
+    again = model.read(jnp.dtype("bfloat16"), where)
+    jax.tree.map(np.testing.assert_array_equal, parameters.target, again.target)
+    table = np.asarray(parameters.codebook.neighbours)
+    assert all(len(set(row)) == len(row) and number not in row for number, row in enumerate(table))
+    drafter = model.read_drafter(jnp.dtype("bfloat16"), "eagle", parameters, where)
+    assert drafter["head"] is parameters.target["params"]["head"]["kernel"]
+
+
+def test_bytes_that_a_pass_must_read():
+    """Counted by hand: layers and head, the cache; for a chain of 5 the drafter five times."""
+    subject = random_tiny()
+    plain, chain = members(subject, configurations("gumbel:tree=chain"))[0][0]
+    config = subject.config
+    dim, hidden, codes = config.dim, config.transformer.hidden_dim, config.vocab_size
+    layer = 4 * dim * dim + 3 * dim * hidden + 2 * dim
+    weights = config.num_layers * layer + dim + dim * codes
+
+    def slots(extra):
+        return 2 * 2 * dim * (1 + config.num_tokens + extra)
+
+    def counted(member):
+        run = subject.engine.start(member.job, subject.rows(0, 1))
+        return machine.bytes_a_pass(subject, member.settings, member.job, run)
+
+    assert counted(plain) == 4 * (weights + config.num_layers * slots(1))
+    drafter = layer - dim + 2 * dim * dim + dim + dim * codes + slots(6) - 2 * 2 * dim
+    assert counted(chain) == 4 * (weights + config.num_layers * slots(6) + 5 * drafter)
+
+
+def test_tasks_alternate_and_bandwidth_is_positive():
+    order = []
+    given = alternate({name: lambda repeat, name=name: order.append(name) or repeat for name in "ab"}, 3)
+    assert order == list("abbaab") and given == {"a": [0, 1, 2], "b": [0, 1, 2]}
+    assert 1e8 < Bandwidth(1 << 22).measure() < 1e13
+
+
+def test_parts_of_a_pass_are_told_by_their_scopes():
+    assert profile.part_of("jit(advance)/jit(main)/while/body/draft/absorb/dot_general") == "draft"
+    assert profile.part_of("jit(advance)/while/body/verify/target_tokens/argmax") == "verify"
+    assert profile.part_of("jit(advance)/while") == "other"
+    program = """
+  %add.1 = f32[4]{0} add(%a, %b), metadata={op_name="jit(advance)/while/body/score/add" stack_frame_id=3}
+  %while.2 = (s32[], f32[4]{0}) while(%tuple), body=%body, metadata={op_name="jit(advance)/while"}
+  ROOT %fusion.3 = f32[4]{0} fusion(%add.1), kind=kLoop, metadata={op_name="jit(advance)/sub"}
+}
+
+%body (p: f32[4]) -> f32[4] {
+  %dot.4 = f32[4]{0} custom-call(%p)
+  %select.5 = f32[4]{0} select(%dot.4), metadata={op_name="jit(advance)/while/body/draft/select"}
+  %copy.6 = f32[4]{0} copy(%select.5)
+}
+"""
+    assert profile.owners_of(program) == {
+        "add.1": "score", "while.2": "", "fusion.3": "other", "dot.4": "draft", "select.5": "draft", "copy.6": "other",
+    }  # fmt: skip
+
+
+def test_an_accelerators_streams_are_counted_once():
+    """Not the host's launches, not lines that sum up others; without a device the host's events that have a name."""
+
+    def event(nanoseconds, **stats):
+        return SimpleNamespace(duration_ns=nanoseconds, stats=list(stats.items()))
+
+    def plane(name, **lines):
+        return SimpleNamespace(name=name, lines=[SimpleNamespace(name=n, events=e) for n, e in lines.items()])
+
+    owners = {"dot.1": "score", "add.2": "commit", "while.3": ""}
+    host = plane("/host:CPU", python=[event(9.0), event(5.0, hlo_op="dot.1")])
+    events = [event(2.0, hlo_op="dot.1"), event(3.0, hlo_op="add.2"), event(4.0), event(1.0, hlo_op="dot.1")]
+    device = plane("/device:GPU:0", **{"Stream #7": events, "XLA Ops": events, "XLA Modules": [event(10.0)]})
+    assert profile.spent_by_part([host, device], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
+    assert profile.spent_by_part([host], owners) == {"score": 5.0}
+    core = plane(
+        "/device:TPU:0", **{"XLA Ops": [event(9.0, hlo_op="while.3"), *events], "Steps": [event(10.0)]}
+    )
+    assert profile.spent_by_part([core], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
+
+
+def test_a_profile_of_a_pass():
+    pipeline = tiny_pipeline()
+    engine = Engine(lambda where: pipeline.engine.parameters, devices=jax.devices()[:1])
+    subject = dataclasses.replace(tiny_subject(), engine=engine, drafters={})
+    member = members(subject, configurations("jacobi:window=1"))[0][0][1]
+    run = engine.advance(engine.start(member.job, subject.rows(0, 1)), 1)
+    shares = profile.shares_of_a_pass(engine, run)
+    assert set(shares) >= {"score", "commit"} and all(value >= 0 for value in shares.values())
+    assert sum(shares.values()) == pytest.approx(1) and shares["score"] > 0.1
+
+
+def test_the_tiny_checkpoint_has_no_codebook_problem():
+    """A relaxed rule asks for more neighbours than a table stores: the reason, no crash."""
+    subject = tiny_subject()
+    assert subject.codebook is tiny_checkpoint().codebook
+    groups, reasons = members(subject, configurations("lantern-g:k=20"))
+    assert not groups and "the table stores 12" in reasons[0]

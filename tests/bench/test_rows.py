@@ -1,0 +1,118 @@
+"""Rows of a benchmark: kept as lines, told apart, compared."""
+
+import dataclasses
+import json
+
+import pytest
+
+from lantern_jax.bench import plots, tables
+from lantern_jax.bench.rows import Row, against, read_rows, to_lines
+
+ROW = Row(
+    model="tiny", pixels=16, dtype="float32", device="cpu", batch=1, guidance=2.0, method="led",
+    knobs={"window": 8, "tree": [[0], [0, 0]]}, nodes=8, depth=8, passes=90.5, tokens_a_pass=2.8,
+    acceptance=[0.9, 0.5], ms_a_pass=4.5, ms_a_level=0.7, seconds=0.4, quartiles=[0.39, 0.42], repeats=8,
+    plain_seconds=0.8, pictures_a_second=2.5, speedup=2.0, speedup_quartiles=[1.9, 2.1], efficiency=0.71,
+    floor_share=0.5, bandwidth=2e10, peak_memory=1 << 30, compile_cold=9.0, compile_warm=2.0, substituted=0.05,
+    distortion=0.8, forced=False, versions={"jax": "0.10.2"},
+)  # fmt: skip
+
+
+def changed(**values) -> Row:
+    return dataclasses.replace(ROW, **values)
+
+
+def test_rows_come_back_from_their_lines(tmp_path):
+    rows = [
+        ROW,
+        changed(forced=True, accept_lengths=3.63, substituted=None, ms_a_level=None, parts={"draft": 1.0}),
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(to_lines(rows))
+    assert read_rows(file) == rows
+    assert len(file.read_text().splitlines()) == 2
+    newer = json.loads(to_lines([ROW])) | {"of_a_newer_version": 1}
+    file.write_text(json.dumps(newer) + "\n\n")
+    assert read_rows(file) == [ROW]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{}\n", "[1]\n", "no JSON\n", '{"model": "tiny"}\n'])
+def test_what_holds_no_rows_is_one_line(tmp_path, content):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(content)
+    with pytest.raises(ValueError, match="lantern bench --out") as error:
+        read_rows(file)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"cannot read .*nowhere"):
+        read_rows(tmp_path / "nowhere")
+
+
+def test_an_older_file_is_compared_row_by_row():
+    """With the same configuration whatever the numbers, and the last one of several."""
+    old = [
+        changed(seconds=9.0),
+        changed(seconds=0.8, speedup=1.0, versions={"jax": "0.9"}),
+        changed(batch=8, seconds=7.0),
+    ]
+    new = [
+        changed(seconds=0.2),
+        changed(guidance=1.0),
+        changed(batch=8, seconds=3.5),
+        changed(knobs={"window": 9}),
+    ]
+    pairs = against(new, old)
+    assert [row for row, _ in pairs] == [new[0], new[2]]
+    assert pairs[0][1]["seconds"] == pytest.approx(0.25) and pairs[0][1]["speedup"] == pytest.approx(2.0)
+    assert pairs[1][1]["seconds"] == pytest.approx(0.5) and pairs[1][1]["ms_a_pass"] == 1.0
+    assert not against([changed(forced=True, accept_lengths=3.63)], old)
+    assert (
+        against([changed(forced=True, accept_lengths=3.0)], [changed(forced=True, accept_lengths=3.63)]) == []
+    )
+
+
+def test_tables_say_what_was_measured(capsys):
+    from rich.console import Console
+
+    rows = [
+        changed(method="ar", knobs={}, nodes=0, ms_a_level=None),
+        ROW,
+        changed(batch=8, forced=True, substituted=None),
+    ]
+    console = Console(width=220)
+    console.print(tables.rows_table(rows))
+    console.print(tables.parts_table([changed(parts={"draft": 1.25, "score": 3.0})]))
+    console.print(tables.against_table(against([ROW], [changed(seconds=0.8)]), "old.jsonl"))
+    printed = capsys.readouterr().out
+    for text in (
+        "led:window=8,tree=2 paths (forced)",
+        "0.71",
+        "50%",
+        "5.0%",
+        "20.0 GB/s",
+        "1.00 GiB",
+        "jax 0.10.2",
+        "1.25",
+        "0.500",
+    ):
+        assert text in printed, text
+
+
+def test_plots_are_the_same_every_time(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [
+        changed(method="ar", knobs={}, nodes=0),
+        ROW,
+        changed(batch=8, speedup=1.5),
+        changed(nodes=25, ms_a_pass=9.0),
+    ]
+    files = plots.plot_files(rows, tmp_path)
+    assert {file.name for file in files} == {
+        "speedup-by-batch.svg",
+        "pass-by-nodes.svg",
+        "speed-by-quality.svg",
+    }
+    assert files == plots.plot_files(rows, tmp_path)
+    svg = files[tmp_path / "speedup-by-batch.svg"].decode()
+    assert "led:window=8" in svg and "speed-up" in svg and "<dc:date>" not in svg
+    only_plain = plots.plot_files(rows[:1], tmp_path)
+    assert {file.name for file in only_plain} == {"pass-by-nodes.svg"}

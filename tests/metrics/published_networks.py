@@ -1,0 +1,23 @@
+"""Inception's and VGG's weights as they are published, with synthetic values."""
+
+import json
+
+import numpy as np
+
+from lantern_jax.metrics.vgg import VGGConfig, vgg_table
+from tests.golden_cases import DEFAULT_DIRECTORY, golden_weight
+
+TINY_VGG = VGGConfig(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)
+
+
+def inception_tensors() -> dict[str, np.ndarray]:
+    """Those of the golden case, which lists their names and shapes."""
+    case = json.loads((DEFAULT_DIRECTORY / "inception_fid.json").read_text())
+    return {name: golden_weight(name, tuple(shape), 0) for name, shape in case["tensors"].items()}
+
+
+def vgg_tensors() -> dict[str, np.ndarray]:
+    """Of ``TINY_VGG``, with the layer of the classes."""
+    tensors = {name: golden_weight(name, entry.shape, 0) for name, entry in vgg_table(TINY_VGG).items()}
+    tensors["classifier.6.weight"], tensors["classifier.6.bias"] = np.zeros((9, 16)), np.zeros(9)
+    return tensors

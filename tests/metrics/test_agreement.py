@@ -1,0 +1,92 @@
+"""The demo's classifier: it names what is painted, its agreement follows the prompts, its features see blur."""
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from lantern_jax.data.landscapes import caption, render_batch
+from lantern_jax.metrics.agreement import agreement_scores, caption_agreement, demo_features
+from lantern_jax.metrics.demo_classifier import read_classifier, shipped_classifier, stored
+from lantern_jax.metrics.moments import Moments, frechet_distance
+
+COUNT = 64
+
+
+@pytest.fixture(scope="module")
+def landscapes():
+    """Pictures of a seed that training did not use, and their captions."""
+    pictures, attributes = render_batch(77, range(COUNT))
+    return pictures, [caption(row) for row in attributes]
+
+
+def test_what_is_painted_agrees_with_its_caption_and_not_with_others(landscapes):
+    pictures, prompts = landscapes
+    own, others = (caption_agreement(pictures, words) for words in (prompts, prompts[1:] + prompts[:1]))
+    assert own.shape == (COUNT,) and own.dtype == np.float64
+    assert own.mean() > 0.9 and own.min() > 0 and own.max() <= 1
+    # Two of the four values by chance: captions share some.
+    assert others.mean() < 0.45
+    np.testing.assert_array_equal(agreement_scores().of(pictures, prompts), own)
+
+
+def test_only_what_a_prompt_names_counts(landscapes):
+    picture = landscapes[0][:1]
+    values = ("dawn", "noon", "dusk", "night")
+    each = [caption_agreement(picture, [value])[0] for value in values]
+    assert sum(each) == pytest.approx(1, abs=1e-5)
+    both = caption_agreement(picture, ["noon forest"])[0]
+    assert both == pytest.approx((each[1] + caption_agreement(picture, ["forest"])[0]) / 2, abs=1e-6)
+
+
+def test_agreement_does_not_depend_on_the_batch(landscapes):
+    pictures, prompts = landscapes
+    whole = caption_agreement(pictures[:40], prompts[:40])
+    np.testing.assert_allclose(caption_agreement(pictures[30:40], prompts[30:40]), whole[30:], atol=1e-5)
+    assert caption_agreement([], []).shape == (0,)
+
+
+def test_the_distance_of_features_grows_with_blur(landscapes):
+    pictures, reader = landscapes[0], demo_features()
+    features = reader.features(pictures)
+    assert features.shape == (COUNT, reader.width) and "1" in reader.name
+    distances = [0.0]
+    for radius in (1, 2, 4, 8):
+        blurred = [
+            np.asarray(Image.fromarray(picture).filter(ImageFilter.GaussianBlur(radius)))
+            for picture in pictures
+        ]
+        distances.append(frechet_distance(Moments.of(features), Moments.of(reader.features(blurred))))
+    assert distances == sorted(distances) and distances[-1] > 100 * distances[1] > 0
+
+
+def test_what_it_cannot_read_is_one_line(landscapes):
+    pictures, prompts = landscapes
+    for given, words, match in (
+        (pictures[:2], prompts[:1], r"2 picture\(s\) and 1 prompt\(s\)"),
+        (pictures[:1], ["a cat"], "unknown word 'cat'"),
+        (pictures[:1, :64], prompts[:1], r"64 x 128 x 3 \(uint8\).*reads 128 x 128 x 3"),
+        (pictures[:1] / 255.0, prompts[:1], "float64"),
+    ):
+        with pytest.raises(ValueError, match=match) as caught:
+            caption_agreement(given, words)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_something_else_is_one_line(tmp_path):
+    arrays = stored(shipped_classifier())
+    assert sum(leaf.nbytes for leaf in arrays.values()) < 1 << 20
+    path = tmp_path / "classifier.npz"
+    np.savez(path, **arrays)
+    np.testing.assert_array_equal(
+        read_classifier(path)["values"]["kernel"], shipped_classifier()["values"]["kernel"]
+    )
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_classifier(path)
+    arrays.pop("values/bias")
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match="not the demo's classifier"):
+        read_classifier(path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_classifier(tmp_path / "nothing.npz")

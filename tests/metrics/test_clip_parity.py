@@ -1,0 +1,135 @@
+"""CLIP against transformers' on the same small random weights, through both published layouts."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.metrics.clip import Clip
+from lantern_jax.metrics.clip_files import convert_clip
+from tests.metrics.tiny_clip import to_openai
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+VOCAB, CONTEXT, SIDE = 30, 11, 12
+# (width, heads, feed-forward width) of the towers; heads of ViT-H's vision tower are 80 wide.
+SIZES = {"B": ((24, 3, 40), (16, 2, 20)), "H": ((160, 2, 100), (48, 3, 64))}
+
+
+@functools.cache
+def reference(size="B", activation="quick_gelu"):
+    """transformers' model; every weight and bias is random, the norms' too."""
+    vision, text = (
+        {
+            "hidden_size": width, "num_attention_heads": heads, "intermediate_size": hidden,
+            "num_hidden_layers": 2, "hidden_act": activation, "attn_implementation": "eager",
+        }
+        for width, heads, hidden in SIZES[size]
+    )  # fmt: skip
+    marks = {"bos_token_id": VOCAB - 2, "eos_token_id": VOCAB - 1, "pad_token_id": 0}
+    config = transformers.CLIPConfig(
+        text_config={**text, "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, **marks},
+        vision_config={**vision, "image_size": SIDE, "patch_size": 4},
+        projection_dim=10,
+    )
+    model = transformers.CLIPModel(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if "norm" in name and name.endswith("weight"):
+                weight.copy_(1 + 0.3 * noise)
+            elif weight.ndim < 2 or "embedding" in name:
+                weight.copy_(0.5 * noise)
+            else:
+                weight.copy_(noise / np.prod(weight.shape[1:]) ** 0.5)
+    return model
+
+
+def told(size, activation):
+    return {
+        "activation": activation, "vision_heads": SIZES[size][0][1], "text_heads": SIZES[size][1][1],
+    }  # fmt: skip
+
+
+def tensors_of(model):
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def inputs():
+    """Pictures; ids with the end token at several places, twice in one row, and something after it."""
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, VOCAB - 2, (4, CONTEXT)).astype(np.int32)
+    ids[:, 0] = VOCAB - 2
+    for row, end in zip(ids, (CONTEXT - 1, 3, 1, 6), strict=True):
+        row[end] = VOCAB - 1
+    ids[1, 7] = VOCAB - 1
+    return rng.normal(size=(3, SIDE, SIDE, 3)).astype(np.float32), ids
+
+
+@functools.cache
+def expected(size, activation):
+    model, (pictures, ids) = reference(size, activation), inputs()
+    with torch.no_grad():
+        seen = model.vision_model(pixel_values=torch.tensor(pictures.transpose(0, 3, 1, 2)))
+        read = model.text_model(input_ids=torch.tensor(ids.astype(np.int64)))
+        return (
+            model.visual_projection(seen.pooler_output).numpy(),
+            model.text_projection(read.pooler_output).numpy(),
+        )
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+@pytest.mark.parametrize("size", SIZES)
+def test_embeddings(assert_close, size, activation):
+    config, params = convert_clip(tensors_of(reference(size, activation)), told(size, activation))
+    assert (config.side, config.patch, config.embedding) == (SIDE, 4, 10)
+    assert (config.vocab_size, config.context, config.text.layers) == (VOCAB, CONTEXT, 2)
+    wanted = expected(size, activation)
+    # Values of order one, so that the absolute tolerance means something.
+    assert all(np.abs(part).mean() > 0.3 for part in wanted)
+    assert_close(Clip(config).apply(params, *inputs()), wanted)
+
+
+def test_the_activation_matters():
+    quick, exact = (expected("B", activation) for activation in ("quick_gelu", "gelu"))
+    tensors = tensors_of(reference("B", "quick_gelu"))
+    config, params = convert_clip(tensors, told("B", "gelu"))
+    ours = Clip(config).apply(params, *inputs())
+    for part, right, other in zip(ours, exact, quick, strict=True):
+        np.testing.assert_allclose(part, right, 2e-4, 2e-4)
+        assert np.abs(part - other).max() > 3e-3
+
+
+def test_both_layouts_are_one_model():
+    tensors = tensors_of(reference())
+    first = convert_clip(tensors, told("B", "gelu"))
+    positions = {f"{tower}_model.embeddings.position_ids": np.arange(9)[None] for tower in ("vision", "text")}
+    for same in (to_openai(tensors), tensors | positions):
+        config, params = convert_clip(same, told("B", "gelu"))
+        assert config == first[0]
+        jax.tree.map(np.testing.assert_array_equal, params, first[1])
+
+
+@pytest.mark.parametrize("layout", [dict, to_openai])
+def test_every_tensor_counts(layout):
+    """But for training's temperature; and biases of keys, which shift all of a query's scores alike."""
+    tensors = layout(tensors_of(reference()))
+    config, params = convert_clip(tensors, told("B", "quick_gelu"))
+    apply = jax.jit(Clip(config).apply)
+    before = apply(params, *inputs())
+    rng = np.random.default_rng(2)
+    for name, tensor in tensors.items():
+        noise = rng.normal(size=tensor.shape).astype(np.float32)
+        _, other = convert_clip(tensors | {name: tensor + noise}, told("B", "quick_gelu"))
+        same = jax.tree.map(np.array_equal, params, other)
+        if name == "logit_scale":
+            assert all(jax.tree.leaves(same))
+            continue
+        assert not all(jax.tree.leaves(same)), name
+        if not name.endswith("k_proj.bias"):
+            changes = [np.abs(a - b).max() for a, b in zip(apply(other, *inputs()), before, strict=True)]
+            text = name.startswith(("text_", "token_", "transformer.", "positional_", "ln_final"))
+            assert changes[text] > 1e-3 and changes[not text] == 0, name

@@ -1,0 +1,114 @@
+"""Pictures as CLIP, CMMD and HPSv2 take them, against Pillow, transformers and PyTorch."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lantern_jax.metrics.clip_pictures import (
+    DEVIATION,
+    MEAN,
+    clip_input,
+    padded_input,
+    square_input,
+)
+from tests.metrics.tiny_clip import random_pictures
+
+SIDE = 28
+SIZES = ((28, 28), (56, 56), (40, 70), (71, 33), (20, 12), (28, 31), (33, 28), (28, 45))
+
+
+def pixels(prepared):
+    """What was normalized, in 0..255."""
+    assert prepared.dtype == np.float32 and prepared.shape == (SIDE, SIDE, 3)
+    return (prepared * DEVIATION + MEAN) * 255
+
+
+@pytest.mark.parametrize(
+    ("size", "resized", "corner"),
+    [
+        ((56, 56), (28, 28), (0, 0)),
+        # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
+        ((40, 70), (49, 28), (10, 0)),
+        ((71, 33), (28, 60), (0, 16)),
+        ((20, 12), (28, 46), (0, 9)),
+        # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
+        ((28, 31), (31, 28), (2, 0)),
+        ((33, 28), (28, 33), (0, 2)),
+        ((28, 45), (45, 28), (8, 0)),
+    ],
+)
+def test_clips_own(size, resized, corner):
+    (picture,) = random_pictures([size])
+    image = Image.fromarray(picture)
+    if image.size != resized:
+        image = image.resize(resized, Image.Resampling.BICUBIC)
+    left, top = corner
+    expected = np.asarray(image)[top : top + SIDE, left : left + SIDE]
+    np.testing.assert_allclose(pixels(clip_input(picture, SIDE)), expected, atol=1e-3)
+
+
+def test_clips_own_against_transformers():
+    """Where half a pixel has not to be rounded."""
+    pil = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
+    processor = pil.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE)
+    for picture in random_pictures([(56, 56), (60, 40), (28, 44), (200, 300)]):
+        expected = processor(Image.fromarray(picture), return_tensors="np").pixel_values[0]
+        np.testing.assert_allclose(clip_input(picture, SIDE), expected.transpose(1, 2, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_middle_square(size):
+    (picture,) = random_pictures([size])
+    image = Image.fromarray(picture)
+    width, height = image.size
+    extent = min(width, height)
+    left, top = (width - extent) // 2, (height - extent) // 2
+    image = image.crop((left, top, left + extent, top + extent))
+    expected = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+    np.testing.assert_allclose(pixels(square_input(picture, SIDE)), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("size", SIZES)
+def test_hpsv2s_padding(size, antialias):
+    torch = pytest.importorskip("torch")
+    (picture,) = random_pictures([size])
+    tensor = torch.tensor(picture).permute(2, 0, 1)[None].float() / 255
+    scale = SIDE / float(max(size))
+    height, width = (round(extent * scale) for extent in size)
+    resize = torch.nn.functional.interpolate
+    tensor = resize(tensor, (height, width), mode="bicubic", align_corners=False, antialias=antialias)
+    down, right = SIDE - height, SIDE - width
+    around = (right // 2, right - right // 2, down // 2, down - down // 2)
+    padded = torch.nn.functional.pad(tensor, around)[0].permute(1, 2, 0).numpy()
+    np.testing.assert_allclose(padded_input(picture, SIDE, antialias), (padded - MEAN) / DEVIATION, atol=1e-4)
+
+
+def test_antialiasing_matters():
+    (picture,) = random_pictures([(64, 64)])
+    assert np.abs(padded_input(picture, SIDE, True) - padded_input(picture, SIDE, False)).max() > 0.5
+    # Nothing is clipped: a float picture overshoots at edges.
+    edge = np.zeros((16, 16, 3), np.uint8)
+    edge[:, 8:] = 255
+    assert pixels(padded_input(edge, SIDE)).max() > 260
+
+
+def test_very_thin_pictures_keep_a_row():
+    (picture,) = random_pictures([(1, 300)])
+    assert (np.abs(pixels(padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        np.zeros((8, 8), np.uint8),
+        np.zeros((8, 8, 4), np.uint8),
+        np.zeros((8, 8, 3), np.float32),
+        np.zeros((0, 8, 3), np.uint8),
+    ],
+)
+@pytest.mark.parametrize("prepare", [clip_input, square_input, padded_input])
+def test_what_is_no_picture(prepare, picture):
+    with pytest.raises(ValueError, match=r"give uint8 \[height, width, 3\]") as error:
+        prepare(picture, SIDE)
+    assert "\n" not in str(error.value)

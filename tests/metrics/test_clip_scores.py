@@ -1,0 +1,250 @@
+"""CLIP score and HPSv2 of pictures with prompts, and CMMD of two sets, by longer ways."""
+
+import math
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.metrics import clip_scores as module
+from lantern_jax.metrics import cmmd as distance
+from lantern_jax.metrics.clip import Clip, ClipConfig, Tower
+from lantern_jax.metrics.clip_files import read_clip
+from lantern_jax.metrics.clip_pictures import clip_input, padded_input, square_input
+from lantern_jax.metrics.clip_scores import LANTERN_PREFIX, clip_scores, hps_scores
+from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
+from lantern_jax.metrics.cmmd import cmmd, cmmd_features
+from tests.fixtures.tensor_writing import write_safetensors
+from tests.metrics.tiny_clip import (
+    CONFIG,
+    hugging_face_shapes,
+    hugging_face_tensors,
+    random_pictures,
+    to_openai,
+    write_folder,
+    write_merges,
+)
+
+PROMPTS = ("the lake", "a lab by the lake", "it's dark", "A LAKE", "the " * 30)
+SIZES = ((20, 20), (30, 25), (12, 40), (64, 64), (25, 30))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    pytest.importorskip("tokenizers")
+    return write_folder(tmp_path_factory.mktemp("clip") / "tiny")
+
+
+def one_by_one(folder, prepare, prompts=PROMPTS, activation=None, prefix=""):
+    """The cosines, a pair at a time."""
+    config, params = read_clip(folder, activation)
+    tokenizer = load_clip_tokenizer(folder)
+    apply = jax.jit(Clip(config).apply)
+    cosines = []
+    for picture, prompt in zip(random_pictures(SIZES), prompts, strict=True):
+        ids = tokenizer.encode([prompt], config.context, prefix)
+        left, right = (np.asarray(part[0], float) for part in apply(params, prepare(picture)[None], ids))
+        cosines.append(left @ right / math.sqrt(left @ left * (right @ right)))
+    return np.array(cosines)
+
+
+@pytest.mark.parametrize("batch", [2, 5, 32])
+def test_clip_score_is_the_plain_cosine(folder, batch):
+    score = clip_scores(folder, batch=batch)
+    found = score.of(random_pictures(SIZES), PROMPTS)
+    assert found.dtype == np.float64 and found.shape == (5,)
+    expected = one_by_one(folder, partial(clip_input, side=CONFIG.side))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    # Random weights: the cosines differ, and some are negative; nothing is clipped or multiplied.
+    assert np.ptp(found) > 0.05 and np.abs(found).max() < 1
+    assert score.name == "CLIP ViT-64/4@12 (quick_gelu), plain cosine"
+
+
+def test_the_prompts_are_those_of_the_pictures(folder):
+    score, pictures = clip_scores(folder, batch=4), random_pictures(SIZES)
+    found = score.of(pictures, PROMPTS)
+    order = [3, 0, 4, 1, 2]
+    turned = score.of([pictures[i] for i in order], [PROMPTS[i] for i in order])
+    np.testing.assert_allclose(turned, found[order], atol=1e-6)
+    assert np.abs(score.of(pictures, [PROMPTS[i] for i in order]) - found).max() > 1e-3
+    assert score.of([], []).shape == (0,)
+    with pytest.raises(ValueError, match="5 pictures for 4 prompts: give one prompt a picture"):
+        score.of(pictures, PROMPTS[:4])
+    with pytest.raises(ValueError, match=r"a picture is float64 \[4, 4, 3\]"):
+        score.of([np.zeros((4, 4, 3))], ["a"])
+
+
+def test_prefix(folder):
+    score = clip_scores(folder, prefix=LANTERN_PREFIX)
+    found = score.of(random_pictures(SIZES), PROMPTS)
+    prepare = partial(clip_input, side=CONFIG.side)
+    np.testing.assert_allclose(found, one_by_one(folder, prepare, prefix="a photo depicts"), atol=1e-6)
+    assert np.abs(found - clip_scores(folder).of(random_pictures(SIZES), PROMPTS)).max() > 1e-3
+    assert score.name.endswith("plain cosine, prompts after 'A photo depicts'")
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+def test_hpsv2(folder, antialias):
+    """Raw cosine of pictures that are padded, and the exact GELU whatever a config says."""
+    score = hps_scores(folder, version="2.1", antialias=antialias)
+    found = score.of(random_pictures(SIZES), PROMPTS)
+    expected = one_by_one(
+        folder, lambda picture: padded_input(picture, CONFIG.side, antialias), activation="gelu"
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert score.name == "HPSv2.1, raw cosine" + ("" if antialias else ", resized without antialiasing")
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("HPS_v2_compressed", "2.0"), ("HPS_v2.1_compressed", "2.1"), ("HPS_v2", "2.0"), ("HPS_v2.1", "2.1")],
+)
+def test_hpsv2s_version_is_in_the_files_name(tmp_path, folder, name, version):
+    shapes = {name: tensor.shape for name, tensor in to_openai(hugging_face_tensors()).items()}
+    path = tmp_path / f"{name}.safetensors"
+    write_safetensors(path, shapes, np.float16)
+    assert hps_scores(path, folder).name == f"HPSv{version}, raw cosine"
+    path.rename(tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match="cannot be told from its name: give the version"):
+        hps_scores(tmp_path / "weights.safetensors", folder)
+    with pytest.raises(ValueError, match=r"unknown version of HPSv2 '3': choose one of 2\.0, 2\.1"):
+        hps_scores(tmp_path / "weights.safetensors", folder, version="3")
+
+
+def test_weights_are_read_once(folder, monkeypatch):
+    read, calls = module.read_clip, []
+
+    def counted(*args):
+        calls.append(args)
+        return read(*args)
+
+    monkeypatch.setattr(module, "read_clip", counted)
+    score = clip_scores(folder, batch=2)
+    for _ in range(2):
+        score.of(random_pictures(SIZES), PROMPTS)
+    assert len(calls) == 1
+
+
+def test_damaged_weights(folder, monkeypatch):
+    read = module.read_clip
+
+    def damaged(*args):
+        config, params = read(*args)
+        params["params"]["text"]["projection"]["kernel"][0, 0] = np.nan
+        return config, params
+
+    monkeypatch.setattr(module, "read_clip", damaged)
+    with pytest.raises(ValueError, match="cosines are not finite: the weights are damaged"):
+        clip_scores(folder).of(random_pictures(SIZES), PROMPTS)
+
+
+def test_weights_and_tokenizer_belong_together(tmp_path, folder):
+    pytest.importorskip("tokenizers")
+    other = ClipConfig(Tower(64, 1, 1, 8), Tower(64, 1, 1, 8), "gelu", 4, 8, 6, CONFIG.vocab_size + 1, 16)
+    write_safetensors(tmp_path / "other.safetensors", hugging_face_shapes(other), np.float32)
+    with pytest.raises(ValueError, match="give the tokenizer of these weights") as error:
+        clip_scores(tmp_path / "other.safetensors", folder, activation="gelu")
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        clip_scores(tmp_path / "other.safetensors", activation="gelu")
+    write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz")
+    with pytest.raises(ValueError, match="give the tokenizer of these weights"):
+        clip_scores(tmp_path / "other.safetensors", activation="gelu")
+
+
+def test_against_transformers_from_end_to_end(folder):
+    """Its tokenizer, towers and similarity, on the pictures as they are prepared here."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    towers = (CONFIG.text, CONFIG.vision)
+    text, vision = (
+        {
+            "hidden_size": tower.width, "num_attention_heads": tower.heads, "intermediate_size": tower.hidden,
+            "num_hidden_layers": tower.layers, "hidden_act": "quick_gelu",
+        }
+        for tower in towers
+    )  # fmt: skip
+    marks = {"bos_token_id": CONFIG.vocab_size - 2, "eos_token_id": CONFIG.vocab_size - 1, "pad_token_id": 0}
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config={
+                **text,
+                "vocab_size": CONFIG.vocab_size,
+                "max_position_embeddings": CONFIG.context,
+                **marks,
+            },
+            vision_config={**vision, "image_size": CONFIG.side, "patch_size": CONFIG.patch},
+            projection_dim=CONFIG.embedding,
+        )
+    ).eval()
+    state = {name: torch.tensor(values) for name, values in hugging_face_tensors().items()}
+    model.load_state_dict(state | {"logit_scale": torch.tensor(0.0)})
+    ids = load_clip_tokenizer(folder).encode(PROMPTS, CONFIG.context)
+    pictures = random_pictures(SIZES)
+    prepared = np.stack([clip_input(picture, CONFIG.side) for picture in pictures]).transpose(0, 3, 1, 2)
+    with torch.no_grad():
+        outputs = model(input_ids=torch.tensor(ids.astype(np.int64)), pixel_values=torch.tensor(prepared))
+    expected = np.diag(outputs.logits_per_image.numpy())
+    np.testing.assert_allclose(clip_scores(folder).of(pictures, PROMPTS), expected, atol=1e-5)
+
+
+def slow_cmmd(left, right, unbiased):
+    def kernel(x, y):
+        return math.exp(-sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) / (2 * 10**2))
+
+    def mean(first, second, skip):
+        pairs = [
+            kernel(x, y) for i, x in enumerate(first) for j, y in enumerate(second) if not (skip and i == j)
+        ]
+        return sum(pairs) / len(pairs)
+
+    within = mean(left, left, unbiased) + mean(right, right, unbiased)
+    return 1000 * (within - 2 * mean(left, right, False))
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_cmmd(monkeypatch, unbiased):
+    monkeypatch.setattr(distance, "_ROWS", 4)
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(9, 5)), 0.5 + 2 * rng.normal(size=(6, 5))
+    found = cmmd(left, right, unbiased=unbiased)
+    np.testing.assert_allclose(found, slow_cmmd(left, right, unbiased), rtol=1e-10)
+    np.testing.assert_allclose(cmmd(right, left, unbiased=unbiased), found, rtol=1e-10)
+    assert found > 1
+    if not unbiased:
+        assert abs(cmmd(left, left)) < 1e-9
+
+
+def test_cmmd_is_the_published_one():
+    """1000 (1 + 1 - 2 exp(-|x - y|² / 200)) for two single pictures, at right angles."""
+    one, other = np.eye(2)[:1], np.eye(2)[1:]
+    assert cmmd(one, other) == pytest.approx(2000 * (1 - math.exp(-2 / 200)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "unbiased", "match"),
+    [
+        (np.ones((3, 4)), np.ones((3, 5)), False, r"features are \[\[3, 4\], \[3, 5\]\]"),
+        (np.ones(4), np.ones((3, 4)), False, r"features are \[\[4\], \[3, 4\]\]"),
+        (np.ones((0, 4)), np.ones((3, 4)), False, "give at least 1"),
+        (np.ones((3, 4)), np.ones((1, 4)), True, "give at least 2"),
+        (np.full((3, 4), np.nan), np.ones((3, 4)), False, "features are not finite"),
+    ],
+)
+def test_what_cmmd_refuses(left, right, unbiased, match):
+    with pytest.raises(ValueError, match=match) as error:
+        cmmd(left, right, unbiased=unbiased)
+    assert "\n" not in str(error.value)
+
+
+def test_cmmds_features(folder):
+    reader = cmmd_features(folder, batch=2)
+    found = reader.features(random_pictures(SIZES))
+    assert reader.width == CONFIG.embedding and found.shape == (5, CONFIG.embedding)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    config, params = read_clip(folder)
+    inputs = np.stack([square_input(picture, CONFIG.side) for picture in random_pictures(SIZES)])
+    raw = np.asarray(Clip(config).apply(params, inputs, method="embed_pictures"))
+    np.testing.assert_allclose(found, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
+    assert reader.name == "CLIP ViT-64/4@12 (quick_gelu) picture embedding, middle square, bicubic"

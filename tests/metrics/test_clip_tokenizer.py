@@ -1,0 +1,169 @@
+"""CLIP's tokenizer: a tiny list of merges by hand, transformers' on the same, cleaning, cutting, LANTERN's prefix."""
+
+import gzip
+import sys
+
+import numpy as np
+import pytest
+
+from lantern_jax.metrics import clip_tokenizer
+from lantern_jax.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
+from lantern_jax.text.captions import plain_characters
+from tests.metrics.tiny_clip import MERGES, VOCAB, write_merges
+
+pytest.importorskip("tokenizers")
+
+TEXTS = (
+    "The lake, the LAKES & the lab", "it's rock'n'roll, they'll say 'tis 12:30!?", "a  wide\n\tword", "",
+    "café naïve 日本 😀😀 x²", "!!!'''s---", "they'Re I'M <b>bold</b>", "a<|endoftext|>b", "num3er5 in w0rds",
+)  # fmt: skip
+
+
+@pytest.fixture(params=["mended by ftfy", "mended without"])
+def mending(request, monkeypatch):
+    if request.param.endswith("ftfy"):
+        pytest.importorskip("ftfy")
+    else:
+        monkeypatch.setitem(sys.modules, "ftfy", None)
+    clip_tokenizer._mend.cache_clear()
+    yield
+    clip_tokenizer._mend.cache_clear()
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return load_clip_tokenizer(write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
+
+
+def ids_of(tokenizer, text):
+    """The ids between start and end."""
+    row = tokenizer.encode([text])[0].tolist()
+    assert row[0] == tokenizer.start == VOCAB - 2
+    end = len(row) - 1 - row[::-1].index(VOCAB - 1)
+    assert tokenizer.end == VOCAB - 1 and not any(row[end + 1 :])
+    return row[1:end]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        # "a" at the end of a word has the id that it has in the published vocabulary.
+        ("A", [320]),
+        ("the lake", [516, 514]),
+        # No merge for "lab": "la" and "b" at the end.
+        ("lab", [512, 256 + ord("b") - ord("!")]),
+        ("12", [256 + ord("1") - ord("!"), 256 + ord("2") - ord("!")]),
+        ("a's", [320, ord("'") - ord("!"), 256 + ord("s") - ord("!")]),
+        # The bytes C3 A9, of the second and the third range of those that print.
+        ("é", [94 + 12 + 0xC3 - 0xAE, 256 + 94 + 0xA9 - 0xA1]),
+        # F0 9F 98 80; three of them come after 188 that print: 33 from 0, 127, then from 128 on.
+        (
+            "😀",
+            [94 + 12 + 0xF0 - 0xAE, 188 + 34 + 0x9F - 0x80, 188 + 34 + 0x98 - 0x80, 256 + 188 + 34],
+        ),
+        ("", []),
+    ],
+)
+def test_by_hand(tokenizer, text, ids):
+    assert ids_of(tokenizer, text) == ids
+
+
+def test_merges_beyond_clips_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(clip_tokenizer, "_MERGES", 2)
+    tokenizer = load_clip_tokenizer(write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
+    assert (tokenizer.start, tokenizer.end) == (514, 515)
+    assert tokenizer.encode(["lake"])[0, 1:3].tolist() == [513, 256 + ord("e") - ord("!")]
+
+
+@pytest.mark.usefixtures("mending")
+def test_against_transformers(tmp_path, tokenizer):
+    """On texts that need no mending; its tokenizer.json read here gives the same too."""
+    transformers = pytest.importorskip("transformers")
+    letters = clip_tokenizer._byte_letters()
+    assert len(set(letters)) == 256
+    tokens = [*letters, *(letter + "</w>" for letter in letters)]
+    tokens += [merge.replace(" ", "") for merge in MERGES] + [START, END]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    theirs = transformers.CLIPTokenizer(vocabulary, [tuple(merge.split()) for merge in MERGES])
+    theirs.save_pretrained(tmp_path / "theirs")
+    read = load_clip_tokenizer(tmp_path / "theirs")
+    for text in TEXTS:
+        expected = theirs(text).input_ids
+        assert [VOCAB - 2, *ids_of(tokenizer, text), VOCAB - 1] == expected, text
+        assert [VOCAB - 2, *ids_of(read, text), VOCAB - 1] == expected, text
+
+
+def test_long_texts_are_cut_before_the_end_token(tokenizer):
+    words = "the lake a " * 40
+    row = tokenizer.encode([words])[0]
+    assert row.dtype == np.int32 and row.tolist() == [VOCAB - 2, *([516, 514, 320] * 25), VOCAB - 1]
+    assert tokenizer.encode([words, "a"], context=4).tolist() == [
+        [VOCAB - 2, 516, 514, VOCAB - 1],
+        [VOCAB - 2, 320, VOCAB - 1, 0],
+    ]
+    assert tokenizer.encode([]).shape == (0, 77)
+
+
+@pytest.mark.parametrize("length", [0, 1, 70, 71, 72, 73, 74, 75, 76, 90])
+def test_lanterns_prefix(tokenizer, length):
+    """Three ids put in after the start token of finished rows, which are cut, the last place made an end token."""
+    prefix = tokenizer.encode(["A photo depicts "])[0]
+    prefix = prefix[1 : int(np.argmax(prefix))]
+    finished = tokenizer.encode(["the " * length])[0]
+    expected = np.concatenate([finished[:1], prefix, finished[1:]])[:77]
+    if expected[-1]:
+        expected[-1] = VOCAB - 1
+    found = tokenizer.encode(["the " * length], prefix="A photo depicts ")[0]
+    assert found.tolist() == expected.tolist() and len(prefix) > 3
+
+
+@pytest.mark.usefixtures("mending")
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("  A\n\t Lake  ", "a lake"),
+        ("a &amp;lt;b&amp;gt; c", "a <b> c"),
+        ("\u201cfine\u201d isn\u2019t", '"fine" isn\'t'),
+        ("\ufb01ne \uff21\u0301", "fine á"),
+    ],
+)
+def test_cleaning(text, cleaned):
+    assert clean(text) == cleaned
+
+
+def test_ftfy_mends_what_was_decoded_wrongly():
+    ftfy = pytest.importorskip("ftfy")
+    assert ftfy.fix_text("cafÃ©") == "café" != plain_characters("cafÃ©")
+
+
+def test_wrong_files(tmp_path, monkeypatch):
+    path = write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz")
+    whole = path.read_bytes()
+    damaged = (
+        whole[: len(whole) // 2],
+        b"",
+        gzip.compress(b"title\na b c\n"),
+        gzip.compress(b"title\n\xff a"),
+    )
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged or not CLIP's list of merges") as error:
+            load_clip_tokenizer(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="is not a file"):
+        load_clip_tokenizer(tmp_path / "other.txt.gz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"holds no tokenizer: give CLIP's tokenizer\.json"):
+        load_clip_tokenizer(tmp_path / "empty")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match=r"needs tokenizers: pip install lantern-jax\[text\]"):
+        load_clip_tokenizer(write_merges(path))
+
+
+def test_another_models_tokenizer(tmp_path):
+    import tokenizers
+
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    other.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="is not CLIP's tokenizer"):
+        load_clip_tokenizer(tmp_path)

@@ -1,0 +1,123 @@
+"""Kernel distance, precision and recall, against loops over pairs."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lantern_jax.metrics import distances
+from lantern_jax.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.metrics.moments import Moments, frechet_distance
+
+
+def normal(seed, count, width, shift=0.0):
+    return np.random.default_rng(seed).normal(shift, 1, (count, width))
+
+
+def literal_discrepancy(left, right):
+    """Over pairs, one by one."""
+
+    def kernel(x, y):
+        return (x @ y / len(x) + 1) ** 3
+
+    def within(points):
+        pairs = itertools.permutations(range(len(points)), 2)
+        return np.mean([kernel(points[i], points[j]) for i, j in pairs])
+
+    return within(left) + within(right) - 2 * np.mean([kernel(x, y) for x in left for y in right])
+
+
+def test_kernel_distance_of_whole_sets_is_that_of_their_pairs():
+    left, right = normal(0, 13, 5), normal(1, 13, 5, 0.3)
+    found = kernel_distance(left, right, subsets=3)
+    assert (found.size, found.subsets) == (13, 3)
+    assert found.mean == pytest.approx(literal_discrepancy(left, right), rel=1e-9)
+    assert found.deviation == pytest.approx(0, abs=1e-12)
+
+
+def test_kernel_distance_is_computed_in_float64():
+    left, right = (normal(seed, 20, 4, 30).astype(np.float32) for seed in (0, 1))
+    expected = literal_discrepancy(left.astype(np.float64), right.astype(np.float64))
+    assert kernel_distance(left, right, subsets=1).mean == pytest.approx(expected, rel=1e-6)
+
+
+def test_kernel_distance_has_no_bias_and_a_seed():
+    """Of sets of one law it is zero on average, whatever their size, where the Fréchet distance is not."""
+    left, right = normal(2, 4000, 3), normal(3, 5000, 3)
+    found = kernel_distance(left, right, subsets=200, size=50)
+    assert abs(found.mean) < 4 * found.deviation / np.sqrt(200)
+    assert kernel_distance(left, right, subsets=200, size=50) == found
+    assert kernel_distance(left, right, subsets=200, size=50, seed=1) != found
+    apart = kernel_distance(left, right + 1, subsets=200, size=50)
+    assert apart.mean > 10 * found.deviation
+
+
+def test_numbers_of_torch_fidelity():
+    """What its release 0.4.0 says of these features, in float64; it draws the same subsets."""
+    generator = np.random.RandomState(0)
+    made = generator.standard_normal((60, 8)) @ generator.standard_normal((8, 8))
+    real = 0.2 + generator.standard_normal((70, 8)) @ generator.standard_normal((8, 8))
+    kernel = kernel_distance(made, real, subsets=20, size=40)
+    assert kernel.mean == pytest.approx(35.626331693077816, rel=1e-6)
+    assert kernel.deviation == pytest.approx(17.56426965131802, rel=1e-6)
+    frechet = frechet_distance(Moments.of(made), Moments.of(real))
+    assert frechet == pytest.approx(43.59239362234686, rel=1e-6)
+    found = precision_recall(made, real)
+    assert (found.precision, found.recall) == (19 / 60, 49 / 70)
+
+
+def literal_precision_recall(made, real, k, strict):
+    def distance(x, y):
+        return np.sum((x - y) ** 2)
+
+    def share(points, centres):
+        radii = [
+            sorted(distance(x, y) for j, y in enumerate(centres) if j != i)[k - 1]
+            for i, x in enumerate(centres)
+        ]
+        inside = [
+            any(
+                distance(x, centre) < radius or (not strict and distance(x, centre) == radius)
+                for centre, radius in zip(centres, radii, strict=True)
+            )
+            for x in points
+        ]
+        return np.mean(inside)
+
+    return share(made, real), share(real, made)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+def test_precision_and_recall_are_those_of_loops(strict, k, monkeypatch):
+    """Whole numbers, so that many distances are equal; in blocks of few rows."""
+    monkeypatch.setattr(distances, "_BLOCK", 100)
+    answers = set()
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        made = generator.integers(0, 4, (23, 3)).astype(np.float32)
+        real = generator.integers(0, 5, (31, 3)).astype(np.float32) + generator.integers(0, 2)
+        found = precision_recall(made, real, k=k, strict=strict)
+        assert (found.precision, found.recall) == literal_precision_recall(made, real, k, strict)
+        answers |= {found.precision, found.recall}
+    assert len(answers) > 3
+
+
+def test_a_surface_belongs_to_the_ball_unless_strict():
+    """On a line: the ball of 0 reaches to 1, where the generated picture is."""
+    real, made = np.array([[0.0], [1.0]]), np.array([[2.0], [9.0]])
+    assert precision_recall(made, real, k=1).precision == 0.5
+    assert precision_recall(made, real, k=1, strict=True).precision == 0
+
+
+def test_equal_sets_and_far_sets():
+    values = normal(6, 50, 10)
+    assert precision_recall(values, values, strict=False) == distances.PrecisionRecall(1, 1)
+    assert precision_recall(values + 1e3, values) == distances.PrecisionRecall(0, 0)
+
+
+def test_too_few_pictures():
+    with pytest.raises(ValueError, match="1 and 5 picture"):
+        kernel_distance(normal(0, 1, 2), normal(0, 5, 2))
+    with pytest.raises(ValueError, match=r"3 reference picture.*at least 4"):
+        precision_recall(normal(0, 9, 2), normal(0, 3, 2))

@@ -1,0 +1,202 @@
+"""ImageReward against transformers' BLIP on the same small random weights, and its scores one by one."""
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.metrics.clip import Tower
+from lantern_jax.metrics.clip_pictures import clip_input
+from lantern_jax.metrics.image_reward import (
+    CONTEXT,
+    ImageReward,
+    RewardConfig,
+    convert_image_reward,
+    image_reward_scores,
+    reward_config_from_shapes,
+    reward_table,
+)
+from tests.fixtures.tensor_writing import random_tensor, write_safetensors
+from tests.metrics.tiny_clip import random_pictures
+
+CONFIG = RewardConfig(Tower(64, 2, 1, 48), Tower(128, 2, 2, 40), 4, 12, 20, CONTEXT + 3)
+PUBLISHED = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 224, 30524, 512)
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "lake", "lab", "the", "by", "at", "dusk")
+PROMPTS = ("a lake", "the lab by the lake at dusk", "", "dusk " * 60, "a lake by night")
+SIZES = ((12, 12), (30, 25), (12, 40), (24, 24), (25, 30))
+
+
+def tensors_of(config=CONFIG):
+    """Random ones; the layers of the head keep numbers of order one, whatever it is that they are published with."""
+    return {name: random_tensor(name, entry.shape) for name, entry in reward_table(config).items()}
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    mask = np.arange(9)[None] < np.array([9, 4, 2])[:, None]
+    ids = np.where(mask, rng.integers(0, CONFIG.vocab_size, mask.shape), 0).astype(np.int32)
+    return rng.normal(size=(3, CONFIG.side, CONFIG.side, 3)).astype(np.float32), ids, mask
+
+
+def theirs(tensors):
+    """transformers' towers with these tensors, and the head's linear layers, as a function."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    vision, text = CONFIG.vision, CONFIG.text
+    sizes = [
+        {
+            "hidden_size": tower.width, "num_attention_heads": tower.heads, "num_hidden_layers": tower.layers,
+            "intermediate_size": tower.hidden, "hidden_act": "gelu", "attn_implementation": "eager",
+        }
+        for tower in (vision, text)
+    ]  # fmt: skip
+    seer = transformers.BlipVisionModel(
+        transformers.BlipVisionConfig(
+            **sizes[0], image_size=CONFIG.side, patch_size=CONFIG.patch, layer_norm_eps=1e-6
+        )
+    ).eval()
+    blip = transformers.models.blip.modeling_blip_text
+    reader = blip.BlipTextModel(
+        transformers.BlipTextConfig(
+            **sizes[1], encoder_hidden_size=vision.width, vocab_size=CONFIG.vocab_size, layer_norm_eps=1e-12,
+            max_position_embeddings=CONFIG.positions, is_decoder=True, pad_token_id=0, bos_token_id=2,
+            sep_token_id=3, eos_token_id=3,
+        ),
+        add_pooling_layer=False,
+    ).eval()  # fmt: skip
+    renamed = (
+        ("blip.visual_encoder.", ""), ("cls_token", "embeddings.class_embedding"),
+        ("pos_embed", "embeddings.position_embedding"), ("patch_embed.proj", "embeddings.patch_embedding"),
+        ("blocks.", "encoder.layers."), ("attn.qkv", "self_attn.qkv"), ("attn.proj", "self_attn.projection"),
+        (".norm1", ".layer_norm1"), (".norm2", ".layer_norm2"),
+    )  # fmt: skip
+    seen, read = {}, {}
+    for name, values in tensors.items():
+        if name.startswith("blip.text_encoder."):
+            read[name.removeprefix("blip.text_encoder.")] = torch.tensor(values)
+        elif name.startswith("blip.visual_encoder."):
+            for old, new in renamed:
+                name = name.replace(old, new)
+            name = f"post_layernorm{name[4:]}" if name.startswith("norm.") else name
+            seen[name] = torch.tensor(values)
+    seer.load_state_dict(seen)
+    missing, unexpected = reader.load_state_dict(read, strict=False)
+    assert not unexpected and all("position_ids" in name for name in missing)
+
+    def run(pictures, ids, mask):
+        with torch.no_grad():
+            states = seer(pixel_values=torch.tensor(pictures.transpose(0, 3, 1, 2))).last_hidden_state
+            x = reader(
+                input_ids=torch.tensor(ids.astype(np.int64)), attention_mask=torch.tensor(mask.astype(np.int64)),
+                encoder_hidden_states=states, is_decoder=False,
+            ).last_hidden_state[:, 0]  # fmt: skip
+            for number in (0, 2, 4, 6, 7):
+                name = f"mlp.layers.{number}"
+                weight, bias = (torch.tensor(tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
+                x = torch.nn.functional.linear(x, weight, bias)
+        return (x[:, 0].numpy() - 0.16717362830052426) / 1.0333394966054072
+
+    return run
+
+
+def test_scores_of_the_network(assert_close):
+    tensors = tensors_of()
+    config, params = convert_image_reward(tensors)
+    assert config == CONFIG
+    expected = theirs(tensors)(*inputs())
+    assert np.ptp(expected) > 0.1
+    assert_close(ImageReward(config).apply(params, *inputs()), expected)
+
+
+def test_every_tensor_counts():
+    """But for the biases of keys, which shift all of a query's scores alike."""
+    tensors = tensors_of()
+    config, params = convert_image_reward(tensors)
+    apply, rng = jax.jit(ImageReward(config).apply), np.random.default_rng(1)
+    before = apply(params, *inputs())
+    for name, tensor in tensors.items():
+        changed = tensors | {name: tensor + rng.normal(size=tensor.shape).astype(np.float32)}
+        after = apply(convert_image_reward(changed)[1], *inputs())
+        if not name.endswith("key.bias"):
+            assert np.abs(after - before).max() > 1e-4, name
+
+
+def test_published_size():
+    table = reward_table(PUBLISHED)
+    abstract = {name: jax.ShapeDtypeStruct(entry.shape, np.float32) for name, entry in table.items()}
+    assert reward_config_from_shapes(abstract) == PUBLISHED
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {word: i for i, word in enumerate(WORDS)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.add_special_tokens(["[CLS]", "[SEP]"])
+    words.save(str(tmp_path / "tokenizer.json"))
+    shapes = {name: tensor.shape for name, tensor in tensors_of().items()}
+    write_safetensors(tmp_path / "ImageReward.safetensors", shapes, np.float32)
+    return tmp_path
+
+
+def test_scores(folder):
+    """In batches, prompts filled up, what each pair gives alone with its prompt as long as it is."""
+    score = image_reward_scores(folder / "ImageReward.safetensors", batch=2)
+    found = score.of(random_pictures(SIZES), PROMPTS)
+    config, params = convert_image_reward(tensors_of())
+    numbers = {word: i for i, word in enumerate(WORDS)}
+    expected = []
+    for picture, prompt in zip(random_pictures(SIZES), PROMPTS, strict=True):
+        row = [2, *[numbers.get(word, 1) for word in prompt.split()][: CONTEXT - 2], 3]
+        ids = np.array([row], np.int32)
+        seen = clip_input(picture, config.side)[None]
+        expected.append(ImageReward(config).apply(params, seen, ids, np.ones(ids.shape, bool))[0])
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert found.dtype == np.float64 and np.ptp(found) > 0.1 and score.name == "ImageReward"
+    assert score.of([], []).shape == (0,)
+    with pytest.raises(ValueError, match="5 pictures for 1 prompts"):
+        score.of(random_pictures(SIZES), PROMPTS[:1])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"mlp.layers.6.bias": None}, r"1 missing: mlp\.layers\.6\.bias"),
+        ({"mlp.layers.1.bias": np.zeros(3)}, r"1 unexpected: mlp\.layers\.1\.bias"),
+        ({"blip.visual_encoder.norm.bias": np.zeros(3)}, r"norm\.bias is \[3\], expected \[64\]"),
+        ({"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
+        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "its patches are no square"),
+    ],
+)
+def test_wrong_tensors(change, match):
+    tensors = tensors_of() | change
+    with pytest.raises(ValueError, match=match) as error:
+        convert_image_reward({name: tensor for name, tensor in tensors.items() if tensor is not None})
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_not_read():
+    extra = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
+    convert_image_reward(tensors_of() | {name: np.zeros(2) for name in extra})
+
+
+def test_wrong_files(folder):
+    weights = folder / "ImageReward.safetensors"
+    with pytest.raises(ValueError, match="is not a file"):
+        image_reward_scores(weights, folder / "other.json")
+    import tokenizers
+
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    plain.save(str(folder / "plain.json"))
+    with pytest.raises(ValueError, match="is not BERT's tokenizer"):
+        image_reward_scores(weights, folder / "plain.json")
+    large = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 30}, unk_token="[UNK]"))
+    large.add_special_tokens(["[CLS]", "[SEP]"])
+    large.save(str(folder / "large.json"))
+    with pytest.raises(ValueError, match="has ids beyond the 20"):
+        image_reward_scores(weights, folder / "large.json").of(random_pictures([(12, 12)]), ["a"])
+    write_safetensors(folder / "part.safetensors", {"mlp.layers.0.bias": (3,)}, np.float32)
+    with pytest.raises(
+        ValueError, match=r"part\.safetensors: these tensors are not a checkpoint of ImageReward"
+    ):
+        image_reward_scores(folder / "part.safetensors")

@@ -1,0 +1,282 @@
+"""``lantern metrics``: with a reader of colours, then once with the whole Inception network."""
+
+import contextlib
+import json
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+from safetensors.numpy import save_file
+
+from lantern_jax.commands import report
+from lantern_jax.commands.main import main
+from lantern_jax.metrics import protocols, registry
+from lantern_jax.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.moments import Moments, frechet_distance
+from lantern_jax.metrics.preprocessing import lantern_square, truncate_levels
+from lantern_jax.metrics.scores import Score
+from tests.metrics.published_networks import inception_tensors
+
+COUNT = 12
+
+
+def colours(weights, preprocessing):
+    """The means of the three colours; the second preprocessing takes them of the upper half."""
+
+    def prepare(picture):
+        picture = picture[: len(picture) // 2] if preprocessing == "upper" else picture
+        return picture.reshape(-1, 3).mean(axis=0, dtype=np.float32)[None, None]
+
+    return FeatureReader(f"colours, {preprocessing}", 3, prepare, lambda x: x[:, 0, 0], 5)
+
+
+def brightness(weights):
+    """A score that needs no prompt, but sees that it has one."""
+    assert weights is None or weights.name == "weights"
+
+    def score(pictures, prompts):
+        assert all(prompts) and len(prompts) == len(pictures)
+        return np.array([picture.mean() for picture in pictures])
+
+    return Score("brightness", score)
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch):
+    monkeypatch.setitem(
+        registry.READERS, "colours", registry.ReaderKind("colours", colours, None, ("whole", "upper"))
+    )
+    monkeypatch.setitem(
+        registry.READERS, "heavy", registry.ReaderKind("colours", colours, "file of colours", ("whole",))
+    )
+    monkeypatch.setitem(registry.SCORES, "brightness", registry.ScoreKind("mean level", brightness))
+    monkeypatch.setitem(
+        registry.SCORES, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
+    )
+    monkeypatch.setattr("lantern_jax.compilation.keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
+
+
+def write_folder(folder, seed, count=COUNT, side=8, prompts=None):
+    folder.mkdir()
+    pictures = np.random.default_rng(seed).integers(0, 200 + 5 * seed, (count, side, side, 3), np.uint8)
+    for number, picture in enumerate(pictures):
+        texts = PngImagePlugin.PngInfo()
+        if prompts:
+            texts.add_text("prompt", prompts[number])
+            texts.add_text("number", str(number))
+        Image.fromarray(picture).save(folder / f"{number}.png", pnginfo=texts)
+    return pictures
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments):
+    return main(["metrics", *map(str, arguments)])
+
+
+def test_numbers_are_those_of_the_functions(folder, capsys):
+    made, real = write_folder(folder / "made", 1), write_folder(folder / "real", 2, COUNT + 3)
+    arguments = ("made", "--reference", "real", "--features", "colours", "--neighbours", 2, "--strict")
+    assert run(*arguments, "--out", "numbers.json", "--save-reference", "stats.npz") == 0
+    [row] = json.loads((folder / "numbers.json").read_text())["distances"]
+    made, real = made.mean((1, 2)).astype(np.float32), real.mean((1, 2)).astype(np.float32)
+    assert (row["reader"], row["pictures"], row["reference_pictures"]) == ("colours, whole", 12, 15)
+    expected = frechet_distance(Moments.of(made), Moments.of(real))
+    assert row["frechet"] == pytest.approx(expected, rel=1e-5)
+    assert row["frechet_interval"][0] < expected < row["frechet_interval"][1]
+    assert row["kid"]["mean"] == pytest.approx(kernel_distance(made, real).mean, rel=1e-4)
+    assert (row["kid"]["size"], row["kid"]["subsets"]) == (12, 100)
+    among = precision_recall(made, real, k=2, strict=True)
+    assert (row["precision"], row["recall"], row["k"]) == (among.precision, among.recall, 2)
+    shown = capsys.readouterr().out
+    for text in ("colours, whole", "12, reference 15", f"{expected:.4f} [", "(k 2, <)", "made against real"):
+        assert text in shown
+
+    # The saved reference gives the same, also after its pictures are gone.
+    (folder / "real").rename(folder / "away")
+    assert run("made", "--reference", "stats.npz", *arguments[3:], "--out", "again.json") == 0
+    assert json.loads((folder / "again.json").read_text())["distances"] == [row]
+    # And may be what is measured.
+    assert run("stats.npz", "--reference", "stats.npz", "--features", "colours", "--replicates", 0) == 0
+    assert "precision 1.0000" in " ".join(capsys.readouterr().out.split())
+
+
+def test_scores_are_means_over_pictures_with_their_prompts(folder, capsys):
+    (folder / "prompts.txt").write_text("\n".join(f"prompt {number}" for number in range(COUNT)))
+    pictures = write_folder(folder / "made", 1)
+    assert run("made", "--scores", "brightness", "--prompts", "prompts.txt", "--out", "a.json") == 0
+    [score] = json.loads((folder / "a.json").read_text())["scores"]
+    values = pictures.mean((1, 2, 3))
+    assert score["mean"] == pytest.approx(values.mean()) and score["pictures"] == COUNT
+    low, high = score["interval"]
+    assert high - low == pytest.approx(2 * 1.96 * values.std(ddof=1) / np.sqrt(COUNT))
+    assert f"{values.mean():.4f} [" in capsys.readouterr().out
+    write_folder(folder / "told", 1, prompts=[f"prompt {number}" for number in range(COUNT)])
+    assert run("told", "--scores", "brightness", "--out", "b.json") == 0
+    assert json.loads((folder / "b.json").read_text())["scores"] == [score]
+
+
+def test_slips_are_off_unless_asked_for(folder):
+    prompts = ["a lake"] * COUNT
+    pictures = write_folder(folder / "made", 1, side=300, prompts=prompts)
+    (folder / "weights").write_text("")
+    squares = [lantern_square(picture) for picture in pictures]
+    common = ("made", "--scores", "clip-lantern,brightness", "--weights", "weights", "--preset", "lantern")
+    for name, more, expected in (
+        ("a.json", (), squares),
+        ("b.json", ("--with-slips",), [truncate_levels(square) for square in squares]),
+    ):
+        assert run(*common, *more, "--out", name) == 0
+        told = json.loads((folder / name).read_text())
+        clip, plain = told["scores"]
+        assert clip["mean"] == pytest.approx(np.mean(expected)) and plain["mean"] == pytest.approx(
+            pictures.mean()
+        )
+        assert [slip["applied"] for slip in told["slips"]] == [bool(more), False]
+
+
+REFUSED = {
+    "nothing to do": (["made"], "--reference SET or --scores"),
+    "no such set": (["nowhere", "--reference", "made"], "nowhere is not a folder"),
+    "no such reference": (["made", "--reference", "nowhere"], "nowhere is not a folder"),
+    "empty folder": (["empty", "--reference", "made", "--features", "colours"], "empty holds no pictures"),
+    "unreadable": (["bad", "--reference", "made", "--features", "colours"], "not a readable picture"),
+    "features": (["made", "--reference", "made", "--features", "eyes"], "unknown features 'eyes'"),
+    "score": (["made", "--scores", "beauty"], "unknown score 'beauty'"),
+    "preset": (["made", "--reference", "made", "--preset", "mine"], "unknown preset 'mine'"),
+    "preset without its weights": (["made", "--reference", "made", "--preset", "adm"], "inception needs weights"),
+    "preprocessing": (
+        ["made", "--reference", "made", "--features", "colours", "--preprocessing", "tf"],
+        "choose one of whole, upper",
+    ),
+    "missing weights": (["made", "--reference", "made", "--features", "heavy"], "fetch file of colours"),
+    "absent weights": (
+        ["made", "--reference", "made", "--features", "heavy", "--weights", "nowhere"], "nowhere is not there"
+    ),
+    "weights for nothing": (
+        ["made", "--reference", "made", "--features", "colours", "--weights", "weights"], "leave it out"
+    ),
+    "weights of which": (
+        ["made", "--reference", "made", "--features", "heavy", "--scores", "clip-lantern", "--weights", "weights"],
+        "give heavy=FILE and clip-lantern=FILE",
+    ),
+    "one picture": (["one", "--reference", "made", "--features", "colours"], "give at least 2"),
+    "foreign prompts": (["told", "--scores", "brightness", "--prompts", "p.txt"], "picture 1 is of 'a hill'"),
+    "too few prompts": (["made", "--scores", "brightness", "--prompts", "p.txt"], "for 2 prompts"),
+    "no prompts": (["made", "--scores", "brightness"], "does not carry its prompt"),
+    "empty line": (["made", "--scores", "brightness", "--prompts", "holes.txt"], "line 2 is empty"),
+    "prompts for nothing": (["made", "--reference", "made", "--prompts", "p.txt"], "--prompts are for --scores"),
+    "out exists": (
+        ["made", "--reference", "made", "--features", "colours", "--out", "p.txt"], "--overwrite"
+    ),
+    "slips of nothing": (["made", "--reference", "made", "--with-slips"], "give --preset too"),
+    "features without reference": (["made", "--scores", "brightness", "--features", "colours"], "--reference"),
+    "neighbours": (["made", "--reference", "made", "--neighbours", "0"], "whole number >= 1"),
+    "too few for the neighbours": (
+        ["made", "--reference", "made", "--features", "colours", "--neighbours", "12"], "give at least 13"
+    ),
+    "scores of statistics": (["stats.npz", "--scores", "brightness"], "holds no pictures to score"),
+    "statistics of another reader": (
+        ["made", "--reference", "stats.npz", "--features", "colours", "--preprocessing", "upper"],
+        "was read by 'colours, whole', not by 'colours, upper'",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def clutter(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clutter")
+    write_folder(folder / "made", 1)
+    write_folder(folder / "one", 1, 1)
+    write_folder(folder / "told", 1, 2, prompts=["a lake", "a hill"])
+    write_folder(folder / "bad", 1)
+    (folder / "bad" / "7.png").write_text("")
+    (folder / "empty").mkdir()
+    (folder / "p.txt").write_text("a lake\na house\n")
+    (folder / "holes.txt").write_text("a lake\n\na house\n")
+    (folder / "weights").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
+    monkeypatch.chdir(clutter)
+    if not (clutter / "stats.npz").exists():
+        arguments = ("made", "--reference", "made", "--features", "colours", "--replicates", 0)
+        assert run(*arguments, "--save-reference", "stats.npz") == 0
+    capsys.readouterr()
+    before = {path: path.stat().st_mtime_ns for path in clutter.rglob("*")}
+    arguments, words = REFUSED[name]
+    assert run(*arguments, *(() if "--out" in arguments else ("--out", "new.json"))) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and words in told.err and not told.out
+    assert {path: path.stat().st_mtime_ns for path in clutter.rglob("*")} == before
+
+
+def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys):
+    made = write_folder(folder / "made", 1).mean((1, 2))
+    np.savez(folder / "theirs.npz", mu=made.mean(axis=0) + 3, sigma=np.cov(made, rowvar=False))
+    assert run("made", "--reference", "theirs.npz", "--features", "colours", "--replicates", 0) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "12, reference not known, taken to be of this reader" in shown and "Fréchet distance 27.0000" in shown
+    )
+    assert "kid, precision and recall not known" in shown
+
+
+def test_help_names_everything_there_is(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert run("--help") == 0
+    words = re.split(r"[\s,;)]+", capsys.readouterr().out)
+    kinds = (registry.READERS, registry.SCORES, protocols.PRESETS)
+    names = {name for kind in kinds for name in kind} - {"colours", "heavy", "brightness"}
+    names |= {choice for kind in registry.READERS.values() for choice in kind.preprocessings}
+    assert names - {"", "whole", "upper"} <= set(words)
+
+
+def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
+    module = types.ModuleType("lantern_jax.metrics.cmmd")
+    module.cmmd = lambda made, real: float(len(made) + len(real) / 100)
+    module.cmmd_features = lambda weights: colours(weights, "whole")
+    monkeypatch.setitem(sys.modules, "lantern_jax.metrics.cmmd", module)
+    write_folder(folder / "made", 1), write_folder(folder / "real", 1, COUNT + 3)
+    (folder / "weights").write_text("")
+    assert run("made", "--reference", "real", "--features", "clip", "--weights", "weights") == 0
+    shown = capsys.readouterr().out
+    assert "CMMD" in shown and "12.1500" in shown and "precision" not in shown and "KID" not in shown
+
+
+def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
+    kind = registry.READERS["inception"]
+    monkeypatch.setitem(
+        registry.READERS, "inception", registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
+    )
+    write_folder(folder / "small", 1, 12, 8), write_folder(folder / "large", 1, 12, 9)
+    assert run("small", "--reference", "large", "--preset", "adm") == 2
+    assert "measure 8 x 8 and 9 x 9" in capsys.readouterr().err
+    write_folder(folder / "small" / "more", 2, 1, 9)
+    assert run("small", "--reference", "large", "--preset", "adm") == 2
+    assert "the set's pictures are of several sizes" in capsys.readouterr().err
+    assert run("large", "--reference", "large", "--preset", "adm") == 0
+    assert "FID" in capsys.readouterr().out
+
+
+def test_two_folders_with_inception(folder, capsys):
+    """Of the published layout and full size, with synthetic weights."""
+    save_file(inception_tensors(), folder / "inception.safetensors")
+    write_folder(folder / "made", 1, 5, 40), write_folder(folder / "real", 2, 5, 40)
+    arguments = ("--reference", "real", "--features", "inception", "--preprocessing", "tf")
+    assert run("made", *arguments, "--weights", "inception.safetensors", "--out", "numbers.json") == 0
+    [row] = json.loads((folder / "numbers.json").read_text())["distances"]
+    assert (row["reader"], row["pictures"]) == ("inception pool_3, tf", 5)
+    assert row["frechet"] > 0 and "frechet_interval" not in row
+    assert "FID" in capsys.readouterr().out

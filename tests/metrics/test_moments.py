@@ -1,0 +1,113 @@
+"""Moments and the Fréchet distance, against SciPy and closed forms in float64."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
+from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
+
+
+def features(seed, count, width):
+    """Correlated, far from zero, and of very different spreads, as a network's are."""
+    generator = np.random.default_rng(seed)
+    mixing = generator.normal(size=(width, width)) * np.logspace(0, -2, width)
+    return generator.normal(size=(count, width)) @ mixing + generator.normal(2, 1, width)
+
+
+def normal(mean, deviations):
+    return Normal.of_covariance(np.asarray(mean, float), np.diag(np.square(deviations)).astype(float))
+
+
+def published(left, right):
+    """The distance as its usual programs compute it: a general matrix's square root."""
+    means, spreads = zip(*((x.mean(axis=0), np.cov(x, rowvar=False)) for x in (left, right)), strict=True)
+    root = scipy.linalg.sqrtm(spreads[0] @ spreads[1])
+    return np.sum((means[0] - means[1]) ** 2) + np.trace(spreads[0] + spreads[1] - 2 * root.real)
+
+
+def test_moments_are_those_of_numpy():
+    values = features(0, 50, 6)
+    moments = Moments.of(values)
+    np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.covariance, np.cov(values, rowvar=False), rtol=1e-9)
+    np.testing.assert_allclose(moments.root @ moments.root, moments.covariance, rtol=1e-9, atol=1e-12)
+
+
+def test_merged_moments_are_those_of_all():
+    values = features(1, 90, 5)
+    parts = [Moments.of(part) for part in np.split(values, [7, 8, 50])]
+    merged, whole = parts[2] + parts[0] + parts[3] + parts[1], Moments.of(values)
+    assert merged.count == 90
+    np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-10)
+    other = Moments.of(features(2, 40, 5))
+    assert frechet_distance(merged, other) == pytest.approx(frechet_distance(whole, other), rel=1e-10)
+
+
+def test_one_picture_has_no_covariance():
+    with pytest.raises(ValueError, match="at least 2"):
+        _ = Moments.of(np.zeros((1, 2))).covariance
+
+
+@pytest.mark.parametrize("width", [2, 16, 64])
+def test_frechet_is_that_of_scipy(width):
+    left, right = features(3, 300, width), features(4, 200, width)
+    expected = published(left, right)
+    assert frechet_distance(Moments.of(left), Moments.of(right)) == pytest.approx(expected, rel=1e-6)
+    eigenvalues = np.linalg.eigvals(np.cov(left, rowvar=False) @ np.cov(right, rowvar=False)).astype(complex)
+    by_eigenvalues = (
+        np.sum((left.mean(axis=0) - right.mean(axis=0)) ** 2)
+        + left.var(axis=0, ddof=1).sum()
+        + right.var(axis=0, ddof=1).sum()
+        - 2 * np.sqrt(eigenvalues).real.sum()
+    )
+    assert expected == pytest.approx(by_eigenvalues, rel=1e-6)
+
+
+def test_frechet_of_diagonal_normals_is_that_of_their_coordinates():
+    left, right = normal([1, 2, 3], [1, 2, 0.5]), normal([1, 0, 3.5], [3, 2, 0])
+    assert frechet_distance(left, right) == pytest.approx(2**2 + 0.5**2 + (1 - 3) ** 2 + 0.5**2)
+    assert frechet_distance(left, left) == pytest.approx(0, abs=1e-12)
+
+
+def test_frechet_of_covariances_that_do_not_commute():
+    """In the plane the trace of a product's root is known from its trace and determinant."""
+    generator = np.random.default_rng(0)
+    left, right = (
+        np.cov(generator.normal(size=(9, 2)) @ generator.normal(size=(2, 2)), rowvar=False) for _ in "lr"
+    )
+    root = np.sqrt(np.trace(left @ right) + 2 * np.sqrt(np.linalg.det(left @ right)))
+    expected = np.trace(left) + np.trace(right) - 2 * root
+    zero = np.zeros(2)
+    assert frechet_distance(
+        Normal.of_covariance(zero, left), Normal.of_covariance(zero, right)
+    ) == pytest.approx(expected)
+
+
+def test_fewer_pictures_than_features():
+    """With centred features as roots of the covariances: the nuclear norm of their product, which is small."""
+    left, right = features(5, 9, 40), features(6, 12, 40)
+    roots = [(x - x.mean(axis=0)) / np.sqrt(len(x) - 1) for x in (left, right)]
+    expected = np.sum((left.mean(axis=0) - right.mean(axis=0)) ** 2)
+    expected += sum(np.sum(root**2) for root in roots)
+    expected -= 2 * np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False).sum()
+    moments = [Moments.of(x) for x in (left, right)]
+    assert frechet_distance(*moments) == pytest.approx(expected, rel=1e-6)
+    quick = [Normal.of_features(x) for x in (left, right)]
+    assert frechet_distance(quick[0], moments[1]) == pytest.approx(expected, rel=1e-6)
+    assert frechet_distance(*quick) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(moments[1], moments[0]) == pytest.approx(expected, rel=1e-6)
+    assert frechet_distance(moments[0], moments[0]) == pytest.approx(0, abs=1e-6 * expected)
+
+
+def test_intervals_hold_the_value_in_the_middle_of_replicates():
+    draws = bootstrap_draws(30, 400, seed=1)
+    assert draws.shape == (401, 30) and (draws[0] == np.arange(30)).all()
+    assert draws.min() == 0 and draws.max() == 29
+    np.testing.assert_array_equal(bootstrap_draws(30, 400, seed=1), draws)
+    values = np.random.default_rng(0).normal(5, 2, 30)
+    value, low, high = interval(values[draws].mean(axis=1))
+    # Of a mean: the normal law's interval.
+    reach = 1.96 * values.std() / np.sqrt(30)
+    assert value == values.mean()
+    assert (value - low, high - value) == (pytest.approx(reach, rel=0.15), pytest.approx(reach, rel=0.15))

@@ -1,0 +1,129 @@
+"""Inception's and VGG's readers: strict about their files; VGG against PyTorch. Inception's numbers: test_golden."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.inception import convert_inception, inception_features, inception_table
+from lantern_jax.metrics.preprocessing import vgg_imagenet
+from lantern_jax.metrics.vgg import VGGConfig, convert_vgg, vgg_features, vgg_table
+from tests.metrics.published_networks import TINY_VGG, vgg_tensors
+
+
+class Shaped:
+    """Stands for a tensor of which nothing is read but its shape."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+
+def published_shapes():
+    shapes = {name: Shaped(entry.shape) for name, entry in inception_table().items()}
+    return shapes | {"fc.weight": Shaped((1008, 2048)), "fc.bias": Shaped((1008,))}
+
+
+def foreign(name):
+    """Tensors that are not quite those of the FID network."""
+    tensors = published_shapes()
+    if name == "missing":
+        del tensors["Mixed_7c.branch3x3_2b.bn.running_var"]
+    elif name == "misshapen":
+        tensors["Mixed_6e.branch7x7_2.conv.weight"] = Shaped((192, 192, 7, 1))
+    elif name == "unexpected":
+        tensors["AuxLogits.conv0.conv.weight"] = Shaped((128, 768, 1, 1))
+    else:
+        tensors |= {"fc.weight": Shaped((1000, 2048)), "fc.bias": Shaped((1000,))}
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing", "1 missing: Mixed_7c.branch3x3_2b.bn.running_var"),
+        ("misshapen", "expected [192, 192, 1, 7]"),
+        ("unexpected", "1 unexpected: AuxLogits.conv0.conv.weight"),
+        ("torchvision's", "2 unexpected: fc.weight, fc.bias"),
+    ],
+)
+def test_inception_refuses_other_tensors(name, words):
+    with pytest.raises(ValueError) as refusal:
+        convert_inception(foreign(name))
+    text = str(refusal.value)
+    assert words in text and "FID Inception" in text and "\n" not in text
+
+
+def test_inception_refuses_other_files_and_preprocessings(tmp_path):
+    path = tmp_path / "other.safetensors"
+    save_file({"weight": np.zeros((2, 2))}, path)
+    with pytest.raises(ValueError, match="not a FID Inception"):
+        inception_features(path)
+    with pytest.raises(ValueError, match="clean, pytorch-fid, tf"):
+        inception_features(path, "bicubic")
+    with pytest.raises(ValueError, match="is not a file"):
+        inception_features(tmp_path / "nothing.pth")
+
+
+def test_vgg_has_the_published_names_and_shapes():
+    table = vgg_table(VGGConfig())
+    numbers = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
+    assert [f"features.{number}.weight" for number in numbers] == [
+        name for name in table if name.startswith("features.") and name.endswith("weight")
+    ]
+    assert table["features.28.weight"].shape == (512, 512, 3, 3)
+    assert table["classifier.0.weight"].shape == (4096, 512 * 7 * 7)
+    assert table["classifier.3.weight"].shape == (4096, 4096)
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in vgg_tensors().items()}
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 60, 90, 3), np.uint8)
+
+    x = torch.from_numpy(np.stack([vgg_imagenet(picture) for picture in pictures]).transpose(0, 3, 1, 2))
+    number = 0
+    for widths in TINY_VGG.widths:
+        for _ in widths:
+            weight, bias = (tensors[f"features.{number}.{part}"] for part in ("weight", "bias"))
+            x = torch.relu(torch.nn.functional.conv2d(x, weight, bias, padding=1))
+            number += 2
+        x = torch.nn.functional.max_pool2d(x, 2)
+        number += 1
+    linear = torch.nn.functional.linear
+    x = linear(x.flatten(1), tensors["classifier.0.weight"], tensors["classifier.0.bias"])
+    x = linear(torch.relu(x), tensors["classifier.3.weight"], tensors["classifier.3.bias"])
+    expected = torch.relu(x) if rectified else x
+
+    path = tmp_path / "vgg.safetensors"
+    save_file(vgg_tensors(), path)
+    reader = vgg_features(path, rectified=rectified, batch=2, config=TINY_VGG)
+    assert_close(reader.features(pictures), expected.numpy())
+    assert ("after" if rectified else "before") in reader.name
+
+
+def test_vgg_refuses_other_tensors():
+    tensors = vgg_tensors()
+    with pytest.raises(ValueError, match=r"these tensors are not a VGG16.*misshapen: features.0.weight"):
+        convert_vgg(tensors, VGGConfig())
+    tensors["features.1.running_mean"] = np.zeros(4)
+    with pytest.raises(ValueError, match=r"1 unexpected: features.1.running_mean"):
+        convert_vgg(tensors, TINY_VGG)
+
+
+def test_features_that_are_not_finite_are_an_error():
+    def read(pictures):
+        return np.full((len(pictures), 3), np.nan)
+
+    reader = FeatureReader("broken", 3, lambda picture: picture.astype(np.float32), read)
+    with pytest.raises(ValueError, match="broken gives values that are not finite"):
+        reader.features(np.zeros((2, 4, 4, 3), np.uint8))
+
+
+def test_a_step_before_a_reader_is_in_its_name():
+    reader = FeatureReader("mean", 1, lambda picture: picture.astype(np.float32), lambda x: x.mean((1, 2)), 2)
+    flipped = reader.after("inverting", lambda picture: 255 - picture)
+    pictures = np.full((3, 4, 4, 3), 5, np.uint8)
+    assert flipped.name == "mean after inverting"
+    np.testing.assert_array_equal(reader.features(pictures), 5)
+    np.testing.assert_array_equal(flipped.features(pictures), 250)

@@ -1,0 +1,86 @@
+"""Small random CLIPs in both published layouts, their configs and a tokenizer, for tests of what is built on them."""
+
+import gzip
+import json
+
+import numpy as np
+
+from lantern_jax.metrics.clip import ClipConfig, Tower
+from lantern_jax.metrics.clip_files import HUGGING_FACE, clip_table
+from tests.fixtures.tensor_writing import random_tensor, write_safetensors
+
+# Of the list of merges below: 256 bytes, as many at the end of a word, the merges, start and end.
+MERGES = ("l a", "la k", "lak e</w>", "t h", "th e</w>")
+VOCAB = 512 + len(MERGES) + 2
+# One head of the usual width in each tower, so that nothing but the activation is missing.
+CONFIG = ClipConfig(Tower(64, 2, 1, 48), Tower(64, 2, 1, 40), "quick_gelu", 4, 12, 20, VOCAB, 16)
+# OpenAI's names, the longest first where one is in the other.
+_RENAMED = (
+    ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
+    ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
+    ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
+    ("vision_model.pre_layrnorm", "visual.ln_pre"),
+    ("vision_model.post_layernorm", "visual.ln_post"),
+    ("vision_model.encoder.layers", "visual.transformer.resblocks"),
+    ("text_model.embeddings.token_embedding", "token_embedding"),
+    ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
+    ("text_model.encoder.layers", "transformer.resblocks"),
+    ("text_model.final_layer_norm", "ln_final"),
+    ("layer_norm1", "ln_1"),
+    ("layer_norm2", "ln_2"),
+    ("self_attn.out_proj", "attn.out_proj"),
+    ("mlp.fc1", "mlp.c_fc"),
+    ("mlp.fc2", "mlp.c_proj"),
+    ("visual_projection.weight", "visual.proj"),
+    ("text_projection.weight", "text_projection"),
+)
+
+
+def hugging_face_shapes(config=CONFIG):
+    return {name: entry.shape for name, entry in clip_table(config, HUGGING_FACE).items()}
+
+
+def hugging_face_tensors(config=CONFIG, seed=0):
+    return {name: random_tensor(name, shape, seed) for name, shape in hugging_face_shapes(config).items()}
+
+
+def to_openai(tensors):
+    """The same tensors in OpenAI's layout."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        if ".q_proj." in name:
+            pieces = [tensors[name.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
+            name, tensor = name.replace("self_attn.q_proj.", "attn.in_proj_"), np.concatenate(pieces)
+        elif ".k_proj." in name or ".v_proj." in name:
+            continue
+        elif "_projection." in name:
+            tensor = tensor.T
+        for old, new in _RENAMED:
+            name = name.replace(old, new)
+        renamed[name] = tensor
+    return renamed
+
+
+def write_folder(folder, config=CONFIG, seed=0):
+    """As on the Hugging Face hub: weights and config, and the tokenizer beside."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / "model.safetensors", hugging_face_shapes(config), np.float32, seed)
+    towers = {
+        f"{name}_config": {
+            "hidden_size": tower.width, "num_attention_heads": tower.heads, "hidden_act": config.activation,
+        }
+        for name, tower in (("vision", config.vision), ("text", config.text))
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"model_type": "clip", **towers}))
+    write_merges(folder / "bpe_simple_vocab_16e6.txt.gz")
+    return folder
+
+
+def write_merges(path):
+    path.write_bytes(gzip.compress("\n".join(["#version: 0.2", *MERGES, ""]).encode()))
+    return path
+
+
+def random_pictures(sizes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]

@@ -1,0 +1,158 @@
+"""``lantern tune`` from end to end on the tiny checkpoint, and what ``generate`` makes of what it wrote."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import lantern_jax.pipeline
+from lantern_jax.checkpoints.store import save
+from lantern_jax.commands.main import main
+from lantern_jax.tuning import costs, samples, tune, tuned
+from lantern_jax.tuning.samples import sample_prompts
+from tests.command import assert_refused, files, must_not_run
+from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty current folder and cache directory, the tiny checkpoint's programs, and few things to measure."""
+    monkeypatch.chdir(tmp_path)
+    cache = tmp_path.parent / f"{tmp_path.name}-cache"
+    cache.mkdir()
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
+    load = lantern_jax.pipeline.load
+
+    def load_shared(*arguments, **options):
+        loaded = load(*arguments, **options)
+        loaded.engine._programs = tiny_pipeline().engine._programs
+        return loaded
+
+    monkeypatch.setattr(lantern_jax.pipeline, "load", load_shared)
+    monkeypatch.setattr(costs, "NODES", (1, 4))
+    monkeypatch.setattr(costs, "WIDTHS", (1,))
+    monkeypatch.setattr(costs, "_LONG", 3)
+    monkeypatch.setattr(costs, "_WINDOW", 3)
+    monkeypatch.setattr(tune, "_TREES", 1)
+    monkeypatch.setattr(tune, "_LEAST_WINDOWS", 2)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
+    yield cache / "lantern_jax" / "tuned"
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_what_was_tuned_is_used(saved, folder, capsys):
+    common = ["--model", str(saved), "--guidance", "2"]
+    assert main(["tune", *common, "--minutes", "0.001", "--pictures", "2"]) == 0
+    printed = capsys.readouterr()
+    (file,) = folder.iterdir()
+    lines = printed.out.splitlines()
+    assert lines[-1].startswith(f"wrote {file}: ") and "times as fast as plain decoding" in lines[-1]
+    assert any("(default)" in line for line in lines) and sum(" * " in line for line in lines) == 1
+    written = json.loads(file.read_text())
+    assert written["key"]["batch"] == 1 and written["key"]["dtype"] == "float32" and not written["budget"]
+    confirmed = [row for row in written["found"]["candidates"] if row["measured"]]
+    names = [row["name"] for row in confirmed]
+    assert len(confirmed) in (4, 5) and "plain" in names
+    assert written["name"] == max(confirmed, key=lambda row: row["measured"][0])["name"]
+    assert all("rule" not in row["knobs"] for row in written["found"]["candidates"]), (
+        "no budget, nothing relaxed"
+    )
+    assert set(written["found"]["costs"]["ms_a_pass"]) == {"1", "4"}
+    statistics = written["found"]["paths"]["eagle"]
+    assert statistics["roots"] == 2 * 15 and len(statistics["tokens_a_pass"]) == 1
+
+    generate = ["generate", "a lake", *common, "--seed", "4"]
+    assert main([*generate, "--out", "one.png"]) == 0
+    assert f"lantern: tuned: {written['name']}, " in capsys.readouterr().err
+    assert main([*generate, "--num", "2", "--out", "two.png"]) == 0
+    assert capsys.readouterr().err == f"lantern: {file} is tuned for batch 1, not 2: not used\n"
+    assert main([*generate, "--tuned", "off", "--out", "off.png"]) == 0
+    assert main([*generate, "--method", "ar", "--out", "plain.png"]) == 0
+    assert capsys.readouterr().err == ""
+    assert Path("one.png").read_bytes() == Path("off.png").read_bytes() == Path("plain.png").read_bytes()
+    assert main([*generate, "--tuned", str(file), "--temperature", "0.5", "--out", "other.png"]) == 0
+    assert "temperature 1.0, not 0.5: not used" in capsys.readouterr().err
+
+
+def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
+    """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
+    Path("prompts.txt").write_text("a lake\n\nhills at noon\n")
+    arguments = ["--model", str(saved), "--minutes", "0.001", "--pictures", "2", "--prompts", "prompts.txt"]
+    assert main(["tune", *arguments, "--max-substituted", "0.9", "--out", "mine.json"]) == 0
+    written = json.loads(Path("mine.json").read_text())
+    assert not folder.exists() and written["budget"] == {"max_substituted": 0.9}
+    relaxed = [row for row in written["found"]["candidates"] if "rule" in row["knobs"]]
+    assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
+    assert written["found"]["prompts"] == 2
+    capsys.readouterr()
+    assert main(["generate", "a lake", "--model", str(saved), "--tuned", "mine.json"]) == 0
+    assert written["name"] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--minutes", "0"], "--minutes 0.0 is not valid"),
+        (["--pictures", "1"], "give 2 or more"),
+        (["--batch", "0"], "batch 0 is not valid"),
+        (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
+        (["--max-distance", "nan"], "--max-distance nan is not valid"),
+        (["--prompts", "nowhere.txt"], "cannot read prompts from nowhere.txt"),
+        (["--prompts", "empty.txt"], "empty.txt holds no prompt"),
+        (["a lake", "--prompts", "empty.txt"], "one of the two"),
+        (["--out", "empty.txt"], "empty.txt exists"),
+        (["--out", "none/x.json"], "none is not a folder"),
+        (["--model", "none"], "none"),
+        (["a flying carpet"], "unknown word"),
+        (["--dtype", "int8"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_work(saved, arguments, words, capsys, monkeypatch):
+    Path("empty.txt").write_text("\n \n")
+    monkeypatch.setattr(tune.Tuner, "run", must_not_run)
+    given = arguments if "--model" in arguments else [*arguments, "--model", str(saved)]
+    assert words in assert_refused(["tune", *given], capsys)
+
+
+def test_a_budget_needs_a_codebook(tmp_path, capsys, monkeypatch):
+    bare = save(tmp_path / "bare", dataclasses.replace(tiny_checkpoint(), codebook=None))
+    monkeypatch.setattr(tune.Tuner, "run", must_not_run)
+    before = files(tmp_path)
+    assert main(["tune", "--model", str(bare), "--max-distance", "0.5"]) == 2
+    assert "has no codebook" in capsys.readouterr().err and files(tmp_path) == before
+
+
+def test_every_checkpoint_has_prompts_of_its_own():
+    checkpoint = tiny_checkpoint()
+    words = sample_prompts(checkpoint, 20)
+    assert len(words) == 20 and len(set(words)) > 5
+    tiny_pipeline().check(words)
+    assert sample_prompts(checkpoint, 20) == words != sample_prompts(checkpoint, 20, seed=1)
+    classes = dataclasses.replace(
+        checkpoint, vocabulary=None,
+        target_config=dataclasses.replace(checkpoint.target_config, label_slots=1, null_labels=None),
+    )  # fmt: skip
+    numbers = sample_prompts(classes, 12)
+    assert sorted(numbers) == sorted(set(numbers)) and 0 <= min(numbers) < max(numbers) < 19
+    assert len(sample_prompts(classes, 50)) == 50
+    captions = dataclasses.replace(
+        classes, target_config=dataclasses.replace(classes.target_config, num_labels=0, caption_dim=8)
+    )
+    assert sample_prompts(captions, 5) == list(samples.CAPTIONS[:5])
+
+
+def test_rounds_are_timed_however_short_pictures_are():
+    pipeline = tiny_pipeline()
+    made = samples.Samples(pipeline, pipeline.encode("a lake"))
+    plain = made.job(made.settings({"method": "ar", "batch": 2}))
+    watch = costs.Stopwatch(made, 2)
+    assert np.isfinite([watch.round(plain) for _ in range(3)]).all() and watch.begin(plain) > 0

@@ -1,0 +1,166 @@
+"""Which files of tuned settings a call uses, and what is said of those that it does not."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.checkpoints.store import save
+from lantern_jax.pipeline import Pipeline, load
+from lantern_jax.tuning import tuned
+from lantern_jax.tuning.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
+from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+
+KNOBS = {"method": "led", "window": 3, "reach": 1}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path, monkeypatch):
+    """The cache directory of a test."""
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
+    return tmp_path / "lantern_jax" / "tuned"
+
+
+def key_of(saved, **changed) -> Key:
+    pipeline = load(saved, tuned="off")
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, pipeline.check("a lake"), 1)
+    return dataclasses.replace(key, **changed)
+
+
+def write(key: Key, file=None, **changed):
+    made = Tuned(**{"key": key, "knobs": KNOBS, "name": "led, window 3", "speedup": 1.5} | changed)
+    file = tuned_file(key) if file is None else file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(made.to_json())
+    return file
+
+
+def test_a_file_of_this_very_call_is_used(saved):
+    file = write(key_of(saved))
+    pipeline = load(saved)
+    assert read_tuned(file) == Tuned(key_of(saved), KNOBS, "led, window 3", 1.5, file=file)
+    settings = pipeline.check("a lake")
+    assert (settings.method, settings.window, settings.reach) == ("led", 3, 1)
+    note = pipeline.tuning(1).note
+    assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
+    # Off, or steered by whatever has to do with how to decode: as if there were none.
+    assert load(saved, tuned="off").check("a lake").method == "gumbel"
+    for knobs in (
+        {"tree": "chain"},
+        {"method": "auto"},
+        {"rule": "strict"},
+        {"window": 4},
+        {"path": "longest"},
+    ):
+        expected = load(saved, tuned="off").check("a lake", **knobs)
+        assert pipeline.check("a lake", **knobs) == expected
+        assert pipeline.tuning(1, **knobs).note == "" and not pipeline.tuning(1, **knobs).knobs
+    assert pipeline.check("a lake", guidance=None, batch=1).method == "led"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"checkpoint": "0" * 16}, "model tiny of other contents"),
+        ({"device": "a faster one"}, "device a faster one, not "),
+        ({"batch": 8}, "batch 8, not 1"),
+        ({"dtype": "bfloat16"}, "dtype bfloat16, not float32"),
+        ({"guidance": 7.5}, "guidance 7.5, not 2.0"),
+        ({"temperature": 0.0}, "temperature 0.0, not 1.0"),
+        ({"batch": 8, "top_k": 9}, "batch 8, not 1; top_k 9, not 0"),
+    ],
+)
+def test_a_file_of_anything_else_is_ignored_with_a_word(saved, changed, words):
+    file = write(key_of(saved, **changed))
+    pipeline = load(saved)
+    assert pipeline.check("a lake") == load(saved, tuned="off").check("a lake")
+    note = pipeline.tuning(1).note
+    assert note.startswith(f"{file} is tuned for {words}") and note.endswith(": not used")
+    assert "\n" not in note
+
+
+def test_a_file_is_for_what_is_decoded_at_once(saved):
+    """One picture is a batch of one, whatever the most that a batch may have."""
+    write(key_of(saved))
+    pipeline = load(saved)
+    assert pipeline.check("a lake", batch=8).method == "led"
+    assert pipeline.check("a lake", num=2).method == "gumbel"
+    assert pipeline.check(["a lake"] * 2, batch=1).method == "led"
+    assert "is tuned for batch 1, not 2" in pipeline.tuning(2).note
+    assert pipeline.check("a lake", guidance=3.0).method == "gumbel"
+
+
+def test_other_models_are_spoken_of_when_named_only(saved, tmp_path):
+    other = write(key_of(saved, model="another", checkpoint="1" * 16))
+    assert load(saved).tuning(1).note == ""
+    assert load(saved, tuned=other).tuning(1).note == f"{other} is tuned for model another: not used"
+    # The nearest is named, and one that fits is taken.
+    near = write(key_of(saved, batch=4))
+    write(key_of(saved, batch=8, dtype="bfloat16"))
+    assert load(saved).tuning(1).note.startswith(str(near))
+    write(key_of(saved))
+    assert load(saved).tuning(1).knobs == KNOBS
+    with pytest.raises(ValueError, match="there is no such file"):
+        load(saved, tuned=tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: text.replace('"window"', '"widow"'),
+        lambda text: text.replace('"reach": 1', '"rule": "near"'),
+        lambda text: text.replace('"speedup": 1.5', '"speedup": "fast"'),
+        lambda text: text.replace('"guidance"', '"guide"'),
+    ],
+)
+def test_a_damaged_file_is_ignored_with_a_word(saved, damage):
+    file = write(key_of(saved))
+    file.write_text(damage(file.read_text()))
+    pipeline = load(saved)
+    assert pipeline.check("a lake").method == "gumbel"
+    assert pipeline.tuning(1).note == (
+        f"{file} holds no tuned settings or is damaged, run `lantern tune` again: not used"
+    )
+
+
+def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(saved):
+    knobs = KNOBS | {"rule": "near", "tau": 1.0}
+    write(key_of(saved), knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
+    pipeline = load(saved)
+    assert pipeline.check("a lake").rule == "near"
+    assert "3.1% of tokens substituted" in pipeline.tuning(1).note
+
+
+def test_tokens_are_the_same_whatever_was_tuned(saved):
+    plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
+    for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}, {"method": "jacobi", "window": 5}):
+        write(key_of(saved), knobs=knobs)
+        pipeline = load(saved)
+        pipeline.engine._programs = tiny_pipeline().engine._programs
+        assert pipeline.tuning(1).knobs == knobs
+        made = pipeline.generate("a lake", seed=5)
+        np.testing.assert_array_equal(made.tokens, plain)
+        assert made.statistics.rounds < plain.size - 1, "it was decoded speculatively"
+
+
+def test_checkpoints_in_memory_and_others_have_keys_of_their_own(saved, tmp_path):
+    again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
+    digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (saved, again)}
+    assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
+    assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off") is None
+    key = key_of(saved)
+    files = {tuned_file(dataclasses.replace(key, batch=batch, dtype=dtype))
+             for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
+    assert len(files) == 4 and json.loads(Tuned(key, KNOBS, "x", 1.0).to_json())["key"]["batch"] == 1
+    assert key.dtype == jnp.dtype(jnp.float32).name

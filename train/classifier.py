@@ -1,0 +1,215 @@
+"""Train the classifier of landscapes that the demo's quality is measured with.
+
+    python -m train.classifier [--config configs/demo_classifier.py] [--workdir DIR] [--out FILE] [--config.steps=N ...]
+
+The same command resumes after a kill. Half of the pictures of a batch are as painted, half as the demo's tokenizer
+reconstructs them, all mirrored, moved and tinted a little by chance. Writes the parameters in float16 as one .npz
+(lantern_jax/assets/demo_classifier.npz is one), and prints the accuracy of every attribute on held-out pictures,
+painted and reconstructed.
+
+Axes: B batch, n pictures, H W height and width, A attributes, V values of all of them.
+"""
+
+import io
+import json
+from functools import partial
+from pathlib import Path
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags, logging
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
+from ml_collections import ConfigDict, config_flags
+
+from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.data.landscapes import ATTRIBUTES, sample_scene
+from lantern_jax.files import new_file, write_file
+from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
+from lantern_jax.models.vq import VQConfig, VQModel
+from train.loop import Metrics, Task, epoch_indices, loop_config, run, write_config
+from train.rendered import rendered_landscapes
+
+# Pictures reconstructed or read at once.
+CHUNK = 32
+
+
+@flax.struct.dataclass
+class ClassifierState:
+    """Parameters and the optimizer's state."""
+
+    params: PyTree
+    optimizer: PyTree
+
+
+def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
+    """Indices of the values of landscapes 0..count-1 of a seed, int32."""
+    return np.array([sample_scene(seed, i).attributes for i in range(count)], np.int32)
+
+
+@partial(jax.jit, static_argnums=0)
+def reconstruct(
+    config: VQConfig, params: PyTree, pictures: UInt8[Array, "n H W 3"]
+) -> UInt8[Array, "n H W 3"]:
+    """Pictures as a tokenizer gives them back; ``params`` are ``VQModel``'s."""
+    made = VQModel(config).apply(params, scaled(pictures))
+    return jnp.round((jnp.clip(made, -1.0, 1.0) + 1.0) * 127.5).astype(jnp.uint8)
+
+
+def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], model: str) -> np.ndarray:
+    """Pictures as the tokenizer of a checkpoint gives them back, read-only and memory-mapped.
+
+    Made on the first call, into a file at ``path``; a killed call leaves none under that name.
+    """
+    if not path.exists():
+        checkpoint = load(model_directory(model))
+        with new_file(path) as temporary:
+            store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=pictures.shape)
+            for first in range(0, len(pictures), CHUNK):
+                part = pictures[first : first + CHUNK]
+                filled = np.resize(part, (CHUNK, *part.shape[1:]))
+                made = reconstruct(checkpoint.tokenizer_config, checkpoint.tokenizer_params, filled)
+                store[first : first + len(part)] = np.asarray(made)[: len(part)]
+            store.flush()
+    return np.load(path, mmap_mode="r")
+
+
+def scaled(pictures: UInt8[Array, "n H W 3"]) -> Float[Array, "n H W 3"]:
+    """From bytes to [-1, 1]."""
+    return pictures.astype(jnp.float32) / 127.5 - 1.0
+
+
+def moved(
+    pictures: UInt8[np.ndarray, "n H W 3"], shift: int, generator: np.random.Generator
+) -> UInt8[np.ndarray, "n H W 3"]:
+    """Pictures mirrored by half a chance and moved by at most ``shift`` pixels either way, edges repeated."""
+    count, height, width, _ = pictures.shape
+    padded = np.pad(pictures, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode="edge")
+    rows, columns = generator.integers(2 * shift + 1, size=(2, count))
+    cut = [
+        padded[i, row : row + height, column : column + width]
+        for i, (row, column) in enumerate(zip(rows, columns, strict=True))
+    ]
+    mirror = generator.random(count) < 0.5
+    return np.stack([part[:, ::-1] if flip else part for part, flip in zip(cut, mirror, strict=True)])
+
+
+def tinted(
+    pictures: Float[Array, "B H W 3"], gain: float, offset: float, key: Key[Array, ""]
+) -> Float[Array, "B H W 3"]:
+    """Pictures in [-1, 1] with each channel scaled and moved a little."""
+    one, other = jax.random.normal(key, (2, pictures.shape[0], 1, 1, 3), jnp.float32)
+    return jnp.clip(pictures * jnp.exp(gain * one) + offset * other, -1.0, 1.0)
+
+
+def loss_and_right(
+    scores: Float[Array, "B V"], attributes: Int[Array, "B A"]
+) -> tuple[Float[Array, ""], Float[Array, " A"]]:
+    """The mean cross-entropy of the attributes, in nats, and the share of right answers of each."""
+    losses, right = [], []
+    for i, part in enumerate(by_attribute(scores)):
+        losses.append(jnp.mean(optax.softmax_cross_entropy_with_integer_labels(part, attributes[:, i])))
+        right.append(jnp.mean((jnp.argmax(part, axis=-1) == attributes[:, i]).astype(jnp.float32)))
+    return jnp.mean(jnp.stack(losses)), jnp.stack(right)
+
+
+def make_task(
+    config: ConfigDict,
+    painted: UInt8[np.ndarray, "n H W 3"],
+    rebuilt: UInt8[np.ndarray, "n H W 3"],
+    attributes: Int[np.ndarray, "n A"],
+) -> Task:
+    """The classifier's training task on pictures as painted and as reconstructed (may be memory-mapped)."""
+    model = DemoClassifier()
+    schedule = optax.warmup_cosine_decay_schedule(0.0, config.rate, config.warmup, config.steps)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.clip), optax.adamw(schedule, weight_decay=config.decay)
+    )
+
+    def init(key: Key[Array, ""]) -> ClassifierState:
+        params = model.init(key, jnp.zeros((1, *painted.shape[1:]), jnp.float32))["params"]
+        return ClassifierState(params=params, optimizer=optimizer.init(params))
+
+    def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+        indices = epoch_indices(config.seed, step, config.batch_size, len(painted))
+        generator = np.random.default_rng((config.seed, step, 1))
+        sources = generator.random(len(indices)) < 0.5
+        chosen = np.stack(
+            [(rebuilt if source else painted)[i] for i, source in zip(indices, sources, strict=True)]
+        )
+        return moved(chosen, config.shift, generator), attributes[indices]
+
+    def update(
+        state: ClassifierState, batch: tuple[Array, Array], key: Key[Array, ""]
+    ) -> tuple[ClassifierState, Metrics]:
+        pictures = tinted(scaled(batch[0]), config.gain, config.offset, key)
+
+        def loss(params: PyTree) -> tuple[Array, Array]:
+            return loss_and_right(model.apply({"params": params}, pictures)[1], batch[1])
+
+        (value, right), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
+        changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, changes)
+        metrics = {"loss": value} | dict(zip(ATTRIBUTES, right, strict=True))
+        return ClassifierState(params=params, optimizer=optimizer_state), metrics
+
+    return Task(init=init, batch=batch, update=update)
+
+
+@jax.jit
+def right_of(params: PyTree, pictures: UInt8[Array, "B H W 3"], attributes: Int[Array, "B A"]) -> Array:
+    """Share of right answers of each attribute, float32 [A]."""
+    return loss_and_right(DemoClassifier().apply({"params": params}, scaled(pictures))[1], attributes)[1]
+
+
+def accuracy(
+    params: PyTree, pictures: UInt8[np.ndarray, "n H W 3"], attributes: Int[np.ndarray, "n A"]
+) -> dict[str, float]:
+    """Share of right answers by attribute, over whole chunks of the pictures."""
+    firsts = range(0, len(pictures) - CHUNK + 1, CHUNK)
+    right = [
+        right_of(params, pictures[first : first + CHUNK], attributes[first : first + CHUNK])
+        for first in firsts
+    ]
+    means = np.mean(jax.device_get(right), axis=0)
+    return {name: round(float(value), 4) for name, value in zip(ATTRIBUTES, means, strict=True)}
+
+
+def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None) -> None:
+    """Train as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, beside it by default."""
+    workdir = Path(workdir)
+    write_config(config, workdir)
+    sets = {}
+    for name, seed, count in (
+        ("pictures", config.data_seed, config.pictures),
+        ("held_out", config.data_seed + 1, config.held_out),
+    ):
+        painted = rendered_landscapes(workdir / name, seed, count, config.size)
+        rebuilt = reconstructed(workdir / f"{name}_rebuilt_{seed}_{count}.npy", painted, config.tokenizer)
+        sets[name] = painted, rebuilt, attributes_of(seed, count)
+    state = run(make_task(config, *sets["pictures"]), loop_config(config), workdir)
+    arrays, contents = stored(jax.device_get(state.params)), io.BytesIO()
+    np.savez(contents, **arrays)
+    path = Path(out or workdir / "demo_classifier.npz")
+    write_file(path, contents.getvalue())
+    params = read_classifier(path)
+    painted, rebuilt, attributes = sets["held_out"]
+    report = {"parameters": int(sum(leaf.size for leaf in arrays.values()))}
+    for name, pictures in (("painted", painted), ("reconstructed", rebuilt)):
+        report[name] = accuracy(params, pictures, attributes)
+    print(json.dumps(report, indent=1))
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    train(flags.FLAGS.config, flags.FLAGS.workdir, flags.FLAGS.out)
+
+
+if __name__ == "__main__":
+    default = Path(__file__).parents[1] / "configs" / "demo_classifier.py"
+    config_flags.DEFINE_config_file("config", str(default), "experiment", lock_config=True)
+    flags.DEFINE_string("workdir", "runs/demo/classifier", "where pictures, checkpoints and metrics go")
+    flags.DEFINE_string("out", None, "file for the parameters; WORKDIR/demo_classifier.npz when left out")
+    app.run(main)
