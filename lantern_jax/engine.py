@@ -56,7 +56,8 @@ class Run:
         lengths: int32 [n], stream tokens that each sequence knows.
         timing: seconds so far.
         keys, state: the sequences' and the loop's, on the devices.
-        step, program: the compiled program that advances it, and what names it.
+        shared: what programs take besides: parameters of target and drafting, guidance, sampling, rule, codebook.
+        program: what names the one that advances it.
     """
 
     job: Job
@@ -66,7 +67,7 @@ class Run:
     timing: Timing
     keys: Key[Array, " B"]
     state: State
-    step: Callable[[Any, State, Any], tuple[State, Any]]
+    shared: tuple
     program: tuple
 
     @property
@@ -141,11 +142,12 @@ class Engine:
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
-        mesh = self._mesh(devices)
-        begin = self._begin(job, devices, conditioning, seed, np.resize(numbers, size))
-        target, drafting, *_, guidance, sampling = begin
-        codebook = None if job.rule.is_strict else self._on_devices(devices).codebook
-        shared = (target, drafting, guidance, sampling, job.rule, codebook)
+        parameters, mesh = self._on_devices(devices), self._mesh(devices)
+        drafting = None if job.drafter is None else self.drafter(job.drafter)
+        guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
+        codebook = None if job.rule.is_strict else parameters.codebook
+        shared = (parameters.target, drafting, guidance, job.sampling, job.rule, codebook)
+        begin = _begin(shared, conditioning, seed, np.resize(numbers, size))
 
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
         shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
@@ -155,13 +157,14 @@ class Engine:
         if step_key not in self._programs:
             compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, rows < count)
-        lengths, step = np.asarray(state.length)[:count], partial(self._programs[step_key], *shared)
-        return Run(job, seed, numbers, lengths, Timing(seconds, 0, compiling), keys, state, step, step_key)
+        lengths, timing = np.asarray(state.length)[:count], Timing(seconds, 0, compiling)
+        return Run(job, seed, numbers, lengths, timing, keys, state, shared, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
         limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
-        (state, lengths), seconds = run_timed(run.step, run.keys, run.state, limit)
+        step = self._programs[run.program]
+        (state, lengths), seconds = run_timed(step, *run.shared, run.keys, run.state, limit)
         lengths = np.asarray(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds)
         return dataclasses.replace(run, lengths=lengths, timing=timing, state=state)
@@ -184,7 +187,7 @@ class Engine:
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
         held = run.numbers.copy()
         held[slots] = numbers
-        begin = self._begin(run.job, devices, conditioning, run.seed, np.resize(held, size))
+        begin = _begin(run.shared, conditioning, run.seed, np.resize(held, size))
         key, compiling = ("refill", len(rows), size, devices, *others), 0.0
         if key not in self._programs:
             function = partial(programs.refill, run.job.program, self._mesh(devices))
@@ -243,15 +246,6 @@ class Engine:
             self._parameters = dataclasses.replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
 
-    def _begin(self, job: Job, devices: int, conditioning, seed: int, numbers) -> tuple:
-        """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
-        target = self._on_devices(devices).target
-        drafting = None if job.drafter is None else self.drafter(job.drafter)
-        rows = len(jax.tree.leaves(conditioning)[0])
-        guidance = None if job.guidance == 1 else np.full(rows, job.guidance, np.float32)
-        numbers = numbers.astype(np.uint32)
-        return target, drafting, conditioning, np.uint32(seed), numbers, guidance, job.sampling
-
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
         idle, seconds = np.zeros(size, bool), 0.0
@@ -283,6 +277,13 @@ class Engine:
             parts = jax.block_until_ready(jax.device_put(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), devices
         return self._parameters
+
+
+def _begin(shared: tuple, conditioning: Any, seed: int, numbers: Int[np.ndarray, " B"]) -> tuple:
+    """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
+    target, drafting, guidance, sampling, *_ = shared
+    guidance = None if guidance is None else guidance[: len(jax.tree.leaves(conditioning)[0])]
+    return target, drafting, conditioning, np.uint32(seed), numbers.astype(np.uint32), guidance, sampling
 
 
 def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
