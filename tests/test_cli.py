@@ -293,7 +293,7 @@ def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
 
 
 def test_interruption_is_quiet(folder, capsys, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lantern_jax.pipeline, "load", interrupt)

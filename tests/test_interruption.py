@@ -166,7 +166,7 @@ def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
 def folder(tmp_path, monkeypatch):
     """An empty current folder, and a tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: tiny_pipeline())
     monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(call, "PIECE_SECONDS", 0)
     return tmp_path

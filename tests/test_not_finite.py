@@ -56,7 +56,7 @@ def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch,
     with pytest.raises(ValueError, match=shown):
         list(pipeline.iterate(PROMPTS))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_: pipeline)
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: pipeline)
     monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
     assert whole in assert_refused(["generate", *PROMPTS, "--out", "many/"], capsys)
 

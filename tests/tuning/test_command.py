@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "_LONG", 3)
     monkeypatch.setattr(costs, "_WINDOW", 3)
     monkeypatch.setattr(tune, "_TREES", 1)
-    monkeypatch.setattr(tune, "_LEAST_WINDOWS", 2)
+    monkeypatch.setattr(tune, "_LEAST_WINDOWS", 1)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
     yield cache / "lantern_jax" / "tuned"
@@ -51,14 +51,15 @@ def folder(tmp_path, monkeypatch):
 
 def test_what_was_tuned_is_used(saved, folder, capsys):
     common = ["--model", str(saved), "--guidance", "2"]
-    assert main(["tune", *common, "--minutes", "0.001", "--pictures", "2"]) == 0
+    # As many at once as statistics are taken from: the same programs.
+    assert main(["tune", *common, "--minutes", "0.001", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
     (file,) = folder.iterdir()
     lines = printed.out.splitlines()
     assert lines[-1].startswith(f"wrote {file}: ") and "times as fast as plain decoding" in lines[-1]
     assert any("(default)" in line for line in lines) and sum(" * " in line for line in lines) == 1
     written = json.loads(file.read_text())
-    assert written["key"]["batch"] == 1 and written["key"]["dtype"] == "float32" and not written["budget"]
+    assert written["key"]["batch"] == 2 and written["key"]["dtype"] == "float32" and not written["budget"]
     confirmed = [row for row in written["found"]["candidates"] if row["measured"]]
     names = [row["name"] for row in confirmed]
     assert len(confirmed) in (4, 5) and "plain" in names
@@ -70,15 +71,16 @@ def test_what_was_tuned_is_used(saved, folder, capsys):
     statistics = written["found"]["paths"]["eagle"]
     assert statistics["roots"] == 2 * 15 and len(statistics["tokens_a_pass"]) == 1
 
-    generate = ["generate", "a lake", *common, "--seed", "4"]
-    assert main([*generate, "--out", "one.png"]) == 0
+    one = ["generate", "a lake", *common, "--seed", "4"]
+    generate = [*one, "--num", "2"]
+    assert main([*generate, "--out", "two.png"]) == 0
     assert f"lantern: tuned: {written['name']}, " in capsys.readouterr().err
-    assert main([*generate, "--num", "2", "--out", "two.png"]) == 0
-    assert capsys.readouterr().err == f"lantern: {file} is tuned for batch 1, not 2: not used\n"
+    assert main([*one, "--out", "one.png"]) == 0
+    assert capsys.readouterr().err == f"lantern: {file} is tuned for batch 2, not 1: not used\n"
     assert main([*generate, "--tuned", "off", "--out", "off.png"]) == 0
     assert main([*generate, "--method", "ar", "--out", "plain.png"]) == 0
     assert capsys.readouterr().err == ""
-    assert Path("one.png").read_bytes() == Path("off.png").read_bytes() == Path("plain.png").read_bytes()
+    assert Path("two.png").read_bytes() == Path("off.png").read_bytes() == Path("plain.png").read_bytes()
     assert main([*generate, "--tuned", str(file), "--temperature", "0.5", "--out", "other.png"]) == 0
     assert "temperature 1.0, not 0.5: not used" in capsys.readouterr().err
 
