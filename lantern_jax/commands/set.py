@@ -3,8 +3,9 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lantern_jax.commands.options import add_knobs, add_model, given_knobs
 from lantern_jax.knobs import check_count, check_seed
@@ -17,6 +18,9 @@ from lantern_jax.sets.plan import (
 )
 from lantern_jax.settings import DRAFTERS, resolve_settings
 from lantern_jax.text.prompt_files import class_list, read_prompts
+
+if TYPE_CHECKING:
+    from lantern_jax.metrics.features import FeatureReader
 
 SHARD_SIZE = 256
 
@@ -82,8 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
     _check_prompts(arguments, pipeline, prompts)
     if not pipeline.draws:
         raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
-    read_features = _reader(arguments)
-    reader = None if read_features is None else read_features()
+    reader = _reader(arguments)
     plan = SetPlan(
         prompts=prompts,
         num=arguments.num,
@@ -122,17 +125,13 @@ def _check_prompts(arguments, pipeline, prompts) -> None:
         raise
 
 
-def _reader(arguments) -> Callable | None:
-    """What makes the reader of the features whose sums are kept; None where none are."""
+def _reader(arguments) -> "FeatureReader | None":
+    """The reader of the features whose sums are kept; None where none are."""
     if arguments.sums is False or (arguments.sums is None and arguments.model != "demo"):
         return None
-    try:
-        from lantern_jax.metrics.agreement import demo_features
-    except ImportError:
-        if arguments.sums:
-            raise ValueError("--sums needs the demo's picture features, which are not installed") from None
-        return None
-    return demo_features
+    from lantern_jax.metrics.agreement import demo_features
+
+    return demo_features()
 
 
 def _make(pipeline, plan: SetPlan, directory: Path, worker: Worker, knobs, reader) -> None:
