@@ -5,10 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_seed
-from lantern_jax.settings import DRAFTERS, resolve_settings
 
 
 def add(commands) -> None:
@@ -72,9 +71,8 @@ def _run(arguments: argparse.Namespace) -> None:
         arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)], arguments.first
     )
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
-    # What does not depend on the checkpoint is wrong before a large one is read.
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    check_knobs(knobs)
 
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load

@@ -1,10 +1,11 @@
 """Options that several subcommands take."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from typing import Any
 
-from lantern_jax.settings import KNOBS
+from lantern_jax.settings import DRAFTERS, KNOBS, resolve_settings
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -32,3 +33,8 @@ def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOB
 def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = tuple(KNOBS)) -> dict[str, Any]:
     """The values of those flags by the knobs' names, None where one was left out."""
     return {name: getattr(arguments, name) for name in names}
+
+
+def check_knobs(knobs: dict[str, Any]) -> None:
+    """Raises ValueError for what is wrong whatever the checkpoint is: before a large one is read."""
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.plan import (
     PICTURE_FORMATS,
@@ -16,7 +16,6 @@ from lantern_jax.sets.plan import (
     begin,
     settings_json,
 )
-from lantern_jax.settings import DRAFTERS, resolve_settings
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
     check_seed(arguments.seed)
     prompts = _prompts(arguments)
-    # What does not depend on the checkpoint is wrong before a large one is read.
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    check_knobs(knobs)
 
     from lantern_jax.checkpoints.digest import checkpoint_digest
     from lantern_jax.checkpoints.store import model_directory

@@ -1,14 +1,12 @@
 """``lantern tune``: the fastest way of decoding for a checkpoint on this machine."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
 from lantern_jax.knobs import Knob, check_count, check_seed
-from lantern_jax.settings import DRAFTERS, resolve_settings
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -49,7 +47,7 @@ def add(commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     knobs = given_knobs(arguments, KNOBS)
     _check(arguments)
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    check_knobs(knobs)
     prompts = _prompts(arguments)
 
     from lantern_jax.commands.report import working

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import pytest
 
 import lantern_jax.engine
@@ -38,10 +37,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: tiny_pipeline())
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
-    yield tmp_path
-    jax.config.update("jax_compilation_cache_dir", before)
+    return tmp_path
 
 
 def command(*more: str, prompts: str = "prompts.txt") -> list[str]:
