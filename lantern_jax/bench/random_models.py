@@ -76,13 +76,13 @@ class RandomModel:
     def conditioning(self, count: int) -> PyTree:
         """Conditioning of so many prompts that differ: leaves [n, ...]."""
         config, numbers = self.config, np.random.default_rng(0)
-        if isinstance(config, ChameleonConfig):
-            words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
-            return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
-        if config.num_labels:
+        if getattr(config, "caption_dim", 0):
+            shape = (count, config.caption_length, config.caption_dim)
+            return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
+        if getattr(config, "num_labels", 0):
             return (np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1))[:, None]
-        shape = (count, config.caption_length, config.caption_dim)
-        return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
+        words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+        return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
 
 
 def random_model(size: str) -> RandomModel:

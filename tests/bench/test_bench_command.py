@@ -95,7 +95,7 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
 
 def test_plots_and_prompts_and_parts(folder, capsys):
     pytest.importorskip("matplotlib")
-    Path("prompts.txt").write_text("a lake\n\n  a foggy forest\n")
+    Path("prompts.txt").write_text("a lake\na foggy forest\n")
     assert (
         main([*QUICK, "--prompts", "prompts.txt", "--plot", "plots", "--profile", "--methods", "gumbel"]) == 0
     )

@@ -56,7 +56,7 @@ def plain(seed):
     return np.asarray(decode(PLAIN, seed).tokens)
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", ["chain", pytest.param("mc_sim_7b_63", marks=pytest.mark.exhaustive)])
 def test_tokens_part_at_near_ties_alone(tree):
     drafting = eagle(toys.noisy_drafter(target()), TREES[tree])
     equal, length, found, bound = 0, CONFIG.num_tokens, [], 0.0

@@ -80,7 +80,9 @@ def options_of(name, batch, guided, temperature):
     }
 
 
-@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+@pytest.mark.parametrize(
+    "guided", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["unguided", "guided"]
+)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_strict_decoding_is_plain_decoding(kind, name, guided):

@@ -21,6 +21,10 @@ from .topologies import traced_drafting
 
 TREES = {name: named_tree(name) for name in tree_names()}
 FEW = ("chain", "mc_sim_7b_63")
+# A narrow, a bushy and the demo's largest one; the others are other numbers of the same.
+NAMES = [
+    pytest.param(name, marks=() if name in (*FEW, "demo_57") else pytest.mark.exhaustive) for name in TREES
+]
 TEMPERATURES = (0.0, 1.0)
 # Noise of a drafter that is a copy of the target: little, some, and so much that nothing of the target is left.
 GOOD, RANDOM = (0.2, 0.7), 1e3
@@ -91,7 +95,7 @@ def check(decoded, expected):
 
 @pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
 @pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_device(name, batch, guided):
     tree, good, random = TREES[name], 0, 0
     for temperature in TEMPERATURES:
@@ -107,7 +111,12 @@ def test_one_device(name, batch, guided):
 
 
 @pytest.mark.parametrize(
-    ("name", "guided"), [*((name, True) for name in TREES), *((name, False) for name in FEW)], ids=str
+    ("name", "guided"),
+    [
+        *(pytest.param(*name.values, True, marks=name.marks) for name in NAMES),
+        *((name, False) for name in FEW),
+    ],
+    ids=str,
 )
 def test_eight_devices(name, guided):
     """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
@@ -122,7 +131,7 @@ def test_eight_devices(name, guided):
     assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_untrained_drafter(name):
     for temperature in TEMPERATURES:
         check(decode(TREES[name], 5, True, temperature, "eagle"), plain(True, temperature)[:5])
@@ -145,7 +154,7 @@ def test_filters(filters):
         check(decode(tree, ROWS, True, 1.0, noise, filters=filters), expected)
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_traced_topology(name):
     """The fields of a tree as arrays with a batch axis give what the tree itself gives, every count included."""
     # At temperature 0 both couplings are one; a narrow tree and a bushy one do.

@@ -35,6 +35,7 @@ WINDOWS = {
     "pac, independent": pac(VOCAB, 3, 2, 2, "independent"),
     "pac, shared": pac(VOCAB, 2, 2, 2, "shared"),
 }
+MAIN = ("independent", "maximal", "shared", "mixed", "shared, random", "pac", "pac, all codes")
 FORCED = {
     "free": (-1,) * LENGTH,
     "one": (-1, -1, 2, -1, -1),
@@ -57,7 +58,9 @@ def decode(drafting, forced=None, samples=SAMPLES, **sampling):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in MAIN else pytest.mark.exhaustive) for name in WINDOWS]
+)
 def test_a_window_follows_the_exact_distribution(name):
     decoded = decode(WINDOWS[name])
     assert agreement(decoded.tokens, exact_distribution(chain_params())) > 1e-3
