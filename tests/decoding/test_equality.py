@@ -94,7 +94,7 @@ def check(decoded, expected):
 
 
 @pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_device(name, batch, guided):
     tree, good, random = TREES[name], 0, 0
