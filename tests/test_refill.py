@@ -17,6 +17,7 @@ from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_draf
 from lantern_jax.programs import NotRefillable, Parameters, places
 from tests.decoding import toy_models as toys
 from tests.tiny_checkpoint import (
+    PROMPTS,
     TOKENS,
     altered_pipeline,
     drafters,
@@ -26,15 +27,6 @@ from tests.tiny_checkpoint import (
 )
 
 SEED, SLOTS = 5, 4
-PROMPTS = [
-    "a lake",
-    "a foggy forest",
-    "snowy mountains at dusk",
-    "hills",
-    "the sea at night",
-    "a river",
-    "fog",
-]
 METHODS = {
     "ar": {},
     "led": {},
@@ -93,7 +85,7 @@ def test_refilled_is_made_alone(method):
     pipeline = tiny_pipeline()
     if method in kinds:
         pipeline = altered_pipeline(drafters={kinds[method]: drafters()[kinds[method]]})
-    job = pipeline._job(pipeline.check("a lake", method=method, **METHODS[method]))
+    job = pipeline.job(pipeline.check("a lake", method=method, **METHODS[method]))
     engine, rows = pipeline.engine, rows_of(pipeline)
     made = refilled(engine, job, rows, 11)
     assert_same(made, unrefilled(engine, job, rows, 11))
@@ -104,7 +96,7 @@ def test_refilled_is_made_alone(method):
 
 def test_devices_refill_their_own_slots():
     one, spread = tiny_pipeline(), pipeline_on(2)
-    job = one._job(one.check("a lake", method="scd", **METHODS["scd"]))
+    job = one.job(one.check("a lake", method="scd", **METHODS["scd"]))
     made = refilled(spread.engine, job, rows_of(spread), 9)
     assert {on for kind, _, _, on, *_ in spread.engine.programs if kind == "refill"} == {2}
     assert_same(made, unrefilled(one.engine, job, rows_of(one), 9))
@@ -133,7 +125,7 @@ def test_forced_tokens(drafting):
 
 def test_a_state_that_belongs_to_no_sequence_is_refused():
     pipeline = tiny_pipeline()
-    job = pipeline._job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
     plain = job.program.drafting
     shared = Drafting(
         lambda *arguments: {"table": jnp.zeros(3)}, plain.propose, plain.observe, plain.max_depth
@@ -147,7 +139,7 @@ def test_a_state_that_belongs_to_no_sequence_is_refused():
 
 def test_few_programs_refill_any_number_of_slots():
     pipeline = pipeline_on(1)
-    job = pipeline._job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
     rows = rows_of(pipeline)
     run = pipeline.engine.start(job, rows(range(3)), seed=SEED)
     for count in range(1, 4):

@@ -23,6 +23,15 @@ from lantern_jax.pipeline import Pipeline
 CODES, GRID, SIDE, NEIGHBOURS = 32, 4, 16, 12
 TOKENS = GRID * GRID
 TREE = [[0], [1], [0, 0]]
+PROMPTS = (
+    "a lake",
+    "a foggy forest",
+    "snowy mountains at dusk",
+    "hills",
+    "the sea at night",
+    "a river",
+    "fog",
+)
 
 TARGET = LlamaGenConfig(
     dim=16,

@@ -92,7 +92,7 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         same = np.array_equal(arrays["numbers"], plan.numbers(shard))
-        if not same or len(arrays["tokens"]) != len(arrays["numbers"]) != len(arrays["rounds"]):
+        if not same or {len(arrays["tokens"]), len(arrays["rounds"])} != {len(arrays["numbers"])}:
             raise ValueError("other pictures")
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise _damaged(path) from error

@@ -22,17 +22,8 @@ from lantern_jax.sets.making import make_set
 from lantern_jax.sets.merging import SUMS_FILE, merge
 from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, settings_json, shard_paths
 from lantern_jax.sets.reading import is_set, read_arrays, read_set, unpacked
-from tests.tiny_checkpoint import SIDE, TOKENS, pipeline_on, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_checkpoint, tiny_pipeline
 
-PROMPTS = (
-    "a lake",
-    "a foggy forest",
-    "snowy mountains at dusk",
-    "hills",
-    "the sea at night",
-    "a river",
-    "fog",
-)
 KNOBS = {"batch": 4}
 SHARD = 3
 
@@ -303,12 +294,16 @@ def test_damage_is_named(whole, tmp_path):
         return directory
 
     pictures, arrays = "shard-00001.tar", "shard-00001.npz"
+    short = io.BytesIO()
+    of_shard = read_arrays(whole, a_plan(), 1)
+    np.savez(short, **of_shard | {"rounds": of_shard["rounds"][:-1]})
     for name, content in (
         (pictures, (whole / pictures).read_bytes()[:900]),
         (pictures, b""),
         (pictures, (whole / "shard-00002.tar").read_bytes()),
         (arrays, (whole / arrays).read_bytes()[:100]),
         (arrays, (whole / "shard-00002.npz").read_bytes()),
+        (arrays, short.getvalue()),
     ):
         directory = copy()
         (directory / name).write_bytes(content)
