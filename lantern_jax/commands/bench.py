@@ -151,9 +151,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         ):
             raise ValueError(f"{arguments.out} is both --out and --against: name another file")
     if arguments.plot is not None:
-        check_plots()
         if Path(arguments.plot).is_file():
             raise ValueError(f"--plot {arguments.plot} is a file: name a folder")
+        check_plots()
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
