@@ -2,8 +2,13 @@
 
 from importlib import metadata
 
-# Machine code need not be optimised. The HLO passes are not affected.
-QUICK_COMPILATION = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+# Machine code need not be optimised, nor split into parts to be made side by side: the tests already use every core.
+# The HLO passes are not affected.
+QUICK_COMPILATION = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
 # Options of a single compilation that give the HLO users get.
 AS_USERS_COMPILE = {}
 
