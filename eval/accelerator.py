@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
-from lantern_jax.bench import machine
 from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
 from lantern_jax.bench.bandwidth import Bandwidth
 from lantern_jax.bench.measure import Member, Plan, compile_group, measure, members
 from lantern_jax.bench.subject import Subject, checkpoint_subject, default_prompts, random_subject
 from lantern_jax.bench.sweep import expand, parse_list, parse_methods
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.devices import device_name
+from lantern_jax.devices import device_name, versions
 from lantern_jax.files import write_file
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch.daemon = True
     watch.start()
     keep_compiled_programs()
-    report.content |= {"device": device_name(), "versions": machine.versions()}
+    report.content |= {"device": device_name(), "versions": versions()}
     report.part("bandwidth", 0, lambda: {"bytes_a_second": Bandwidth().measure(10)})
     common = {"profile": profile, "compile_twice": False, "parts": True}
     expected: dict[str, float] = {}

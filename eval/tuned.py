@@ -39,7 +39,9 @@ def compare(samples: Samples, tuned: Tuned, repeats: int) -> list[dict[str, Any]
     """A row for every way, at the batch, guidance and sampling of the tuning."""
     batch = tuned.key.batch
     base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
-    jobs = {name: samples.job(samples.settings({**base, **way})) for name, way in ways(tuned).items()}
+    jobs = {
+        name: samples.pipeline.job(samples.settings({**base, **way})) for name, way in ways(tuned).items()
+    }
     for job in jobs.values():
         samples.decode(job, FIRST, batch, batch)
 

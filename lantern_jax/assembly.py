@@ -1,9 +1,11 @@
-"""From settings to the values that a program is made of: what drafts, and how draft and target share randomness."""
+"""From knobs to settings, and on to the values that a program is made of: what drafts, how randomness is shared."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from lantern_jax.decoding.acceptance import Codebook, check_codebook
 from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
@@ -18,7 +20,31 @@ from lantern_jax.decoding.zipar import Rows
 from lantern_jax.engine import Job
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafters import DRAFTERS
-from lantern_jax.settings import Settings
+from lantern_jax.settings import Settings, resolve_settings
+
+
+def settings_for(
+    knobs: Mapping[str, Any],
+    config: TargetConfig,
+    drafters: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    codebook: Codebook | None,
+    *,
+    platform: str,
+) -> Settings:
+    """The settings that knobs make with a model; ValueError where they do not fit it.
+
+    Args:
+        config: the target's.
+        drafters: configs of the model's drafters by kind.
+        defaults: the model's, as in ``resolve_settings``.
+        codebook: arrays or their shapes; None where there is none.
+    """
+    made = resolve_settings(
+        knobs, defaults, platform=platform, vocab_size=config.num_codes, drafters=tuple(drafters)
+    )
+    check_codebook(made.rule_value(), codebook, config.num_codes)
+    return made
 
 
 def plain_job(config: TargetConfig, dtype: np.dtype, settings: Settings) -> Job:
@@ -27,7 +53,7 @@ def plain_job(config: TargetConfig, dtype: np.dtype, settings: Settings) -> Job:
     return Job(Program(target), settings.guidance, settings.sampling(config.num_codes))
 
 
-def job(config: TargetConfig, drafters: dict[str, Any], dtype: np.dtype, settings: Settings) -> Job:
+def job(config: TargetConfig, drafters: Mapping[str, Any], dtype: np.dtype, settings: Settings) -> Job:
     """How a batch is decoded with these settings.
 
     Args:

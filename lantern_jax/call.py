@@ -137,9 +137,9 @@ class Call:
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))
-                    conditioning = jax.tree.map(lambda leaf: leaf[rows[begun]], self.conditioning)  # noqa: B023
+                    fresh = self._conditioning(rows[begun])
                     try:
-                        run = self.engine.refill(run, slots, conditioning, self.first + numbers[begun])
+                        run = self.engine.refill(run, slots, fresh, self.first + numbers[begun])
                         live[slots], taken = True, begun.stop
                     except NotRefillable:
                         refill = False
@@ -149,23 +149,17 @@ class Call:
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
 
     def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
-        conditioning = jax.tree.map(lambda leaf: leaf[rows], self.conditioning)
         return self.engine.start(
-            job, conditioning, seed=self.seed, numbers=self.first + numbers, most=self.batch
+            job, self._conditioning(rows), seed=self.seed, numbers=self.first + numbers, most=self.batch
         )
+
+    def _conditioning(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
+        return jax.tree.map(lambda leaf: leaf[rows], self.conditioning)
 
     def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
         """A batch piece by piece: how far it is, and the sequences that are newly done."""
         numbers = np.arange(part.start, part.stop)
-        run = self._begin(job, numbers, numbers // self.num)
-        seen = np.zeros(len(numbers), bool)
-        while True:
-            new = run.finished & ~seen
-            seen = seen | new
-            yield run, self._part(numbers[new], run, new) if new.any() else None
-            if run.done:
-                return
-            run = self.engine.advance_for(run, PIECE_SECONDS)
+        return self.stream(job, numbers, numbers // self.num, refill=False)
 
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))

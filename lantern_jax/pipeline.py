@@ -18,7 +18,6 @@ from lantern_jax import assembly, errors
 from lantern_jax.call import Call
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
-from lantern_jax.decoding.acceptance import check_codebook
 from lantern_jax.engine import Engine, Job
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
@@ -26,7 +25,7 @@ from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.vq import VQModel
 from lantern_jax.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.prompting import prompt_encoder
-from lantern_jax.settings import Knobs, Settings, resolve_settings
+from lantern_jax.settings import Knobs, Settings
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.tuning.tuned import AUTO, Found, Key, Shelf
 
@@ -158,8 +157,8 @@ class Pipeline:
         """
         call, settings = self._call(conditioning, mask, num, seed, first, knobs)
         if compare:
-            return call.compare(self._job(settings), self._job(settings, plain=True), progress)
-        return call.generate(self._job(settings), progress)
+            return call.compare(self.job(settings), self.job(settings, plain=True), progress)
+        return call.generate(self.job(settings), progress)
 
     def prepare(
         self,
@@ -172,7 +171,7 @@ class Pipeline:
     ) -> tuple[Call, Job]:
         """What ``generate_from`` would run, for a loop of one's own around it; raises what it would raise."""
         call, settings = self._call(conditioning, None, num, seed, first, knobs)
-        return call, self._job(settings)
+        return call, self.job(settings)
 
     def iterate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
@@ -185,7 +184,7 @@ class Pipeline:
         """
         self.check(prompts, num=num, seed=seed, first=first, **knobs)
         call, settings = self._call(self.encode(prompts), None, num, seed, first, knobs)
-        yield from call.pictures(self._job(settings))
+        yield from call.pictures(self.job(settings))
 
     def check(
         self,
@@ -221,17 +220,16 @@ class Pipeline:
 
     def settings(self, knobs: Knobs) -> Settings:
         """The settings that these knobs make with this checkpoint; ValueError where they do not fit."""
-        checkpoint = self.checkpoint
-        vocab_size = checkpoint.target_config.num_codes
-        settings = resolve_settings(
-            knobs,
-            checkpoint.defaults,
-            platform=self.platform,
-            vocab_size=vocab_size,
-            drafters=tuple(self._drafters),
-        )
-        check_codebook(settings.rule_value(), checkpoint.codebook, vocab_size)
-        return settings
+        made = self.checkpoint
+        parts = made.target_config, self._drafters, made.defaults, made.codebook
+        return assembly.settings_for(knobs, *parts, platform=self.platform)
+
+    def job(self, settings: Settings, plain: bool = False) -> Job:
+        """How a batch is decoded with these settings."""
+        config = self.checkpoint.target_config
+        if plain:
+            return assembly.plain_job(config, self.dtype, settings)
+        return assembly.job(config, self._drafters, self.dtype, settings)
 
     def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
         if isinstance(conditioning, EncodedPrompts):
@@ -252,13 +250,6 @@ class Pipeline:
             draws=self.draws,
         )
         return call, settings
-
-    def _job(self, settings: Settings, plain: bool = False) -> Job:
-        """How a batch is decoded with these settings."""
-        config = self.checkpoint.target_config
-        if plain:
-            return assembly.plain_job(config, self.dtype, settings)
-        return assembly.job(config, self._drafters, self.dtype, settings)
 
 
 def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:

@@ -124,7 +124,7 @@ def test_batches_hold_every_number_once():
 def test_pieces_give_what_one_piece_gives():
     """``advance`` a round at a time, and all at once."""
     pipeline = tiny_pipeline()
-    job = pipeline._job(pipeline.check("a lake"))
+    job = pipeline.job(pipeline.check("a lake"))
     rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
     engine = pipeline.engine
     run = engine.advance(engine.start(job, rows, seed=5))
@@ -142,7 +142,7 @@ def test_pieces_give_what_one_piece_gives():
 def test_the_demos_tokens_stay_what_they_are():
     """A change of the noise, or of how it is numbered, changes every picture of every seed: never in silence."""
     demo = lantern_jax.load("demo", "float32")
-    job = demo._job(demo.check("a lake"), plain=True)
+    job = demo.job(demo.check("a lake"), plain=True)
     rows = demo.encode("snowy mountains at dusk by a calm lake").arrays["labels"]
     run = demo.engine.advance(demo.engine.start(job, rows, seed=7), 15)
     expected = [279, 524, 526, 944, 400, 400, 538, 735, 2, 75, 951, 601, 52, 808, 725, 258]

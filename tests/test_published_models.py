@@ -159,7 +159,7 @@ def test_lumina_rows_are_closed(converted):
     config = pipeline.checkpoint.target_config
     conditioning = pipeline._encoder.encode(CAPTIONS)
     parameters = pipeline.engine.parameters
-    program = pipeline._job(pipeline.check(CAPTIONS, tree=json.loads(TREE))).program
+    program = pipeline.job(pipeline.check(CAPTIONS, tree=json.loads(TREE))).program
     decoded = lantern_jax.speculative_decode(
         program.target,
         parameters.target,

@@ -1,14 +1,11 @@
-"""What a row says of the machine, and what a pass must read on it."""
+"""What a row says of memory, and what a pass must read on it."""
 
 import math
-import platform
 import sys
-from importlib import metadata
 from typing import Any
 
 import jax
 
-from lantern_jax import __version__
 from lantern_jax.bench.levels import levels_of
 from lantern_jax.bench.subject import Subject
 from lantern_jax.engine import Job, Run
@@ -16,16 +13,6 @@ from lantern_jax.settings import Settings
 
 # Tables of which a pass reads a few rows, and what prefill alone reads.
 _NOT_READ = ("tokens", "labels", "caption")
-
-
-def versions() -> dict[str, str]:
-    """Of the library, JAX and Python."""
-    return {
-        "lantern_jax": __version__,
-        "jax": jax.__version__,
-        "jaxlib": metadata.version("jaxlib"),
-        "python": platform.python_version(),
-    }
 
 
 def peak_memory() -> int:

@@ -26,7 +26,7 @@ from lantern_jax.bench.profile import shares_of_a_pass
 from lantern_jax.bench.rows import Row
 from lantern_jax.bench.subject import Subject
 from lantern_jax.bench.sweep import Configuration
-from lantern_jax.devices import device_name
+from lantern_jax.devices import device_name, versions
 from lantern_jax.engine import Job, Run
 from lantern_jax.settings import Settings
 
@@ -289,7 +289,7 @@ def _row(
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,
         parts=None if shares is None else {name: share * ms_a_pass for name, share in shares.items()},
-        versions=machine.versions(),
+        versions=versions(),
         **measured,
     )
 

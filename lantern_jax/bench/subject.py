@@ -14,13 +14,12 @@ from jaxtyping import PyTree
 
 from lantern_jax import assembly
 from lantern_jax.bench.random_models import PIXELS_A_CELL, random_model
-from lantern_jax.decoding.acceptance import check_codebook
 from lantern_jax.engine import Engine, Job
 from lantern_jax.families import TargetConfig
 from lantern_jax.parameters import parameter_dtype
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
-from lantern_jax.settings import Settings, resolve_settings
+from lantern_jax.settings import Settings
 
 # What the demo draws, and other models of text as well.
 PROMPTS = (
@@ -63,18 +62,14 @@ class Subject:
 
     def settings(self, knobs: Mapping[str, Any]) -> Settings:
         """The settings of these knobs; ValueError for knobs that this model cannot be decoded with."""
-        codes = self.config.num_codes
-        settings = resolve_settings(
-            knobs, self.defaults, platform=jax.default_backend(), vocab_size=codes, drafters=tuple(self.drafters)
-        )  # fmt: skip
-        check_codebook(settings.rule_value(), self.codebook, codes)
-        return settings
+        parts = self.config, self.drafters, self.defaults, self.codebook
+        return assembly.settings_for(knobs, *parts, platform=jax.default_backend())
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """How a batch is decoded with these settings, or plainly with their sampling."""
         if plain:
             return assembly.plain_job(self.config, self.dtype, settings)
-        return assembly.job(self.config, dict(self.drafters), self.dtype, settings)
+        return assembly.job(self.config, self.drafters, self.dtype, settings)
 
     def rows(self, first: int, count: int) -> PyTree:
         """Conditioning of the sequences ``first`` to ``first + count``."""

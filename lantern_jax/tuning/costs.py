@@ -188,7 +188,10 @@ def measure(
     Args:
         settings: batch, guidance and sampling; the rest is not read.
     """
-    watch, plain = Stopwatch(samples, settings.batch), samples.job(_with(settings, DraftTree.empty()))
+    watch, plain = (
+        Stopwatch(samples, settings.batch),
+        samples.pipeline.job(_with(settings, DraftTree.empty())),
+    )
     jobs: dict[object, Job] = {1: plain}
     rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
@@ -199,7 +202,7 @@ def measure(
         jobs[nodes] = _filled(plain, nodes)
         rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
-    jobs["window"] = samples.job(_with(settings, window, "jacobi"))
+    jobs["window"] = samples.pipeline.job(_with(settings, window, "jacobi"))
     jobs |= {} if kind is None else draft_jobs(samples, settings, kind)
     report("timing drafts and windows")
     times, error = _timed(watch, jobs, repeats)
@@ -213,7 +216,10 @@ def measure(
 
 def measure_drafts(samples: Samples, settings: Settings, kind: str, costs: Costs, repeats: int = 5) -> Costs:
     """With the costs of another kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
-    jobs = {1: samples.job(_with(settings, DraftTree.empty())), **draft_jobs(samples, settings, kind)}
+    jobs = {
+        1: samples.pipeline.job(_with(settings, DraftTree.empty())),
+        **draft_jobs(samples, settings, kind),
+    }
     times, error = _timed(Stopwatch(samples, settings.batch), jobs, repeats)
     pace = costs.passes[1] / times[1]
     times = {name: ms * pace for name, ms in times.items()}
@@ -225,7 +231,7 @@ def draft_jobs(samples: Samples, settings: Settings, kind: str) -> dict[object, 
     """Jobs whose rounds tell what drafting costs, by (kind, width, depth)."""
     codes = samples.pipeline.checkpoint.target_config.num_codes
     shapes = [(1, _SHORT), (1, _LONG), *((width, _BUSHY) for width in WIDTHS[1:] if width <= codes)]
-    return {(kind, *shape): samples.job(_with(settings, chains(*shape), kind)) for shape in shapes}
+    return {(kind, *shape): samples.pipeline.job(_with(settings, chains(*shape), kind)) for shape in shapes}
 
 
 def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Drafts:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from lantern_jax import assembly
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.engine import Job
 from lantern_jax.generation import Timing
@@ -108,12 +107,6 @@ class Samples:
     def settings(self, knobs: Mapping[str, Any]) -> Settings:
         """What a generation with these knobs decodes by."""
         return self.pipeline.check(self.encoded, **knobs)
-
-    def job(self, settings: Settings) -> Job:
-        """How pictures are decoded with these settings."""
-        checkpoint = self.pipeline.checkpoint
-        drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
-        return assembly.job(checkpoint.target_config, drafters, self.pipeline.dtype, settings)
 
     def decode(self, job: Job, first: int, count: int, batch: int) -> Decodings:
         """Decodes ``count`` pictures from number ``first`` on, so many at once.

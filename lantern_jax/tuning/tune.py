@@ -9,7 +9,6 @@ Axes: n pictures, T stream tokens.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jaxtyping import Int
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
+from lantern_jax.devices import versions
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.tuning import choose, costs, paths
 from lantern_jax.tuning.choose import Budget, Candidate, WindowPoint
@@ -127,7 +127,7 @@ class Tuner:
         """Finds the fastest way of decoding; ValueError for numbers that are not finite."""
         plan, samples = self.plan, self.samples
         self.report("decoding plainly")
-        plain = samples.decode(samples.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
+        plain = samples.decode(samples.pipeline.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
         kind = self.kinds[0] if self.kinds else None
         measured = costs.measure(samples, self.settings, kind, report=self.report)
         held_out = plain.rounds[plan.pictures :]
@@ -152,7 +152,10 @@ class Tuner:
 
     def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
         """The pictures that everything is estimated on."""
-        count, job = self.plan.pictures, self.samples.job(self.samples.settings(self.base | dict(knobs)))
+        count, job = (
+            self.plan.pictures,
+            self.samples.pipeline.job(self.samples.settings(self.base | dict(knobs))),
+        )
         return self.samples.decode(job, count, count, count)
 
     def _trees(self, kind: str, plain: Decodings, measured: Costs) -> list[Candidate]:
@@ -279,7 +282,7 @@ class Tuner:
         batch, samples = self.settings.batch, self.samples
         first = 2 * self.plan.pictures
         jobs = {
-            name: samples.job(samples.settings(self.base | dict(row.candidate.knobs)))
+            name: samples.pipeline.job(samples.settings(self.base | dict(row.candidate.knobs)))
             for name, row in chosen.items()
         }
         for name, job in jobs.items():
@@ -356,13 +359,6 @@ class Tuner:
                 "prompts": len(self.samples.encoded.prompts),
                 "pictures": self.plan.pictures,
                 "seconds": time.monotonic() - self.started,
-                "versions": {name: _version(name) for name in ("lantern-jax", "jax", "jaxlib")},
+                "versions": versions(),
             },
         )
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "from source"

@@ -37,7 +37,7 @@ def settings(**knobs):
 @cache
 def plain(temperature: float):
     return samples().decode(
-        samples().job(settings(method="ar", temperature=temperature)), 1, PICTURES, PICTURES
+        samples().pipeline.job(settings(method="ar", temperature=temperature)), 1, PICTURES, PICTURES
     )
 
 
@@ -52,7 +52,7 @@ def test_rounds_from_ranks_are_those_of_real_decoding(kind, temperature):
     np.testing.assert_array_equal(
         ranks == -1, np.broadcast_to((ahead >= TOKENS) | (ahead[:, :1] == 0), ranks.shape)
     )
-    made = samples().decode(samples().job(settings(tree=TREE, **knobs)), 1, PICTURES, PICTURES)
+    made = samples().decode(samples().pipeline.job(settings(tree=TREE, **knobs)), 1, PICTURES, PICTURES)
     np.testing.assert_array_equal(made.tokens, known.tokens)
     np.testing.assert_array_equal(paths.rounds_of(ranks, TREE, Stream(samples().target).run), made.rounds)
     assert made.rounds.min() < TOKENS - 1, "something is accepted"
@@ -106,7 +106,7 @@ def test_errors_are_those_of_a_bootstrap():
 
 def test_pictures_have_their_own_prompts_and_numbers():
     """Number i of a set is number i of any other: decoded alone, in another batch, from another start."""
-    job = samples().job(settings(method="ar"))
+    job = samples().pipeline.job(settings(method="ar"))
     part = samples().decode(job, 3, 2, 1)
     np.testing.assert_array_equal(part.tokens, plain(1.0).tokens[2:4])
     assert jax.tree.leaves(samples().rows(5, 3))[0].tolist() == [
