@@ -21,7 +21,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
-from lantern_jax.decoding.sampling import acceptance_uniforms, draft_noise, gumbel_argmax, residual_noise
+from lantern_jax.decoding.sampling import (
+    acceptance_uniforms,
+    draft_noise,
+    first_argmax,
+    gumbel_argmax,
+    residual_noise,
+)
 from lantern_jax.decoding.topology import AnyTopology, take_nodes
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
@@ -120,7 +126,7 @@ class Rejection:
         q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, _q_rows(topology, nodes)))
         drafts = (log_probs.shape[0], topology.num_nodes)
         accepted, swapped = jnp.zeros(drafts, bool), jnp.zeros(drafts, bool)
-        strict, done = jnp.zeros(drafts, jnp.int32), []
+        strict, done, odds = jnp.zeros(drafts, jnp.int32), [], jnp.exp(noise)[:, None]
         for width, children in _columns(topology, nodes):
             # Nodes with fewer children than this column lie behind the others and are done.
             done.insert(0, p[:, width:])
@@ -140,7 +146,7 @@ class Rejection:
                 swapped = swapped.at[batch, place].set(accept & (luck >= trial.p_x), mode="drop")
             if not rule.is_strict and codebook is not None:
                 # The token that strict decoding would have put there: a draw from the strict residual.
-                drawn = gumbel_argmax(jnp.log(_residual(p, trial.q, p)), noise[:, None])
+                drawn = _draw_from_residual(p, trial.q, odds)
                 strict = strict.at[batch, place].set(drawn, mode="drop")
             refused = possible[..., None]
             p = jnp.where(refused, self._after_refusal(p, token, trial, rule, codebook), p)
@@ -257,6 +263,12 @@ def _q_rows(topology: AnyTopology, nodes: np.ndarray):
 def _residual(p, q, otherwise) -> Float[Array, "B R V"]:
     """normalize(max(p - q, 0)), or ``otherwise`` where nothing is left."""
     return _normalized(jnp.maximum(p - q, 0), otherwise)
+
+
+def _draw_from_residual(p, q, odds: Float[Array, "B 1 V"]) -> Int[Array, "B R"]:
+    """The argmax of log residual plus Gumbel noise, ``odds`` its exponential: neither logarithm nor sum is needed."""
+    left = jnp.maximum(p - q, 0)
+    return first_argmax(jnp.where(jnp.any(left > 0, axis=-1, keepdims=True), left, p) * odds)
 
 
 def _normalized(weights: Float[Array, "B R V"], otherwise) -> Float[Array, "B R V"]:
