@@ -49,7 +49,7 @@ def grow(
     prompts = EncodedPrompts("labels", tuple(map(str, range(pictures))), {"labels": labels})
     samples = Samples(Pipeline(checkpoint, np.float32), prompts, seed)
     settings, batch = samples.settings({"method": "ar"}), min(BATCH, pictures)
-    plain = samples.decode(samples.job(settings), 0, pictures, batch)
+    plain = samples.decode(samples.pipeline.job(settings), 0, pictures, batch)
     ranks = roots(collect_ranks(samples, kind, settings, plain.tokens, batch=batch))
     counts = path_counts(ranks)
     trees = {f"{name}_{size}": grow_tree(counts, size) for size in sizes}
