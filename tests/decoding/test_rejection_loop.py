@@ -134,7 +134,7 @@ def test_rejection_on_several_devices_is_rejection_on_one(forced):
     def run(**options):
         return speculative_decode(
             target, params, conditioning, toys.sequence_keys(1, batch), coupling="rejection",
-            drafting=eagle(toys.noisy_drafter(target), TREES["wide"]),
+            drafting=eagle(toys.noisy_drafter(target), TREES["chain"]),
             drafting_params=toys.noisy_params(params, conditioning, 0.5),
             sampling=SamplingParams.create(0.9, 7, 0.95), **options,
         )  # fmt: skip
