@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from scipy import stats
 
-VOCAB, LENGTH, SAMPLES = 3, 5, 40_000
+VOCAB, LENGTH, SAMPLES = 3, 5, 20_000
 
 
 def exact_distribution(params, forced=(-1,) * LENGTH, temperature=1.0, top_k=VOCAB, top_p=1.0) -> np.ndarray:

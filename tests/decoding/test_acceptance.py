@@ -39,7 +39,7 @@ def prefix(p_x, near, ids, bound):
     return inside, total
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["lantern", "lantern++"]), st.integers(1, 7))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["lantern", "lantern++"]), st.sampled_from([1, 3, 7]))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_neighbour_mass_is_the_longest_prefix_within_the_bound(seed, name, k):
     rng = np.random.default_rng(seed)

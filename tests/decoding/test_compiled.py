@@ -37,6 +37,7 @@ VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 TREE = named_tree("naive_extend_57")
+SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 WIDTH = DIM // HEADS
 # Shapes of the kernels of a layer, as stored and as matrices, and of the head.
 STORED = ((DIM, 3, HEADS, WIDTH), (HEADS, WIDTH, DIM), (DIM, 2, 96))
@@ -106,12 +107,24 @@ def made(line: str) -> tuple[str, list[int]]:
     return found[2], [int(size) for size in found[1].split(",") if size]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("method", ["gumbel", "rejection", "plain"])
-def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, method):
+COPIES = [("gumbel", 3, "wide"), ("rejection", 1, "small"), ("plain", 3, None)]
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "tree"),
+    [
+        *COPIES,
+        *(
+            pytest.param(method, batch, "wide", marks=pytest.mark.exhaustive)
+            for method, batch in (("gumbel", 1), ("rejection", 1), ("rejection", 3), ("plain", 1))
+        ),
+    ],
+)
+def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, batch, tree):
     program = Program(llamagen_target(TARGET))
     if method != "plain":
-        program = Program(program.target, eagle(eagle_drafter(DRAFTER), TREE), as_coupling(method))
+        tree = {"wide": TREE, "small": SMALL}[tree]
+        program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), as_coupling(method))
     lowered = loop._decode_jit.lower(program, abstract_inputs(batch))
     hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
     lines = loop_lines(hlo)
@@ -138,7 +151,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(batch, m
 def test_bfloat16_parameters_are_not_copied_into_float32():
     """A CPU has no products of bfloat16 of its own: one convert a matrix, hoisted, would triple the parameters."""
     program = Program(
-        llamagen_target(TARGET, jnp.bfloat16), eagle(eagle_drafter(DRAFTER, jnp.bfloat16), TREE)
+        llamagen_target(TARGET, jnp.bfloat16), eagle(eagle_drafter(DRAFTER, jnp.bfloat16), SMALL)
     )
     inputs = abstract_inputs(1)
     narrow = [
@@ -152,10 +165,17 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-@pytest.mark.parametrize("devices", [1, 8])
-def test_the_loop_exports_for_accelerators(platform, devices):
-    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE))
+@pytest.mark.parametrize(
+    ("devices", "platform"),
+    [
+        (1, "cuda"),
+        (8, "tpu"),
+        pytest.param(1, "tpu", marks=pytest.mark.exhaustive),
+        pytest.param(8, "cuda", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_loop_exports_for_accelerators(devices, platform):
+    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL))
     if devices == 1:
         function = jax.jit(lambda inputs: loop.decode(program, inputs))
     else:
@@ -167,7 +187,6 @@ def test_the_loop_exports_for_accelerators(platform, devices):
     assert exported.out_avals[0].shape == (8, GRID * GRID)
 
 
-SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=24, num_codes=20, grid=3, layout="lumina")
 
 
@@ -261,23 +280,48 @@ def name_of(case: Case) -> str:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=name_of)
+# Every value of every field, not every combination. Compiling takes longest by far: fewer still.
+COMPILED, LOWERED = (4, 8, 11, 12), (3, 5, 6, 9)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name_of(case), marks=() if i in LOWERED else pytest.mark.exhaustive)
+        for i, case in enumerate(CASES)
+        if i not in COMPILED
+    ],
+)
 def test_nothing_branches_on_data(case):
     """Before compiling, which may fold here what stays elsewhere."""
     assert not branches(lowered(*small_program(case), case.platform).as_text(dialect="hlo"))
 
 
-# Compiling takes longest by far: every value of every field, not every combination.
-@pytest.mark.parametrize("case", [CASES[i] for i in (1, 4, 8, 11, 12)], ids=name_of)
-def test_one_loop_depends_on_data(case):
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(CASES[i], id=name_of(CASES[i])) for i in COMPILED),
+        pytest.param(CASES[1], id=name_of(CASES[1]), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
     """The decoding loop itself."""
-    loops = data_dependent_loops(lowered(*small_program(case), case.platform).compile().as_text())
+    program = lowered(*small_program(case), case.platform)
+    assert not branches(program.as_text(dialect="hlo"))
+    loops = data_dependent_loops(program.compile().as_text())
     assert len(loops) == 1, loops
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
-def test_nothing_branches_on_data_with_a_wide_tree(platform, coupling):
+@pytest.mark.parametrize(
+    ("coupling", "platform"),
+    [
+        ("gumbel", "cuda"),
+        ("rejection", "tpu"),
+        pytest.param("gumbel", "tpu", marks=pytest.mark.exhaustive),
+        pytest.param("rejection", "cuda", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_nothing_branches_on_data_with_a_wide_tree(coupling, platform):
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), TREE), as_coupling(coupling))
     hlo = lowered(program, abstract_inputs(3), platform).as_text(dialect="hlo")
     assert not branches(hlo)
@@ -312,7 +356,7 @@ def looping(drafting: Drafting) -> Drafting:
 
 
 def test_a_branch_and_a_loop_inside_a_round_would_be_found():
-    program, inputs = small_program(CASES[0])
+    program, inputs = small_program(CASES[8])
     branched, looped = (
         lowered(program._replace(drafting=change(program.drafting)), inputs, "cuda")
         for change in (branching, looping)
@@ -322,7 +366,14 @@ def test_a_branch_and_a_loop_inside_a_round_would_be_found():
     assert len(data_dependent_loops(looped.compile().as_text())) == 2
 
 
-@pytest.mark.parametrize(("coupling", "batch"), [("gumbel", 1), ("gumbel", 3), ("rejection", 1)])
+@pytest.mark.parametrize(
+    ("coupling", "batch"),
+    [
+        ("gumbel", 3),
+        pytest.param("gumbel", 1, marks=pytest.mark.exhaustive),
+        pytest.param("rejection", 1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes its state over: every leaf of it is an alias of the result, and no cache is copied,
     inside the loop or around it."""

@@ -1,6 +1,7 @@
 """EAGLE-3, Medusa heads and the parallel drafter in the loop: strict decoding is plain decoding, token for token."""
 
 import dataclasses
+import itertools
 from functools import cache
 
 import jax
@@ -46,10 +47,10 @@ def models(name, kind):
     if name == "llamagen":
         target = llamagen_target(config, taps=taps)
         labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 16), jnp.int32)
-        params = LlamaGen(config).init(jax.random.key(7), labels, tokens)
+        params = jax.jit(LlamaGen(config).init)(jax.random.key(7), labels, tokens)
     else:
         target = chameleon_target(config, taps=taps)
-        params = Chameleon(config).init(jax.random.key(7), conditioning_of(name, 1))
+        params = jax.jit(Chameleon(config).init)(jax.random.key(7), conditioning_of(name, 1))
     params = jax.tree.map(lambda leaf: leaf * jnp.float32(8) if leaf.ndim > 1 else leaf, params)
     fields = {
         field: getattr(config, field) for field in ("num_codes",) if hasattr(sizes, field) or kind == "medusa"
@@ -80,23 +81,27 @@ def options_of(name, batch, guided, temperature):
     }
 
 
+# LlamaGen at temperature 1 is what eight devices decode below.
+MAIN = (("llamagen", True, 0.0), ("lumina", True, 1.0))
+
+
 @pytest.mark.parametrize(
-    "guided", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["unguided", "guided"]
+    ("name", "guided", "temperature"),
+    [
+        pytest.param(*case, marks=() if case in MAIN else pytest.mark.exhaustive)
+        for case in itertools.product(CONFIGS, [False, True], [1.0, 0.0])
+    ],
 )
-@pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_strict_decoding_is_plain_decoding(kind, name, guided):
+def test_strict_decoding_is_plain_decoding(kind, name, guided, temperature):
     target, params, drafting, drafter = models(name, kind)
-    keys, accepted = jax.random.split(jax.random.key(4), 3), 0
-    for temperature in (1.0, 0.0):
-        options = options_of(name, 3, guided, temperature)
-        given = (target, params, conditioning_of(name, 3), keys)
-        expected = autoregressive_decode(*given, **options)
-        decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, **options)
-        np.testing.assert_array_equal(decoded.tokens, expected.tokens)
-        assert int(decoded.substituted.sum()) == 0
-        accepted += np.asarray(decoded.accepted).sum(axis=0)
-    assert accepted[1:].sum() > 0, "nothing drafted was ever accepted"
+    options = options_of(name, 3, guided, temperature)
+    given = (target, params, conditioning_of(name, 3), jax.random.split(jax.random.key(4), 3))
+    expected = autoregressive_decode(*given, **options)
+    decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, **options)
+    np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+    assert int(decoded.substituted.sum()) == 0
+    assert int(decoded.accepted[:, 1:].sum()) > 0, "nothing drafted was ever accepted"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,7 +28,16 @@ TREES = {
 VOCAB, LENGTH, BATCH = 16, 21, 8
 
 
-@pytest.mark.parametrize("name", tree_names())
+NARROW_WIDE_DEEP = ("chain", "medusa_2_7b_63", "demo_57")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in NARROW_WIDE_DEEP else pytest.mark.exhaustive)
+        for name in tree_names()
+    ],
+)
 def test_a_topology_made_of_parents_is_the_static_tree(name):
     tree = named_tree(name)
     made = topology_of(jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1])
@@ -121,12 +130,9 @@ def plain(temperature, guided):
 
 @pytest.mark.parametrize("name", TREES)
 def test_strict_decoding_is_plain_decoding(name):
-    for temperature, guided, noise in (
-        (1.0, True, 0.2),
-        (1.0, True, 1e3),
-        (0.0, True, 0.2),
-        (1.0, False, 0.7),
-    ):
+    # Greedy decoding of the published kind is below, under rejection.
+    extra = {"published": [(1.0, False, 0.7)], "gap": [(0.0, True, 0.2)], "ddd": []}
+    for temperature, guided, noise in ((1.0, True, 0.2), (1.0, True, 1e3), *extra[name]):
         decoded = decode(name, temperature, guided, noise)
         np.testing.assert_array_equal(decoded.tokens, plain(temperature, guided).tokens)
         if noise == 0.2:

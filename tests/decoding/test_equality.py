@@ -14,17 +14,26 @@ from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import named_tree, tree_names
+from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 
 from . import toy_models as toys
 from .topologies import traced_drafting
 
-TREES = {name: named_tree(name) for name in tree_names()}
-FEW = ("chain", "mc_sim_7b_63")
-# A narrow, a bushy and the demo's largest one; the others are other numbers of the same.
-NAMES = [
-    pytest.param(name, marks=() if name in (*FEW, "demo_57") else pytest.mark.exhaustive) for name in TREES
-]
+# Few nodes, yet of every kind: siblings, nodes that have no child, three levels.
+BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+TREES = {name: named_tree(name) for name in tree_names()} | {"bushy": BUSHY}
+
+
+def cases(*chosen):
+    """The (tree, guided) that are chosen; all others as well for a run that has time."""
+    every = [(name, guided) for name in TREES for guided in (False, True)]
+    return [
+        pytest.param(*case, id=f"{case[0]}-{'guided' if case[1] else 'unguided'}", marks=marks)
+        for case in every
+        for marks in [() if case in chosen else pytest.mark.exhaustive]
+    ]
+
+
 TEMPERATURES = (0.0, 1.0)
 # Noise of a drafter that is a copy of the target: little, some, and so much that nothing of the target is left.
 GOOD, RANDOM = (0.2, 0.7), 1e3
@@ -93,9 +102,11 @@ def check(decoded, expected):
     return accepted.sum(axis=0)
 
 
-@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+# A narrow tree, a bushy one and the demo's largest one; the others are other numbers of the same.
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "guided"), cases(("chain", False), ("mc_sim_7b_63", True), ("demo_57", False))
+)
 def test_one_device(name, batch, guided):
     tree, good, random = TREES[name], 0, 0
     for temperature in TEMPERATURES:
@@ -110,14 +121,7 @@ def test_one_device(name, batch, guided):
         assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize(
-    ("name", "guided"),
-    [
-        *(pytest.param(*name.values, True, marks=name.marks) for name in NAMES),
-        *((name, False) for name in FEW),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "guided"), cases(("chain", False), ("bushy", True)))
 def test_eight_devices(name, guided):
     """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
     tree, good = TREES[name], 0
@@ -131,13 +135,15 @@ def test_eight_devices(name, guided):
     assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_untrained_drafter(name):
+@pytest.mark.parametrize(("name", "guided"), cases(("chain", True)))
+def test_an_untrained_drafter(name, guided):
     for temperature in TEMPERATURES:
-        check(decode(TREES[name], 5, True, temperature, "eagle"), plain(True, temperature)[:5])
+        check(decode(TREES[name], 5, guided, temperature, "eagle"), plain(guided, temperature)[:5])
 
 
-@pytest.mark.parametrize("guided", [False, True], ids=["unguided", "guided"])
+@pytest.mark.parametrize(
+    "guided", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["unguided", "guided"]
+)
 def test_plain_decoding_on_eight_devices(guided):
     for temperature in TEMPERATURES:
         options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
@@ -145,24 +151,33 @@ def test_plain_decoding_on_eight_devices(guided):
         check(decoded, plain(guided, temperature)[:5])
 
 
-@pytest.mark.parametrize("filters", ["top_k", "top_p", "both"])
+@pytest.mark.parametrize(
+    "filters", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("top_k", "top_p")), "both"]
+)
 def test_filters(filters):
-    tree = named_tree("naive_extend_57")
     expected = plain(True, 1.0, filters=filters)
     assert (expected != plain(True, 1.0)).any(), "the filters filter nothing"
     for noise in (*GOOD, RANDOM):
-        check(decode(tree, ROWS, True, 1.0, noise, filters=filters), expected)
+        check(decode(BUSHY, ROWS, True, 1.0, noise, filters=filters), expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_traced_topology(name):
+# At temperature 0 both couplings are one.
+@pytest.mark.parametrize(
+    ("name", "temperature", "coupling"),
+    [
+        ("chain", 0.0, "gumbel"),
+        *(
+            pytest.param(name, 1.0, coupling, marks=() if name == "bushy" else pytest.mark.exhaustive)
+            for name in TREES
+            for coupling in ("gumbel", "rejection")
+        ),
+    ],
+)
+def test_a_traced_topology(name, temperature, coupling):
     """The fields of a tree as arrays with a batch axis give what the tree itself gives, every count included."""
-    # At temperature 0 both couplings are one; a narrow tree and a bushy one do.
-    cases = [(1.0, "gumbel"), (1.0, "rejection"), *[(0.0, "gumbel")] * (name in FEW)]
-    for temperature, coupling in cases:
-        static, traced = (
-            decode(TREES[name], 5, True, temperature, GOOD[1], topology=topology, coupling=coupling)
-            for topology in ("static", "traced")
-        )
-        jax.tree.map(np.testing.assert_array_equal, traced, static)
-        assert int(static.accepted[:, 1:].sum()) > 0
+    static, traced = (
+        decode(TREES[name], 5, True, temperature, GOOD[1], topology=topology, coupling=coupling)
+        for topology in ("static", "traced")
+    )
+    jax.tree.map(np.testing.assert_array_equal, traced, static)
+    assert int(static.accepted[:, 1:].sum()) > 0

@@ -20,6 +20,8 @@ from lantern_jax.decoding.tree import DraftTree, named_tree
 from . import toy_models as toys
 from .topologies import traced_drafting
 
+BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+
 
 def decode(tree, batch, guided, temperature, quality, seed=0, **more):
     target, params = toys.llamagen(), toys.target_params()
@@ -61,29 +63,27 @@ def test_a_good_drafter_on_eight_devices_paces_each_sequence_alone():
     assert rounds.max() < toys.CONFIG.num_tokens - 1, "no draft was accepted: the drafter is not a good one"
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+# Rejection on several devices is in test_rules_loop.py too.
+@pytest.mark.parametrize("coupling", ["gumbel", pytest.param("rejection", marks=pytest.mark.exhaustive)])
 def test_relaxed_rules_on_several_devices(coupling):
     options = {"rule": LanternPlusPlus(jnp.float32(3.0), 4), "codebook": codebook(), "coupling": coupling}
-    alone = decode(named_tree("mc_sim_7b_63"), 8, True, 1.0, 0.7, **options)
-    sharded = decode(
-        named_tree("mc_sim_7b_63"), 8, True, 1.0, 0.7, mesh=jax.make_mesh((8,), ("data",)), **options
-    )
+    alone = decode(BUSHY, 8, True, 1.0, 0.7, **options)
+    sharded = decode(BUSHY, 8, True, 1.0, 0.7, mesh=jax.make_mesh((8,), ("data",)), **options)
     assert int(alone.substituted.sum()) > 0 and float(alone.distance.sum()) > 0
     for name in ("tokens", "rounds", "accepted", "substituted"):
         np.testing.assert_array_equal(getattr(sharded, name), getattr(alone, name), err_msg=name)
     np.testing.assert_allclose(sharded.distance, alone.distance, rtol=1e-6)
 
 
-@pytest.mark.parametrize("axes", [("data",), ("pictures", "other")])
-def test_any_mesh_will_do(axes):
-    """One of jax.make_mesh, whose axes are explicit, and one whose axes are called otherwise."""
-    mesh = jax.make_mesh((8,) if len(axes) == 1 else (4, 2), axes)
-    tree = DraftTree.chain(2)
-    sharded = decode(tree, 8, False, 1.0, "random", mesh=mesh, mesh_axis=axes[0])
+def test_any_mesh_will_do():
+    """One of several axes, which are explicit and called otherwise."""
+    mesh = jax.make_mesh((4, 2), ("pictures", "other"))
+    sharded = decode(DraftTree.chain(2), 8, False, 1.0, "random", mesh=mesh, mesh_axis="pictures")
     np.testing.assert_array_equal(sharded.tokens, plain(8, False, 1.0).tokens)
 
 
-def test_the_callers_own_shard_map():
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_the_callers_own_shard_map(coupling):
     """With JAX's checks of what varies over the mesh on."""
     target, params = toys.markov_target(10, 17, forced_pattern(17, 5)), toys.markov_params(10)
     drafting = eagle(toys.noisy_drafter(target), DraftTree.chain(2))
@@ -91,18 +91,20 @@ def test_the_callers_own_shard_map():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     conditioning, keys = jnp.zeros((16, 1)), toys.sequence_keys(0, 16)
 
-    def decode_here(coupling, conditioning, keys):
+    def decode_here(conditioning, keys):
         drafting_params = toys.noisy_params(params, conditioning, 0.5)
         return speculative_decode(
             target, params, conditioning, keys, drafting=drafting, drafting_params=drafting_params,
             coupling=coupling,
         )  # fmt: skip
 
-    for coupling in ("gumbel", "rejection"):
-        function = jax.tree_util.Partial(decode_here, coupling)
-        sharded = jax.shard_map(function, mesh=mesh, in_specs=(rows, rows), out_specs=rows)
-        here, there = (jax.jit(run)(conditioning, keys) for run in (function, sharded))
-        jax.tree.map(np.testing.assert_array_equal, there, here)
+    sharded = jax.jit(jax.shard_map(decode_here, mesh=mesh, in_specs=(rows, rows), out_specs=rows))
+    there = sharded(conditioning, keys)
+    if coupling == "gumbel":
+        expected = autoregressive_decode(target, params, conditioning, keys).tokens
+        np.testing.assert_array_equal(there.tokens, expected)
+    else:
+        jax.tree.map(np.testing.assert_array_equal, there, jax.jit(decode_here)(conditioning, keys))
 
 
 def test_a_sequence_does_not_depend_on_its_batch():
@@ -134,7 +136,7 @@ def test_a_sweep_compiles_once():
 def test_a_generation_in_pieces_is_the_generation_at_once():
     """Pieces of one to four rounds, until all is done, and beyond: a finished sequence changes nothing more."""
     drafter, drafter_params = toys.random_drafter()
-    program = Program(toys.llamagen(), eagle(drafter, DraftTree.chain(3)), Gumbel())
+    program = Program(toys.llamagen(), eagle(drafter, DraftTree.chain(2)), Gumbel())
     inputs = Inputs(
         toys.target_params(), drafter_params, toys.conditioning(3), toys.sequence_keys(0, 3),
         jnp.full(3, 2.5), jnp.asarray([True, True, False]), SamplingParams.create(), loop.as_rule("strict"), None,
@@ -191,7 +193,7 @@ def test_forced_tokens_cost_no_pass_and_change_nothing(tree, quality):
 
 
 def test_forced_tokens_on_a_traced_topology():
-    target, tree = toys.markov_target(10, 17, forced_pattern(17, 5)), named_tree("mc_sim_7b_63")
+    target, tree = toys.markov_target(10, 17, forced_pattern(17, 5)), BUSHY
     static = eagle(toys.noisy_drafter(target), tree)
     for coupling in ("gumbel", "rejection"):
         decoded, expected = (
@@ -215,10 +217,10 @@ def test_a_long_run_of_forced_tokens_is_one_loop():
             toys.sequence_keys(0, 2), None, jnp.ones(2, bool), SamplingParams.create(), loop.as_rule("strict"), None,
         )  # fmt: skip
         sizes.append(len(loop._decode_jit.lower(program, inputs).as_text()))
-        decoded = loop._decode_jit(program, inputs)
-        np.testing.assert_array_equal(
-            decoded.tokens, loop._decode_jit(program._replace(drafting=PLAIN), inputs).tokens
-        )
+    decoded, expected = (
+        loop._decode_jit(kind, inputs) for kind in (program, program._replace(drafting=PLAIN))
+    )
+    np.testing.assert_array_equal(decoded.tokens, expected.tokens)
     assert sizes[1] < 1.3 * sizes[0], sizes
 
 

@@ -153,7 +153,7 @@ def test_the_unit_is_measured_once_over_codes_with_neighbours():
     arguments = (draft, jnp.stack([log_p] * 2, axis=1), SharedNoise(jnp.stack([noise] * 2, axis=1)))
     rule, wide = rule_from_name("near", tau=1.0), measured.replace(spacing=jnp.float32(1e6))
     counts = [
-        int(verify_tree(*arguments, coupling=Gumbel(), rule=rule, codebook=book).count.sum())
+        int(verify(*arguments, coupling=Gumbel(), rule=rule, codebook=book).count.sum())
         for book in (measured, wide)
     ]
     assert counts[1] > 2 * counts[0]

@@ -20,7 +20,7 @@ from . import toy_models as toys
 
 VOCAB, LENGTH, BATCH = 12, 20, 16
 FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
-TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
 KNOBS = {
     "near": {"tau": 1.5},
     "typical": {},
@@ -29,8 +29,10 @@ KNOBS = {
     "gsd": {"size": 8, "squared_distance": 4.0},
 }
 COMBINATIONS = [
-    *((name, "gumbel") for name in KNOBS), ("cool", "rejection"), ("gsd", "rejection"),
-]  # fmt: skip
+    *((name, "gumbel") for name in KNOBS),
+    ("cool", "rejection"),
+    pytest.param("gsd", "rejection", marks=pytest.mark.exhaustive),
+]
 
 
 @cache
@@ -69,8 +71,14 @@ def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
         assert mean <= 1.5 * float(codebook().measured().spacing)
 
 
+# The shared noise on several devices is in test_loop.py too.
 @pytest.mark.parametrize(
-    ("rule", "coupling"), [("near", "gumbel"), ("gsd", "rejection"), ("cool", "rejection")]
+    ("rule", "coupling"),
+    [
+        ("cool", "rejection"),
+        pytest.param("near", "gumbel", marks=pytest.mark.exhaustive),
+        pytest.param("gsd", "rejection", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_several_devices_decode_as_one(rule, coupling):
     jax.tree.map(np.testing.assert_array_equal, decode(rule, coupling, spread=True), decode(rule, coupling))
@@ -90,7 +98,7 @@ def test_the_codebook_is_measured_before_the_first_round():
     conditioning = jnp.zeros((2, 1))
     speculative_decode(
         target, params, conditioning, toys.sequence_keys(1, 2), rule=Measured(), codebook=codebook(),
-        drafting=eagle(toys.noisy_drafter(target), TREE),
+        drafting=eagle(toys.noisy_drafter(target), DraftTree.chain(1)),
         drafting_params=toys.noisy_params(params, conditioning, 1.5),
     )  # fmt: skip
 

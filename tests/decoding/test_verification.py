@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 from scipy import stats
@@ -110,7 +110,7 @@ def both_topologies(tree, tokens, log_q=None):
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
     rng, batch = np.random.default_rng(seed), 40
     tokens, log_probs = random_tree_batch(tree, rng, batch)
@@ -144,8 +144,9 @@ def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
         check(static, row, tree, expected)
 
 
+@example(DraftTree.from_paths([[0], [1], [0, 0]]), RULES[0], False, 7)
 @given(trees(gaps=False), st.sampled_from(RULES), st.booleans(), st.integers(0, 2**32 - 1))
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 def test_rejection_on_any_tree(tree, rule, deterministic, seed):
     rng, batch = np.random.default_rng(seed), 40
     tokens, log_probs = random_tree_batch(tree, rng, batch)
@@ -196,7 +197,10 @@ def test_rejection_on_any_tree(tree, rule, deterministic, seed):
 
 # A tiny model that can be enumerated: the target's distribution after a token depends on that token alone.
 SAMPLES = 60_000
+# Where sequences are compared one by one, or means that are far apart.
+FEW = 4_000
 BUSHY = DraftTree.from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0]])
+SMALL = DraftTree.from_paths([[0], [1], [0, 0]])
 _RNG = np.random.default_rng(5)
 TARGET = log_softmax(1.2 * _RNG.standard_normal((VOCAB, VOCAB)))
 DRAFTER = log_softmax(TARGET + _RNG.standard_normal((VOCAB, VOCAB)))
@@ -204,13 +208,13 @@ POSITIVE = SamplingParams.create()
 COUPLINGS = {"gumbel": Gumbel("exact_first"), "rejection": Rejection()}
 
 
-@partial(jax.jit, static_argnames=("tree", "coupling"))
-def decode_round(tree, coupling, rule, seed):
-    """One drafted and verified round of SAMPLES sequences after token 0: tokens [B, N] and the verdict."""
-    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(SAMPLES, dtype=jnp.int32))
-    start = jnp.zeros(SAMPLES, jnp.int32)
+@partial(jax.jit, static_argnames=("tree", "coupling", "samples"))
+def decode_round(tree, coupling, rule, seed, samples=SAMPLES):
+    """One drafted and verified round of so many sequences after token 0: tokens [B, N] and the verdict."""
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(samples, dtype=jnp.int32))
+    start = jnp.zeros(samples, jnp.int32)
     draws = coupling.draws(keys, start, start, tree.max_depth + 1, VOCAB, POSITIVE)
-    tokens = jnp.zeros((SAMPLES, tree.num_nodes), jnp.int32)
+    tokens = jnp.zeros((samples, tree.num_nodes), jnp.int32)
     log_q = []
     for node in tree.internal:
         log_q.append(jnp.asarray(DRAFTER)[tokens[:, node]])
@@ -276,7 +280,7 @@ def exact_single_draft(p, q, rule):
     return accepted, out, masses
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [pytest.param(RULES[0], marks=pytest.mark.exhaustive), *RULES[1:]])
 def test_one_draft_token_by_rejection_pays_in_distortion_what_it_gains(rule):
     p, q = np.exp(TARGET[0].astype(np.float64)), np.exp(DRAFTER[0].astype(np.float64))
     accepted, out, masses = exact_single_draft(p, q, rule)
@@ -300,24 +304,23 @@ def test_one_draft_token_by_rejection_pays_in_distortion_what_it_gains(rule):
 
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_rules_with_nothing_to_borrow_are_exactly_strict(coupling):
-    strict_tokens, strict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 3)
+    strict_tokens, strict = decode_round(SMALL, COUPLINGS[coupling], Strict(), 3, FEW)
     for rule in (
         rule_from_name("lantern++", 4, lam=1.0),
         rule_from_name("lantern", 4, delta=0.0),
-        rule_from_name("lantern++", 0, lam=9.0),
         rule_from_name("lantern", 0, delta=0.9),
     ):
-        tokens, verdict = decode_round(BUSHY, COUPLINGS[coupling], rule, 3)
+        tokens, verdict = decode_round(SMALL, COUPLINGS[coupling], rule, 3, FEW)
         np.testing.assert_array_equal(tokens, strict_tokens)
         jax.tree.map(np.testing.assert_array_equal, verdict, strict)
 
 
 @pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
 def test_relaxing_accepts_more_and_reports_it(coupling):
-    _, strict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 4)
+    _, strict = decode_round(SMALL, COUPLINGS[coupling], Strict(), 4, FEW)
     before = 0.0
     for lam in (2.0, 8.0):
-        _, verdict = decode_round(BUSHY, COUPLINGS[coupling], rule_from_name("lantern++", 4, lam=lam), 4)
+        _, verdict = decode_round(SMALL, COUPLINGS[coupling], rule_from_name("lantern++", 4, lam=lam), 4, FEW)
         substituted = float(np.asarray(verdict.substituted).mean())
         assert np.mean(verdict.count) > np.mean(strict.count) and substituted > before
         before = substituted
@@ -365,7 +368,7 @@ def test_a_sweep_compiles_once(coupling):
 def test_verification_runs_under_shard_map():
     """With JAX's checks of what varies over the mesh on; each device verifies its own sequences."""
     rng, batch = np.random.default_rng(0), 16
-    tokens, log_probs = random_tree_batch(BUSHY, rng, batch)
+    tokens, log_probs = random_tree_batch(SMALL, rng, batch)
     keys = jax.random.split(jax.random.key(0), batch)
     start = jnp.zeros(batch, jnp.int32)
 
@@ -373,7 +376,7 @@ def test_verification_runs_under_shard_map():
         options = {"rule": make_rule(RULES[2]), "codebook": CODEBOOK}
         return [
             verify_tree(
-                Draft(tokens, BUSHY), log_probs, coupling.draws(keys, start, start, 3, VOCAB, POSITIVE),
+                Draft(tokens, SMALL), log_probs, coupling.draws(keys, start, start, 3, VOCAB, POSITIVE),
                 coupling=coupling, **options,
             )
             for coupling in COUPLINGS.values()

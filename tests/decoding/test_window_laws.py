@@ -5,6 +5,7 @@ residual, and takes the longest of several rows that are tested independently.
 """
 
 import dataclasses
+import itertools
 from functools import cache
 
 import jax
@@ -51,41 +52,58 @@ def chain_params():
 
 
 def decode(drafting, forced=None, samples=SAMPLES, **sampling):
-    return speculative_decode(
+    decoded = speculative_decode(
         toys.markov_target(VOCAB, LENGTH, forced), chain_params(), jnp.zeros((samples, 1)),
         toys.sequence_keys(5, samples), drafting=drafting, coupling="rejection",
         sampling=SamplingParams.create(**sampling),
     )  # fmt: skip
+    return jax.tree.map(np.asarray, decoded)
+
+
+free = cache(decode)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in MAIN else pytest.mark.exhaustive) for name in WINDOWS]
 )
 def test_a_window_follows_the_exact_distribution(name):
-    decoded = decode(WINDOWS[name])
+    decoded = free(WINDOWS[name])
     assert agreement(decoded.tokens, exact_distribution(chain_params())) > 1e-3
     assert int(decoded.accepted[:, 1:].sum()) > 0
 
 
-@pytest.mark.parametrize("forced", ["one", "two", "end"])
-@pytest.mark.parametrize("name", ["maximal", "shared", "pac"])
+AMONG_FORCED = (("maximal", "one"), ("shared", "end"), ("pac", "two"))
+
+
+@pytest.mark.parametrize(
+    ("name", "forced"),
+    [
+        pytest.param(*case, marks=() if case in AMONG_FORCED else pytest.mark.exhaustive)
+        for case in itertools.product(("maximal", "shared", "pac"), ("one", "two", "end"))
+    ],
+)
 def test_a_window_among_forced_tokens(name, forced):
     decoded = decode(WINDOWS[name], FORCED[forced])
     assert agreement(decoded.tokens, exact_distribution(chain_params(), FORCED[forced])) > 1e-3
     assert int(decoded.accepted[:, 1:].sum()) > 0
 
 
-def test_a_window_of_a_filtered_distribution():
+@pytest.mark.parametrize("name", ["pac", pytest.param("mixed", marks=pytest.mark.exhaustive)])
+def test_a_window_of_a_filtered_distribution(name):
+    """What the filters leave is so few sequences that fewer samples are needed."""
     sampling = {"temperature": 0.8, "top_k": 2, "top_p": 0.9}
-    for name in ("pac", "mixed"):
-        decoded = decode(WINDOWS[name], **sampling)
-        assert agreement(decoded.tokens, exact_distribution(chain_params(), **sampling)) > 1e-3
+    decoded, expected = (
+        decode(WINDOWS[name], samples=SAMPLES // 2, **sampling),
+        exact_distribution(chain_params(), **sampling),
+    )
+    assert (expected == 0).sum() > 200, "the filters filter nothing"
+    assert agreement(decoded.tokens, expected) > 1e-3
 
 
 def test_a_coupled_guess_stays_more_often_than_an_independent_one():
     """What maximal and shared are for: fewer rounds for the same tokens; and siblings save more."""
     rounds = {
-        name: int(decode(WINDOWS[name]).rounds.sum()) for name in ("independent", "maximal", "shared", "pac")
+        name: int(free(WINDOWS[name]).rounds.sum()) for name in ("independent", "maximal", "shared", "pac")
     }
     assert rounds["maximal"] < rounds["independent"] and rounds["shared"] < rounds["independent"]
     assert rounds["pac"] < rounds["maximal"]
@@ -129,12 +147,13 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_window_that_is_nearly_right_is_found_out(name):
-    decoded = decode(changed(*WRONG[name]))
+    decoded = decode(changed(*WRONG[name]), samples=2 * SAMPLES)
     assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9
 
 
 def test_the_longest_of_rows_tested_independently_is_found_out(monkeypatch):
     monkeypatch.setattr(rejection, "first_of_siblings", lambda topology, accepted: accepted)
     # A record of its own: that of the table may be compiled already.
-    decoded = decode(windows.drafting_of(Window(VOCAB, DraftTree.window(3, 2, 2), "maximal")))
+    drafting = windows.drafting_of(Window(VOCAB, DraftTree.window(3, 2, 2), "maximal"))
+    decoded = decode(drafting, samples=2 * SAMPLES)
     assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9

@@ -23,7 +23,7 @@ CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_l
 def target_params(scale: float = 8.0):
     """Random parameters, scaled up so that the distribution is neither flat nor a point."""
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, CONFIG.num_tokens), jnp.int32)
-    params = LlamaGen(CONFIG).init(jax.random.key(7), labels, tokens)
+    params = jax.jit(LlamaGen(CONFIG).init)(jax.random.key(7), labels, tokens)
     return jax.tree.map(lambda x: x * jnp.float32(scale) if x.ndim > 1 else x, params)
 
 
@@ -41,7 +41,7 @@ def random_drafter():
     """An untrained EAGLE drafter with its parameters."""
     config = DrafterConfig(16, 2, 32, vocab_size=VOCAB, grid=5, prefix_length=1)
     features, tokens = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32)
-    params = DrafterModel(config).init(
+    params = jax.jit(DrafterModel(config).init)(
         jax.random.key(3), features, tokens, jnp.zeros((1, 1, 1, 4, 2)), jnp.ones((1, 1, 1, 1), bool)
     )
     head = target_params()["params"]["head"]["kernel"]
@@ -130,7 +130,7 @@ def lumina(batch: int):
     """
     config = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
     prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
-    params = Chameleon(config).init(jax.random.key(1), prompt)
+    params = jax.jit(Chameleon(config).init)(jax.random.key(1), prompt)
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
     tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (batch, 4)).at[:, 0].set(13)
     mask = jnp.ones((batch, 4), bool).at[: batch // 2, 0].set(False)
