@@ -69,6 +69,7 @@ def test_muon_sees_kernels_as_matrices():
     shapes = {"qkv": (8, 3, 2, 4), "out": (2, 4, 8), "gate_up": (8, 2, 12), "down": (12, 8)}
     optimizer = target.make_optimizer(get_config())
 
+    @jax.jit
     def step(trees):
         params, *gradients = (
             {"layer_0": {name: {"kernel": leaf} for name, leaf in tree.items()}} for tree in trees
@@ -129,7 +130,6 @@ def test_a_step_is_the_same_on_one_device_and_on_many():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), alone.params, together.params)
 
 
-@pytest.mark.exhaustive  # The loop is the tokenizer's, which is killed in test_loop.
 def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
     whole, killed = train_whole_and_killed(arguments, tmp_path)
