@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import lantern_jax.pipeline
+from lantern_jax.bench import measure
 from lantern_jax.bench.rows import read_rows
 from lantern_jax.commands.main import main
 from lantern_jax.engine import Engine
@@ -32,7 +33,9 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folder, capsys):
+def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folder, capsys, monkeypatch):
+    # Levels of a draft are measured in the test of a random model.
+    monkeypatch.setattr(measure, "seconds_a_level", lambda *_: None)
     assert main([*QUICK, "--batch", "1", "--guidance", "1,2", "--out", "old.jsonl"]) == 0
     printed = capsys.readouterr().out
     rows = read_rows("old.jsonl")
@@ -154,17 +157,15 @@ def test_what_a_sweep_leaves_out_is_said(capsys):
 
 
 def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
-    from lantern_jax.bench import measure as module
-
-    measure, calls = module.measure, []
+    original, calls = measure.measure, []
 
     def once(*arguments, **options):
         calls.append(0)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return measure(*arguments, **options)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(module, "measure", once)
+    monkeypatch.setattr(measure, "measure", once)
     assert main([*QUICK, "--batch", "1,2", "--out", "c.jsonl"]) == 130
     assert "wrote 2 rows to c.jsonl" in capsys.readouterr().err
     assert [row.batch for row in read_rows("c.jsonl")] == [1, 1]

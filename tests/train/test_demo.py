@@ -70,7 +70,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     assert len(FeatureStore(tmp_path / "run" / "features")) == 128
     lines = (tmp_path / "run" / "drafter" / "metrics.jsonl").read_text().splitlines()
     first, last = (json.loads(line) for line in (lines[0], lines[-1]))
-    assert last["loss"] < 0.8 * first["loss"] and last["overlap_1"] > 0.8
+    assert last["loss"] < 0.8 * first["loss"] and last["overlap_1"] > first["overlap_1"] + 0.1
 
     directory = tmp_path / "run" / "export"
     lantern = load(directory)

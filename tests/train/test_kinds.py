@@ -194,7 +194,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 @KINDS
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
-    config = config_of(name, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
+    config = config_of(name, passes=3, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
     sizes = drafter.drafter_config(config, SIZES)
     _, tokens, stored, prefix = examples()
     stored = np.swapaxes(stored[..., -chains.inputs_width(sizes) :], 0, 1)

@@ -41,6 +41,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "NODES", (1, 4))
     monkeypatch.setattr(costs, "WIDTHS", (1,))
     monkeypatch.setattr(costs, "_WINDOW", 3)
+    monkeypatch.setattr(costs, "PIECE_SECONDS", 0.005)
     monkeypatch.setattr(tune, "_TREES", 1)
     monkeypatch.setattr(tune, "tree_names", lambda: ("chain",))
     # A grown tree of three nodes and the shipped chain, whose rounds time drafting as well.
