@@ -19,8 +19,9 @@ QUICK = ["bench", "--methods", "gumbel", "--pictures", "1", "--use-cache"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, and the tiny checkpoint in place of the demo."""
+    """An empty current folder, the tiny checkpoint in place of the demo, and levels that need not be measured."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "seconds_a_level", lambda *_: 1e-3)
     load = lantern_jax.pipeline.load
     monkeypatch.setattr(
         lantern_jax.pipeline,
@@ -33,9 +34,7 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folder, capsys, monkeypatch):
-    # Levels of a draft are measured in the test of a random model.
-    monkeypatch.setattr(measure, "seconds_a_level", lambda *_: None)
+def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folder, capsys):
     assert main([*QUICK, "--batch", "1", "--guidance", "1,2", "--out", "old.jsonl"]) == 0
     printed = capsys.readouterr().out
     rows = read_rows("old.jsonl")
@@ -69,7 +68,7 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
         "tiny",
         "--random",
         "--methods",
-        "jacobi:window=3,gumbel",
+        "gumbel",
         "--trees",
         "chain",
     ]
@@ -88,8 +87,8 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     ]
     assert main([*arguments, *more]) == 0
     rows = read_rows("b.jsonl")
-    assert [row.knobs.get("tree") for row in rows] == [None, None, "chain"]
-    assert [row.forced for row in rows] == [False, True, True] and [row.nodes for row in rows] == [0, 3, 5]
+    assert [row.knobs.get("tree") for row in rows] == [None, "chain"]
+    assert [row.forced for row in rows] == [False, True] and [row.nodes for row in rows] == [0, 5]
     assert all(row.knobs["temperature"] == 0.9 for row in rows)
     printed = capsys.readouterr().out
     assert "(forced)" in printed and "stopped after 6 passes" in printed

@@ -161,6 +161,6 @@ def test_every_checkpoint_has_prompts_of_its_own():
 def test_rounds_are_timed_however_short_pictures_are():
     pipeline = tiny_pipeline()
     made = samples.Samples(pipeline, pipeline.encode("a lake"))
-    plain = made.job(made.settings({"method": "ar", "batch": 2}))
+    plain = pipeline.job(made.settings({"method": "ar", "batch": 2}))
     watch = costs.Stopwatch(made, 2)
     assert np.isfinite([watch.round(plain) for _ in range(3)]).all() and watch.begin(plain) > 0
