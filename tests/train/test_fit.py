@@ -3,8 +3,9 @@
 import numpy as np
 
 from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.pipeline import Pipeline
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import TREE, tiny_checkpoint
 from train import fit as fitting
 from train.fit import BETAS, SHARES, best_mixture, fit
 
@@ -17,7 +18,8 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
 
 
 def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch):
-    # Every pair of shares is operations of its own in the program.
+    # Every pair of shares is operations of its own in the program, and so is every level.
+    monkeypatch.setattr(fitting, "named_tree", lambda name: DraftTree.from_paths(TREE))
     monkeypatch.setattr(fitting, "SHARES", SHARES[:4])
     monkeypatch.setattr(fitting, "BETAS", BETAS[::4])
     pipeline = Pipeline(tiny_checkpoint())
