@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import lantern_jax
 from eval import quality_numbers as numbers
 from eval import quality_runs as runs
 from eval.methods import Bench, Setup
@@ -113,6 +114,20 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert runs.described(bench, {"method": knobs})["strict"] == strict, knobs
 
 
+@pytest.fixture
+def shared_programs(monkeypatch):
+    """Whatever is loaded is the tiny checkpoint, and has its programs."""
+    load = lantern_jax.load
+
+    def load_shared(model):
+        loaded = load(model)
+        loaded.engine._programs = tiny_pipeline().engine._programs
+        return loaded
+
+    monkeypatch.setattr(lantern_jax, "load", load_shared)
+
+
+@pytest.mark.usefixtures("shared_programs")
 def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     def prepare(picture):
         return picture.astype(np.float32).mean((0, 1))[None, None]

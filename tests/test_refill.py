@@ -12,6 +12,7 @@ from lantern_jax.decoding.drafting.jacobi import jacobi
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.loop import Program
 from lantern_jax.decoding.protocols import Drafting
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.engine import Engine, Job
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.programs import NotRefillable, Parameters, places
@@ -79,7 +80,14 @@ def assert_same(made, expected):
             np.testing.assert_array_equal(ours, theirs, err_msg=f"sequence {number}")
 
 
-@pytest.mark.parametrize("method", METHODS)
+# One state of a kind: that of scd is refilled on two devices below.
+CASES = [
+    pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "parallelspec") else ())
+    for name in METHODS
+]
+
+
+@pytest.mark.parametrize("method", CASES)
 def test_refilled_is_made_alone(method):
     kinds = {"parallelspec": "parallel"}
     pipeline = tiny_pipeline()
@@ -112,7 +120,7 @@ def test_forced_tokens(drafting):
         "drafter": random_leaves(drafter_shapes(config), 3, 0.5), "head": params["params"]["head"]["kernel"]
     }  # fmt: skip
     name = "eagle" if drafting == "eagle" else None
-    kind = eagle(eagle_drafter(config), "chain") if name else jacobi(12, 6)
+    kind = eagle(eagle_drafter(config), DraftTree.chain(2)) if name else jacobi(12, 6)
     engine = Engine(lambda where: Parameters(params, {"eagle": drafter}), devices=jax.devices()[:1])
     job = Job(Program(target, kind, Gumbel()), 2.0, drafter=name)
 

@@ -1,10 +1,11 @@
-"""Reading memory for its bandwidth takes longer than all else with tiny models: a small array does here."""
+"""Reading memory for its bandwidth and timing drafts take longer than all else with tiny models: less does here."""
 
 import pytest
 
-from lantern_jax.bench import bandwidth
+from lantern_jax.bench import bandwidth, levels
 
 
 @pytest.fixture(autouse=True)
-def small_array(monkeypatch):
+def quick_clock(monkeypatch):
     monkeypatch.setitem(bandwidth._BYTES, "cpu", 1 << 20)
+    monkeypatch.setattr(levels, "_CALL_SECONDS", 0.005)

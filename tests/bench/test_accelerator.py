@@ -9,7 +9,7 @@ from eval import accelerator
 
 def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=6")
+    monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=2")
     file = tmp_path / "all.json"
     small = ["--sizes", "tiny", "--batch", "1", "--passes", "3", "--pictures", "1", "--no-demo"]
     accelerator.main([*small, "--out", str(file), "--accept-lengths", "2.5"])
@@ -20,7 +20,7 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
         "bandwidth",
         "tiny, batch 1, compiling",
         "tiny, batch 1, gumbel:tree=chain, batch 1",
-        "tiny, batch 1, jacobi:window=6, batch 1",
+        "tiny, batch 1, jacobi:window=2, batch 1",
     ]
     plain, row = parts["tiny, batch 1, gumbel:tree=chain, batch 1"]["rows"]
     assert (plain["method"], row["method"], row["nodes"], row["forced"]) == ("ar", "gumbel", 5, True)

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import lantern_jax.pipeline
+from lantern_jax.bench import measure
 from lantern_jax.bench.rows import read_rows
 from lantern_jax.commands.main import main
 from lantern_jax.engine import Engine
@@ -18,8 +19,9 @@ QUICK = ["bench", "--methods", "gumbel", "--pictures", "1", "--use-cache"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, and the tiny checkpoint in place of the demo."""
+    """An empty current folder, the tiny checkpoint in place of the demo, and levels that need not be measured."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "seconds_a_level", lambda *_: 1e-3)
     load = lantern_jax.pipeline.load
     monkeypatch.setattr(
         lantern_jax.pipeline,
@@ -66,7 +68,7 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
         "tiny",
         "--random",
         "--methods",
-        "jacobi:window=3,gumbel",
+        "gumbel",
         "--trees",
         "chain",
     ]
@@ -85,8 +87,8 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     ]
     assert main([*arguments, *more]) == 0
     rows = read_rows("b.jsonl")
-    assert [row.knobs.get("tree") for row in rows] == [None, None, "chain"]
-    assert [row.forced for row in rows] == [False, True, True] and [row.nodes for row in rows] == [0, 3, 5]
+    assert [row.knobs.get("tree") for row in rows] == [None, "chain"]
+    assert [row.forced for row in rows] == [False, True] and [row.nodes for row in rows] == [0, 5]
     assert all(row.knobs["temperature"] == 0.9 for row in rows)
     printed = capsys.readouterr().out
     assert "(forced)" in printed and "stopped after 6 passes" in printed
@@ -154,17 +156,15 @@ def test_what_a_sweep_leaves_out_is_said(capsys):
 
 
 def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
-    from lantern_jax.bench import measure as module
-
-    measure, calls = module.measure, []
+    original, calls = measure.measure, []
 
     def once(*arguments, **options):
         calls.append(0)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return measure(*arguments, **options)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(module, "measure", once)
+    monkeypatch.setattr(measure, "measure", once)
     assert main([*QUICK, "--batch", "1,2", "--out", "c.jsonl"]) == 130
     assert "wrote 2 rows to c.jsonl" in capsys.readouterr().err
     assert [row.batch for row in read_rows("c.jsonl")] == [1, 1]

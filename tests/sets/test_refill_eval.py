@@ -10,7 +10,7 @@ from tests.tiny_checkpoint import tiny_pipeline
 
 
 def test_idle_slots_are_counted(monkeypatch):
-    pipeline, batch, pictures = tiny_pipeline(), 4, 40
+    pipeline, batch, pictures = tiny_pipeline(), 4, 24
     found = measure(pipeline, "led", pictures, batch, 1)
     made = pipeline.generate(prompts(pictures), seed=1, method="led", batch=batch)
     rounds = made.round_of_token.max(axis=1).reshape(-1, batch)

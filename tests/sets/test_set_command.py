@@ -23,7 +23,7 @@ from tests.tiny_checkpoint import pipeline_on, tiny_checkpoint, tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ["a lake", "a foggy forest", "snowy mountains at dusk", "hills", "the sea at night"]
-KILLS = 2
+KILLS = 1
 
 
 @pytest.fixture(scope="module")

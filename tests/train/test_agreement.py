@@ -12,7 +12,7 @@ from train.losses import match_chance
 from . import test_kinds as kinds
 
 
-@pytest.mark.parametrize("name", ["eagle3", "parallel"])
+@pytest.mark.parametrize("name", ["eagle3", pytest.param("parallel", marks=pytest.mark.exhaustive)])
 def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "BATCH", 2)
     sizes, params = kinds.sizes_and_params(name)
@@ -24,9 +24,8 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
 
     twice = np.broadcast_to(tokens[None], (2, *tokens.shape))
     stored = np.asarray(stored, np.float16).astype(np.float32)[..., -chains.inputs_width(sizes) :]
-    inputs, wanted = chains.drafter_inputs(stored, prefix, twice)
-    kind = chains.kind_of(sizes)
-    made = kind.chain(kind.model(sizes), params, head, inputs, kinds.DEPTHS)
+    _, wanted = chains.drafter_inputs(stored, prefix, twice)
+    made = kinds.chain(sizes, params, stored, prefix, tokens)
     true = apply_guidance(wanted[..., -head.shape[0] :] @ head, np.full(kinds.BATCH, 2.0, np.float32))
     scale, chances = np.full(kinds.BATCH, 2.0, np.float32), []
     for predicted in made:

@@ -59,7 +59,7 @@ def test_it_learns(optax_promotion):
     colours = (attributes[:, :3] * 80).astype(np.uint8)
     pictures = np.broadcast_to(colours[:, None, None], (64, 32, 32, 3))
     task = classifier.make_task(config, pictures, pictures, attributes)
-    state, update, losses = task.init(jax.random.key(0)), jax.jit(task.update), []
+    state, update, losses = jax.jit(task.init)(jax.random.key(0)), jax.jit(task.update), []
     for step in range(20):
         state, metrics = update(state, task.batch(step), jax.random.key(step))
         losses.append(float(metrics["loss"]))

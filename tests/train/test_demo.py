@@ -1,14 +1,14 @@
 """The one command that retrains the demo: its stages, and all of them on tiny models."""
 
-import os
+import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
+from lantern_jax.data.feature_store import FeatureStore, count_shards
 from lantern_jax.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
 from train import demo, evaluate
@@ -50,13 +50,28 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
     assert all((tmp_path / f"{name}.done").exists() for name in names)
 
 
-def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path):
+def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     """Seven programs, the tiny experiment: from rendered landscapes to an exported checkpoint and a picture."""
-    environment = os.environ | {"XLA_FLAGS": " ".join(QUICK_COMPILATION)}
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "compiled")
-    command = [sys.executable, "-m", "train.demo", "--experiment=tiny", f"--workdir={tmp_path / 'run'}"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
+    monkeypatch.setenv("XLA_FLAGS", " ".join(QUICK_COMPILATION))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    # A few pictures, and a tokenizer trained just past its critic's start, are enough.
+    count = demo.EXPERIMENTS["tiny"] | {"tokens": {"pictures": 128, "validation": 16}}
+    monkeypatch.setitem(demo.EXPERIMENTS, "tiny", count)
+    run = subprocess.run
+
+    def shorter(command, check, **options):
+        more = ["--config.steps=110"] if "train.tokenizer" in command else []
+        ran = run([*command, *more], capture_output=True, text=True, timeout=900, **options)
+        assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
+
+    monkeypatch.setattr(demo.subprocess, "run", shorter)
+    demo.train("tiny", tmp_path / "run")
+    assert count_shards(tmp_path / "run" / "features") == 2
+    assert len(FeatureStore(tmp_path / "run" / "features")) == 128
+    lines = (tmp_path / "run" / "drafter" / "metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(line) for line in (lines[0], lines[-1]))
+    assert last["loss"] < 0.8 * first["loss"] and last["overlap_1"] > first["overlap_1"] + 0.1
+
     directory = tmp_path / "run" / "export"
     lantern = load(directory)
     drawn = lantern.generate("a foggy forest at dawn", seed=1, compare=True)

@@ -27,58 +27,63 @@ BATCH = 4
 def models():
     """Parameters of a random target, loud enough to have opinions, and of a random drafter."""
     labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
-    params = LlamaGen(SIZES).init(jax.random.key(0), labels, tokens)["params"]
+    params = jax.jit(LlamaGen(SIZES).init)(jax.random.key(0), labels, tokens)["params"]
     params = jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
     task = drafter.make_task(tiny_drafter.get_config(), DRAFTER)
-    return params, task.init(jax.random.key(1)).params
+    return params, jax.jit(task.init)(jax.random.key(1)).params
 
 
-def examples(params, count=BATCH):
-    conditioning = jnp.asarray(sources.random_labels(np.random.default_rng(0), count))
-    keys = jax.random.split(jax.random.key(3), count)
+@pytest.fixture(scope="module")
+def examples(models):
+    """(conditioning, tokens, features, prefix) of some samples."""
+    params, _ = models
+    conditioning = jnp.asarray(sources.random_labels(np.random.default_rng(0), BATCH))
+    keys = jax.random.split(jax.random.key(3), BATCH)
     tokens = features.sample_tokens(TARGET, {"params": params}, conditioning, keys, Settings(guidance=2.0))
-    return conditioning, keys, tokens, *features.features_of(TARGET)({"params": params}, conditioning, tokens)
+    return conditioning, tokens, *features.features_of(TARGET)({"params": params}, conditioning, tokens)
 
 
-def test_stored_features_are_those_of_the_whole_sequence(models):
+def test_stored_features_are_those_of_the_whole_sequence(models, examples):
     """Of the pass in which the target was trained, over prefix and tokens together."""
     params, _ = models
-    conditioning, _, tokens, stored, prefix = examples(params)
+    conditioning, tokens, stored, prefix = examples
     assert stored.shape == (2, BATCH, 4 + 16 - 1, SIZES.dim)
     np.testing.assert_array_equal(prefix, np.zeros((2, BATCH, 4)))
     null = jnp.broadcast_to(LANDSCAPES.null_labels()[None], conditioning.shape)
+    apply = jax.jit(LlamaGen(SIZES).apply)
     for rows, found in zip((conditioning, null), stored, strict=True):
-        whole, _ = LlamaGen(SIZES).apply({"params": params}, rows, jnp.asarray(tokens))
+        whole, _ = apply({"params": params}, rows, jnp.asarray(tokens))
         np.testing.assert_allclose(found[:, 3:], whole, atol=2e-4)
 
 
-def test_passes_are_what_the_drafter_does_below_a_root(models):
+def test_passes_are_what_the_drafter_does_below_a_root(models, examples):
     params, drafter_params = models
-    conditioning, _, tokens, stored, prefix_tokens = examples(params)
+    conditioning, tokens, stored, prefix_tokens = examples
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, wanted = chains.drafter_inputs(stored, prefix_tokens, twice)
     np.testing.assert_array_equal(wanted[:, :, :-1], inputs.features[:, :, 1:])
-    made = chains.drafter_passes(DrafterModel(DRAFTER), drafter_params, inputs, 4)
+    passes = jax.jit(chains.drafter_passes, static_argnums=(0, 3))
+    made = passes(DrafterModel(DRAFTER), drafter_params, inputs, 4)
 
     record, head = eagle_drafter(DRAFTER), params["head"]["kernel"]
     both = {"drafter": {"params": drafter_params}, "head": head}
     guidance = jnp.full(BATCH, 2.0)
-    _, _, prefix = TARGET.prefill({"params": params}, conditioning, guidance, 32)
+    absorb, expand = jax.jit(record.absorb), jax.jit(record.expand)
+    _, _, prefix = jax.jit(TARGET.prefill, static_argnums=3)({"params": params}, conditioning, guidance, 32)
     state = record.init(both, prefix, 32, 7, 3)
     root = 6
     count = jnp.full(BATCH, root + 1, jnp.int32)
-    state, _ = record.absorb(
-        both, state, stored[:, :, 3 : 3 + root + 1], jnp.asarray(tokens[:, : root + 1]), count
-    )
+    state, _ = absorb(both, state, stored[:, :, 3 : 3 + root + 1], jnp.asarray(tokens[:, : root + 1]), count)
     chain = [state.features[:, :, 0]]
     for depth in range(1, 4):
         node = jnp.asarray(tokens[:, root + depth, None])
-        state, _ = record.expand(both, state, node, jnp.full((BATCH, 1), depth - 1))
+        state, _ = expand(both, state, node, jnp.full((BATCH, 1), depth - 1))
         chain.append(state.features[:, :, depth])
     for depth, expected in enumerate(chain):
         np.testing.assert_allclose(made[depth][:, :, 3 + root + depth], expected, atol=2e-4)
 
 
+@pytest.mark.exhaustive  # The command that retrains the demo goes this way, in test_demo.
 @pytest.mark.usefixtures("optax_promotion")
 def test_the_whole_way_from_tokens_to_trees(tmp_path):
     rng = np.random.default_rng(0)

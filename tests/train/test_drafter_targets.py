@@ -34,11 +34,14 @@ CLASSES, CLASS_PROMPTS = ["3", "0", "4", "1", "3"], ["2", "0"]
 CONFIGS = {
     "c2i": llamagen_c2i_drafter, "t2i": llamagen_t2i_drafter, "anole": anole_drafter, "lumina": lumina_drafter,
 }  # fmt: skip
-FAMILIES = pytest.mark.parametrize("name", CONFIGS)
-# Class labels, and row ends that are forced; the others are between.
-MOST_DIFFERENT = [
-    pytest.param(name, marks=() if name in ("c2i", "lumina") else pytest.mark.exhaustive) for name in CONFIGS
-]
+
+
+def families(*few):
+    """All, those exhaustive that are not named."""
+    cases = [pytest.param(name, marks=() if name in few else pytest.mark.exhaustive) for name in CONFIGS]
+    return pytest.mark.parametrize("name", cases)
+
+
 FLOAT32 = jnp.dtype(jnp.float32)
 BATCH, SHARD = 2, 2
 TREE = [[0], [1], [0, 0], [0, 1]]
@@ -132,7 +135,8 @@ def extracted(converted, pictures, tmp_path_factory):
     return extract_once
 
 
-@FAMILIES
+# Class labels; and captions of their own lengths with row ends that are forced. The others are between.
+@families("c2i", "lumina")
 def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     """Of a picture of the folder and of a sample, both rows, with their paddings."""
     model, workdir = extracted(name)
@@ -175,18 +179,18 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     np.testing.assert_array_equal(tokens[0, free], codes[1])
 
 
-@pytest.mark.parametrize("name", MOST_DIFFERENT)
+@families("lumina")  # With class labels the sequence is that of test_drafter.
 def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     """With each family's positions, paddings and prefix tokens."""
     model, workdir = extracted(name)
     checkpoint = target.read_target(model)
     sizes = target_drafter(name, checkpoint)
-    params = drafter.make_task(config_of(name), sizes).init(jax.random.key(1)).params
+    params = jax.jit(drafter.make_task(config_of(name), sizes).init)(jax.random.key(1)).params
     features_, prefix, tokens = (jnp.asarray(part) for part in FeatureStore(workdir).read([0, 3]))
     stored, prefix = (jnp.swapaxes(part, 0, 1) for part in (features_.astype(jnp.float32), prefix))
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, wanted = chains.drafter_inputs(stored, prefix, twice)
-    made = chains.drafter_passes(DrafterModel(sizes), params, inputs, 3)
+    made = jax.jit(chains.drafter_passes, static_argnums=(0, 3))(DrafterModel(sizes), params, inputs, 3)
     length = prefix.shape[-1]
     assert wanted.shape == stored[:, :, 1:].shape and inputs.first == length - 1
 
@@ -197,13 +201,13 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
         stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0, positions, jnp.ones(2)
     )
     state = record.init(both, seen, 16, 4, 3)
-    root = 3
+    root, absorb, expand = 3, jax.jit(record.absorb), jax.jit(record.expand)
     absorbed = stored[:, :, length - 1 : length + root]
-    state, _ = record.absorb(both, state, absorbed, tokens[:, : root + 1], jnp.full(2, root + 1, jnp.int32))
+    state, _ = absorb(both, state, absorbed, tokens[:, : root + 1], jnp.full(2, root + 1, jnp.int32))
     chain = [state.features[:, :, 0]]
     for depth in (1, 2):
         node = tokens[:, root + depth, None]
-        state, _ = record.expand(both, state, node, jnp.full((2, 1), depth - 1))
+        state, _ = expand(both, state, node, jnp.full((2, 1), depth - 1))
         chain.append(state.features[:, :, depth])
     for depth, expected in enumerate(chain):
         np.testing.assert_allclose(made[depth][:, :, length - 1 + root + depth], expected, atol=2e-4)
@@ -220,7 +224,7 @@ def test_distributions_count_where_the_next_token_is_sampled(name, extracted, mo
     batch = {"features": jnp.asarray(stored), "prefix": jnp.asarray(prefix), "tokens": jnp.asarray(tokens)}
     free = family_of(sizes).target(sizes, FLOAT32).forced < 0
     model = DrafterModel(target_drafter(name, checkpoint))
-    params = task.init(jax.random.key(0)).params
+    params = jax.jit(task.init)(jax.random.key(0)).params
     config.update({"token_weight": 0.0, "feature_weight": 0.0, "guided_weight": 1.0})
 
     def loss_of(marked):
@@ -229,9 +233,12 @@ def test_distributions_count_where_the_next_token_is_sampled(name, extracted, mo
             return jnp.asarray(marked[-logits.shape[1] :], jnp.float32)[None] + 0 * logits[..., 0]
 
         monkeypatch.setattr(drafter, "distribution_loss", lambda name: distance)
-        return drafter.drafter_loss(model, params, jnp.asarray(head), batch, jax.random.key(0), config, free)[
-            0
-        ]
+        loss = jax.jit(
+            lambda params, batch, key: drafter.drafter_loss(
+                model, params, jnp.asarray(head), batch, key, config, free
+            )[0]
+        )
+        return loss(params, batch, jax.random.key(0))
 
     np.testing.assert_allclose(loss_of(~free), 0, atol=1e-6)
     np.testing.assert_allclose(loss_of(free), 1, atol=1e-6)
@@ -264,7 +271,7 @@ def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
     assert drafter.drafter_config(config, sizes) == layouts.drafter_of(sizes)
 
 
-@pytest.mark.parametrize("name", MOST_DIFFERENT)
+@families("lumina")
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
     model, workdir = extracted(name)
@@ -443,7 +450,7 @@ def test_a_digest_is_of_values_in_a_dtype():
 def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
     _, workdir = extracted("c2i")
     with pytest.raises(ValueError, match="holds features of another target"):
-        drafter.train(config_of("anole"), converted("anole"), workdir, tmp_path / "run")
+        drafter.train(config_of("lumina"), converted("lumina"), workdir, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

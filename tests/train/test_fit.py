@@ -3,8 +3,10 @@
 import numpy as np
 
 from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.pipeline import Pipeline
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import TREE, tiny_checkpoint
+from train import fit as fitting
 from train.fit import BETAS, SHARES, best_mixture, fit
 
 
@@ -15,7 +17,11 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
     assert best_mixture(entropy, nodes) == Echo(position=(0.8, 0.2), token=Echo().token, parent=(0.0, 1.0))
 
 
-def test_a_drafter_that_knows_nothing_is_outweighed_by_memory():
+def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch):
+    # Every pair of shares is operations of its own in the program, and so is every level.
+    monkeypatch.setattr(fitting, "named_tree", lambda name: DraftTree.from_paths(TREE))
+    monkeypatch.setattr(fitting, "SHARES", SHARES[:4])
+    monkeypatch.setattr(fitting, "BETAS", BETAS[::4])
     pipeline = Pipeline(tiny_checkpoint())
     labels = np.random.default_rng(0).integers(0, 4, (8, 4)).astype(np.int32)
     labels += pipeline.checkpoint.target_config.num_labels // 4 * np.arange(4, dtype=np.int32)

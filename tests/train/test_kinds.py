@@ -1,7 +1,7 @@
 """EAGLE-3, Medusa heads and the parallel drafter: training's passes against drafting, and what each idea is worth."""
 
 import dataclasses
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def config_of(name, **changes):
 @cache
 def target_params():
     labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
-    params = LlamaGen(SIZES).init(jax.random.key(0), labels, tokens)["params"]
+    params = jax.jit(LlamaGen(SIZES).init)(jax.random.key(0), labels, tokens)["params"]
     return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
 
 
@@ -73,39 +73,56 @@ def examples():
     return conditioning, jnp.asarray(tokens), *features.features_of(STORED)(params, conditioning, tokens)
 
 
+@cache
+def prefix_after(taps):
+    """What the target hands a drafter after its prefill."""
+    prefill = jax.jit(llamagen_target(SIZES, jnp.dtype(jnp.float32), taps).prefill, static_argnums=3)
+    return prefill({"params": target_params()}, examples()[0], jnp.full(BATCH, 2.0), 32)[2]
+
+
+@cache
 def sizes_and_params(name):
     """Sizes and random parameters, none of them zero."""
     sizes = drafter.drafter_config(config_of(name), SIZES)
     kind = chains.kind_of(sizes)
-    params = kind.init(kind.model(sizes), jax.random.key(1))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return sizes, jax.tree.unflatten(structure, moved)
+
+    @jax.jit
+    def draw():
+        leaves, structure = jax.tree.flatten(kind.init(kind.model(sizes), jax.random.key(1)))
+        keys = jax.random.split(jax.random.key(2), len(leaves))
+        pairs = zip(leaves, keys, strict=True)
+        moved = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in pairs]
+        return jax.tree.unflatten(structure, moved)
+
+    return sizes, draw()
 
 
-def predictions(sizes, params, key=None, config=None):
-    _, tokens, stored, prefix = examples()
+@partial(jax.jit, static_argnums=0)
+def chain(sizes, params, stored, prefix, tokens):
+    """Training's predictions on features that are stored so."""
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    stored = stored[..., -chains.inputs_width(sizes) :]
-    inputs, _ = chains.drafter_inputs(stored, prefix, twice)
+    inputs, _ = chains.drafter_inputs(stored[..., -chains.inputs_width(sizes) :], prefix, twice)
     kind, head = chains.kind_of(sizes), target_params()["head"]["kernel"]
-    return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS, key, config)
+    return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS)
+
+
+def predictions(sizes, params):
+    _, tokens, stored, prefix = examples()
+    return chain(sizes, params, stored, prefix, tokens)
 
 
 @KINDS
 def test_training_predicts_what_decoding_drafts_below_a_root(name):
     """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones."""
     sizes, params = sizes_and_params(name)
-    conditioning, tokens, stored, _ = examples()
+    _, tokens, stored, _ = examples()
     taps = getattr(sizes, "taps", ())
     given = stored[..., : len(taps) * SIZES.dim] if taps else stored[..., -SIZES.dim :]
     record = RECORDS[name.split("_")[0]](sizes)
     both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
-    decoded_from = llamagen_target(SIZES, jnp.dtype(jnp.float32), taps)
-    guidance = jnp.full(BATCH, 2.0)
-    _, _, prefix = decoded_from.prefill({"params": target_params()}, conditioning, guidance, 32)
-    state, span, places = record.init(both, prefix, 32, 4, 8), 4, jnp.arange(4)[None]
+    guidance, span, places = jnp.full(BATCH, 2.0), 4, jnp.arange(4)[None]
+    state = record.init(both, prefix_after(taps), 32, span, 8)
+    absorb, expand = jax.jit(record.absorb), jax.jit(record.expand)
     # Two rounds: three tokens, then two; the rest of the four places holds noise.
     for begin, taken in ((0, 3), (3, 2)):
         there = begin + jnp.broadcast_to(jnp.minimum(places, taken - 1), (BATCH, span))
@@ -113,13 +130,13 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         # Position P - 1 + g holds token g and the feature before it.
         own = jnp.take_along_axis(given, FIRST + there[None, ..., None], axis=2)
         own = jnp.where((places < taken)[None, ..., None], own, 9.0)
-        state, logits = record.absorb(both, state, own, following, jnp.full(BATCH, taken, jnp.int32))
+        state, logits = absorb(both, state, own, following, jnp.full(BATCH, taken, jnp.int32))
     root, drafted = 4, [logits]
     for depth in range(1, DEPTHS):
         # A sibling without children stands before each node of the chain.
         node = jnp.stack([jnp.full(BATCH, depth), tokens[:, root + depth]], axis=1)
         parent = jnp.full((BATCH, 2), 2 * (depth - 1), jnp.int32)
-        state, logits = record.expand(both, state, node, parent)
+        state, logits = expand(both, state, node, parent)
         drafted.append(logits[:, 1])
     for depth, (predicted, logits) in enumerate(zip(predictions(sizes, params), drafted, strict=True)):
         row = int(np.flatnonzero(np.asarray(predicted.where) == FIRST + root + depth)[0])
@@ -142,11 +159,25 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
     _, tokens, stored, prefix = examples()
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, _ = chains.drafter_inputs(stored[..., -SIZES.dim :], prefix, twice)
-    rotary = chains.sequence_rotary(sizes, inputs.valid)
-    read = model.apply({"params": params}, inputs.features, inputs.tokens, method="read")
+    length = inputs.tokens.shape[-1]
+
+    @jax.jit
+    def alone(root, depth):
+        """What lies behind the element stays in: nothing before sees it."""
+        rotary = chains.sequence_rotary(sizes, inputs.valid)
+        read = model.apply({"params": params}, inputs.features, inputs.tokens, method="read")
+        at = jnp.arange(length) - root - 1
+        masks = params["masks"][jnp.clip(at, 0, len(params["masks"]) - 1)]
+        x = jnp.where((at < 0)[:, None], read, masks[None, None])
+        causal = np.tril(np.ones((length, length), bool))[None, None]
+        hidden, _ = model.apply({"params": params}, x, rotary, causal)
+        token = jnp.take(twice, root + depth - FIRST, axis=2)
+        return hidden[:, :, root + depth] @ head + model.apply({"params": params}, token, method="after")
+
     whole = predictions(sizes, params)
-    some = predictions(
-        sizes, params, jax.random.key(5), ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
+    few = ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
+    some = jax.jit(lambda key: chains.parallel_chain(model, params, head, inputs, DEPTHS, key, few))(
+        jax.random.key(5)
     )
     anchors = [len(part.where) for part in some]
     assert anchors == [15, 8, 6, 4]
@@ -154,16 +185,8 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
         for depth in range(1, DEPTHS):
             np.testing.assert_array_equal(made[depth].where[:4] - depth, made[1].where[:4] - 1)
             for row in (0, 3):
-                where = int(made[depth].where[row])
-                root = where - depth
-                asked = jnp.broadcast_to(params["masks"][:depth], (2, BATCH, depth, SIZES.dim))
-                x = jnp.concatenate([read[:, :, : root + 1], asked], axis=2)
-                causal = np.tril(np.ones((where + 1, where + 1), bool))[None, None]
-                hidden, _ = model.apply({"params": params}, x, rotary[..., : where + 1, :, :], causal)
-                after = model.apply({"params": params}, twice[..., where - FIRST], method="after")
-                np.testing.assert_allclose(
-                    made[depth].logits[:, :, row], hidden[:, :, -1] @ head + after, atol=1e-3
-                )
+                expected = alone(made[depth].where[row] - depth, depth)
+                np.testing.assert_allclose(made[depth].logits[:, :, row], expected, atol=1e-3)
     with pytest.raises(ValueError, match="6 passes: the drafter has depth 0 and 3 masks"):
         chains.parallel_chain(model, params, head, inputs, 6)
 
@@ -171,7 +194,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 @KINDS
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
-    config = config_of(name, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
+    config = config_of(name, passes=3, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
     sizes = drafter.drafter_config(config, SIZES)
     _, tokens, stored, prefix = examples()
     stored = np.swapaxes(stored[..., -chains.inputs_width(sizes) :], 0, 1)
@@ -179,7 +202,8 @@ def test_training_lowers_the_loss(name):
     task = drafter.make_task(
         config, sizes, initial=drafter.start_modules(config, sizes, {"params": target_params()})
     )
-    state, head = task.init(jax.random.key(0), *task.initial), target_params()["head"]["kernel"]
+    state = jax.jit(task.init)(jax.random.key(0), *task.initial)
+    head = target_params()["head"]["kernel"]
     update, losses = jax.jit(task.update), []
     for step in range(12):
         state, metrics = update(state, batch, jax.random.fold_in(jax.random.key(1), step), head)
@@ -202,16 +226,17 @@ def test_heads_start_as_the_target():
 def test_the_markov_term_is_what_the_last_token_adds():
     """Two nodes of one depth with different tokens differ by their terms alone, unscaled by guidance."""
     sizes, params = sizes_and_params("parallel")
-    record, (conditioning, tokens, stored, _) = parallel_drafter(sizes), examples()
+    record, (_, tokens, stored, _) = parallel_drafter(sizes), examples()
     both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
-    _, _, prefix = llamagen_target(SIZES).prefill(
-        {"params": target_params()}, conditioning, jnp.full(BATCH, 2.0), 32
-    )
-    state = record.init(both, prefix, 32, 1, 4)
-    count = jnp.ones(BATCH, jnp.int32)
-    state, _ = record.absorb(both, state, stored[:, :, FIRST : FIRST + 1, -SIZES.dim :], tokens[:, :1], count)
     nodes = jnp.broadcast_to(jnp.asarray([[3, 8]]), (BATCH, 2))
-    _, logits = record.expand(both, state, nodes, jnp.zeros((BATCH, 2), jnp.int32))
+
+    @jax.jit
+    def drafted(prefix, feature):
+        state = record.init(both, prefix, 32, 1, 4)
+        state, _ = record.absorb(both, state, feature, tokens[:, :1], jnp.ones(BATCH, jnp.int32))
+        return record.expand(both, state, nodes, jnp.zeros((BATCH, 2), jnp.int32))[1]
+
+    logits = drafted(prefix_after(()), stored[:, :, FIRST : FIRST + 1, -SIZES.dim :])
     markov = params["markov"]
     terms = markov["tokens"]["embedding"][jnp.asarray([3, 8])] @ markov["out"]
     difference = jnp.broadcast_to((terms[0] - terms[1])[None], (BATCH, SIZES.num_codes))
@@ -286,6 +311,7 @@ def test_eagle3_reads_tokens_through_attention_alone():
     tokens = jnp.broadcast_to(tokens[None], (2, BATCH, 1))
     rotary, mask = jnp.zeros((1, 1, 1, 8, 2)), jnp.ones((1, 1, 1, 1), bool)
 
+    @jax.jit
     def out(params, tokens):
         given = {"params": params}, stored[:, :, 5:6], tokens, rotary, mask
         return model.apply(*given, method="committed")[0]

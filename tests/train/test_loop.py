@@ -112,6 +112,7 @@ def final_state(workdir):
     return restore_latest(workdir, shapes)
 
 
+@pytest.mark.exhaustive  # The target's training goes through the same loop and takes a third of the time.
 def test_killed_training_resumes_to_the_same_bits(tmp_path):
     # Half the steps: past the critic's start and the first restarts of codes.
     steps = get_config().steps // 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 import lantern_jax.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from lantern_jax.tuning import costs, samples, tune, tuned
+from lantern_jax.tuning import choose, costs, samples, tune, tuned
 from lantern_jax.tuning.samples import sample_prompts
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
@@ -39,9 +40,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(lantern_jax.pipeline, "load", load_shared)
     monkeypatch.setattr(costs, "NODES", (1, 4))
     monkeypatch.setattr(costs, "WIDTHS", (1,))
-    monkeypatch.setattr(costs, "_LONG", 3)
     monkeypatch.setattr(costs, "_WINDOW", 3)
+    monkeypatch.setattr(costs, "PIECE_SECONDS", 0.005)
     monkeypatch.setattr(tune, "_TREES", 1)
+    monkeypatch.setattr(tune, "tree_names", lambda: ("chain",))
+    # A grown tree of three nodes and the shipped chain, whose rounds time drafting as well.
+    monkeypatch.setattr(choose, "best_trees", partial(choose.best_trees, sizes=(3,), depth=3))
     monkeypatch.setattr(tune, "_LEAST_WINDOWS", 1)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
@@ -88,15 +92,17 @@ def test_what_was_tuned_is_used(saved, folder, capsys):
 def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
-    arguments = ["--model", str(saved), "--minutes", "0.001", "--pictures", "2", "--prompts", "prompts.txt"]
-    assert main(["tune", *arguments, "--max-substituted", "0.9", "--out", "mine.json"]) == 0
+    # The batch of the test above, whose programs it then has.
+    arguments = ["--model", str(saved), "--minutes", "0.001", "--pictures", "2", "--batch", "2"]
+    more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
+    assert main(["tune", *arguments, *more]) == 0
     written = json.loads(Path("mine.json").read_text())
     assert not folder.exists() and written["budget"] == {"max_substituted": 0.9}
     relaxed = [row for row in written["found"]["candidates"] if "rule" in row["knobs"]]
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
     capsys.readouterr()
-    assert main(["generate", "a lake", "--model", str(saved), "--tuned", "mine.json"]) == 0
+    assert main(["generate", "a lake", "--num", "2", "--model", str(saved), "--tuned", "mine.json"]) == 0
     assert written["name"] in capsys.readouterr().err
 
 

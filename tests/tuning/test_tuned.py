@@ -22,17 +22,25 @@ def saved(tmp_path_factory):
     return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
 
 
+@pytest.fixture(scope="module")
+def opened(saved):
+    """tuned -> what ``load`` of the checkpoint gives; it is read once."""
+    checkpoint = load_checkpoint(saved, abstract=True)
+    return lambda tuned="auto": Pipeline(checkpoint, None, Shelf.of(tuned))
+
+
+@pytest.fixture(scope="module")
+def key(opened) -> Key:
+    """Of a call of one picture."""
+    pipeline = opened("off")
+    return Key.of(pipeline.checkpoint, pipeline.dtype, pipeline.check("a lake"), 1)
+
+
 @pytest.fixture(autouse=True)
 def shelf(tmp_path, monkeypatch):
     """The cache directory of a test."""
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
     return tmp_path / "lantern_jax" / "tuned"
-
-
-def key_of(saved, **changed) -> Key:
-    pipeline = load(saved, tuned="off")
-    key = Key.of(pipeline.checkpoint, pipeline.dtype, pipeline.check("a lake"), 1)
-    return dataclasses.replace(key, **changed)
 
 
 def write(key: Key, file=None, **changed):
@@ -43,16 +51,17 @@ def write(key: Key, file=None, **changed):
     return file
 
 
-def test_a_file_of_this_very_call_is_used(saved):
-    file = write(key_of(saved))
+def test_a_file_of_this_very_call_is_used(saved, key):
+    file = write(key)
     pipeline = load(saved)
-    assert read_tuned(file) == Tuned(key_of(saved), KNOBS, "led, window 3", 1.5, file=file)
+    assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
     settings = pipeline.check("a lake")
     assert (settings.method, settings.window, settings.reach) == ("led", 3, 1)
     note = pipeline.tuning(1).note
     assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
     # Off, or steered by whatever has to do with how to decode: as if there were none.
-    assert load(saved, tuned="off").check("a lake").method == "gumbel"
+    untuned = load(saved, tuned="off")
+    assert untuned.check("a lake").method == "gumbel"
     for knobs in (
         {"tree": "chain"},
         {"method": "auto"},
@@ -60,7 +69,7 @@ def test_a_file_of_this_very_call_is_used(saved):
         {"window": 4},
         {"path": "longest"},
     ):
-        expected = load(saved, tuned="off").check("a lake", **knobs)
+        expected = untuned.check("a lake", **knobs)
         assert pipeline.check("a lake", **knobs) == expected
         assert pipeline.tuning(1, **knobs).note == "" and not pipeline.tuning(1, **knobs).knobs
     assert pipeline.check("a lake", guidance=None, batch=1).method == "led"
@@ -78,19 +87,19 @@ def test_a_file_of_this_very_call_is_used(saved):
         ({"batch": 8, "top_k": 9}, "batch 8, not 1; top_k 9, not 0"),
     ],
 )
-def test_a_file_of_anything_else_is_ignored_with_a_word(saved, changed, words):
-    file = write(key_of(saved, **changed))
-    pipeline = load(saved)
-    assert pipeline.check("a lake") == load(saved, tuned="off").check("a lake")
+def test_a_file_of_anything_else_is_ignored_with_a_word(opened, key, changed, words):
+    file = write(dataclasses.replace(key, **changed))
+    pipeline = opened()
+    assert pipeline.check("a lake") == opened("off").check("a lake")
     note = pipeline.tuning(1).note
     assert note.startswith(f"{file} is tuned for {words}") and note.endswith(": not used")
     assert "\n" not in note
 
 
-def test_a_file_is_for_what_is_decoded_at_once(saved):
+def test_a_file_is_for_what_is_decoded_at_once(opened, key):
     """One picture is a batch of one, whatever the most that a batch may have."""
-    write(key_of(saved))
-    pipeline = load(saved)
+    write(key)
+    pipeline = opened()
     assert pipeline.check("a lake", batch=8).method == "led"
     assert pipeline.check("a lake", num=2).method == "gumbel"
     assert pipeline.check(["a lake"] * 2, batch=1).method == "led"
@@ -98,18 +107,18 @@ def test_a_file_is_for_what_is_decoded_at_once(saved):
     assert pipeline.check("a lake", guidance=3.0).method == "gumbel"
 
 
-def test_other_models_are_spoken_of_when_named_only(saved, tmp_path):
-    other = write(key_of(saved, model="another", checkpoint="1" * 16))
-    assert load(saved).tuning(1).note == ""
-    assert load(saved, tuned=other).tuning(1).note == f"{other} is tuned for model another: not used"
+def test_other_models_are_spoken_of_when_named_only(opened, key, tmp_path):
+    other = write(dataclasses.replace(key, model="another", checkpoint="1" * 16))
+    assert opened().tuning(1).note == ""
+    assert opened(other).tuning(1).note == f"{other} is tuned for model another: not used"
     # The nearest is named, and one that fits is taken.
-    near = write(key_of(saved, batch=4))
-    write(key_of(saved, batch=8, dtype="bfloat16"))
-    assert load(saved).tuning(1).note.startswith(str(near))
-    write(key_of(saved))
-    assert load(saved).tuning(1).knobs == KNOBS
+    near = write(dataclasses.replace(key, batch=4))
+    write(dataclasses.replace(key, batch=8, dtype="bfloat16"))
+    assert opened().tuning(1).note.startswith(str(near))
+    write(key)
+    assert opened().tuning(1).knobs == KNOBS
     with pytest.raises(ValueError, match="there is no such file"):
-        load(saved, tuned=tmp_path / "none.json")
+        opened(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -124,29 +133,29 @@ def test_other_models_are_spoken_of_when_named_only(saved, tmp_path):
         lambda text: text.replace('"guidance"', '"guide"'),
     ],
 )
-def test_a_damaged_file_is_ignored_with_a_word(saved, damage):
-    file = write(key_of(saved))
+def test_a_damaged_file_is_ignored_with_a_word(opened, key, damage):
+    file = write(key)
     file.write_text(damage(file.read_text()))
-    pipeline = load(saved)
+    pipeline = opened()
     assert pipeline.check("a lake").method == "gumbel"
     assert pipeline.tuning(1).note == (
         f"{file} holds no tuned settings or is damaged, run `lantern tune` again: not used"
     )
 
 
-def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(saved):
+def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     knobs = KNOBS | {"rule": "near", "tau": 1.0}
-    write(key_of(saved), knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
-    pipeline = load(saved)
+    write(key, knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
+    pipeline = opened()
     assert pipeline.check("a lake").rule == "near"
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
 
 
-def test_tokens_are_the_same_whatever_was_tuned(saved):
+def test_tokens_are_the_same_whatever_was_tuned(opened, key):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
-    for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}, {"method": "jacobi", "window": 5}):
-        write(key_of(saved), knobs=knobs)
-        pipeline = load(saved)
+    for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}):
+        write(key, knobs=knobs)
+        pipeline = opened()
         pipeline.engine._programs = tiny_pipeline().engine._programs
         assert pipeline.tuning(1).knobs == knobs
         made = pipeline.generate("a lake", seed=5)
@@ -154,12 +163,11 @@ def test_tokens_are_the_same_whatever_was_tuned(saved):
         assert made.statistics.rounds < plain.size - 1, "it was decoded speculatively"
 
 
-def test_checkpoints_in_memory_and_others_have_keys_of_their_own(saved, tmp_path):
+def test_checkpoints_in_memory_and_others_have_keys_of_their_own(saved, key, tmp_path):
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
     digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (saved, again)}
     assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
     assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off") is None
-    key = key_of(saved)
     files = {tuned_file(dataclasses.replace(key, batch=batch, dtype=dtype))
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
     assert len(files) == 4 and json.loads(Tuned(key, KNOBS, "x", 1.0).to_json())["key"]["batch"] == 1
