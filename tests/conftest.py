@@ -16,6 +16,7 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import gc
+import time
 
 import jax
 import numpy as np
@@ -33,14 +34,33 @@ def pytest_addoption(parser):
     parser.addoption("--golden-dir", default=None, help="folder of golden cases (default: tests/golden)")
 
 
+class MemoryMaps:
+    """Every compiled program holds many memory maps, and the kernel allows a process some 65,000."""
+
+    path = Path("/proc/self/maps")
+    most = 20_000
+
+    def keep_few(self) -> None:
+        """Programs are dropped where there are too many; not again soon where tests hold on to theirs."""
+        if self.count() > self.most:
+            jax.clear_caches()
+            gc.collect()
+            self.most = max(20_000, self.count() + 10_000)
+
+    def count(self) -> int:
+        return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+
+
+MEMORY_MAPS = MemoryMaps()
+
+
 @pytest.fixture(autouse=True)
 def few_memory_maps():
-    """Every compiled program holds many memory maps, and the kernel allows a process some 65,000."""
+    """Looks after tests that took long enough to compile much; counting takes a while itself."""
+    start = time.monotonic()
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
-        jax.clear_caches()
-        gc.collect()
+    if time.monotonic() - start > 0.3:
+        MEMORY_MAPS.keep_few()
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ def _run_drafter(case, assert_close):
 
     rotary = sequence_rotary(config, jnp.ones((1, length), bool))
     causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None]
-    predicted, _ = DrafterModel(config).apply(params, features, tokens, rotary, causal)
+    predicted, _ = jax.jit(DrafterModel(config).apply)(params, features, tokens, rotary, causal)
     assert_close(predicted, arrays["out_features"])
     assert_close(jnp.einsum("gnd,dv->gnv", predicted, head), arrays["logits"])
 
@@ -169,7 +169,8 @@ def _grow_dynamic_tree(config, params, case):
     )
     state = state.replace(committed=committed)
     pending = Pending(tokens[:, -1:], jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32))
-    draft, _ = drafting.propose(params, state, pending, Greedy(), GREEDY)
+    propose = jax.jit(lambda *given: drafting.propose(*given, Greedy(), GREEDY)[0])
+    draft = propose(params, state, pending)
     np.testing.assert_array_equal(draft.tokens[0], arrays["dynamic_tree_tokens"])
     np.testing.assert_array_equal(draft.topology.ancestors[0], arrays["dynamic_tree_mask"] != 0)
     np.testing.assert_array_equal(draft.topology.depth[0], arrays["dynamic_tree_depth"])

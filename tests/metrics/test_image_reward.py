@@ -104,7 +104,7 @@ def test_scores_of_the_network(assert_close):
     assert config == CONFIG
     expected = theirs(tensors)(*inputs())
     assert np.ptp(expected) > 0.1
-    assert_close(ImageReward(config).apply(params, *inputs()), expected)
+    assert_close(jax.jit(ImageReward(config).apply)(params, *inputs()), expected)
 
 
 def test_every_tensor_counts():
@@ -145,12 +145,12 @@ def test_scores(folder):
     found = score.of(random_pictures(SIZES), PROMPTS)
     config, params = convert_image_reward(tensors_of())
     numbers = {word: i for i, word in enumerate(WORDS)}
-    expected = []
+    expected, apply = [], jax.jit(ImageReward(config).apply)
     for picture, prompt in zip(random_pictures(SIZES), PROMPTS, strict=True):
         row = [2, *[numbers.get(word, 1) for word in prompt.split()][: CONTEXT - 2], 3]
         ids = np.array([row], np.int32)
         seen = clip_input(picture, config.side)[None]
-        expected.append(ImageReward(config).apply(params, seen, ids, np.ones(ids.shape, bool))[0])
+        expected.append(apply(params, seen, ids, np.ones(ids.shape, bool))[0])
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert found.dtype == np.float64 and np.ptp(found) > 0.1 and score.name == "ImageReward"
     assert score.of([], []).shape == (0,)

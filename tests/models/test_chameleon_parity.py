@@ -89,7 +89,7 @@ def test_hidden_states_and_logits(assert_close):
         logits = reference().lm_head(hidden).numpy()[..., list(PUBLISHED_CODES)]
     hidden = hidden.numpy()
     config, params = converted()
-    ours = Chameleon(config).apply(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
+    ours = jax.jit(Chameleon(config).apply)(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
     assert ours[1].shape == (*mask.shape, CODES)
     assert np.abs(hidden[mask]).mean() > 0.3 and np.abs(logits[mask]).mean() > 0.3
     assert_close([np.asarray(part)[mask] for part in ours], [hidden[mask], logits[mask]])
@@ -113,14 +113,12 @@ def random_model(layout):
     """A model of our own, so that the rest runs without torch; norms and biases are random too."""
     config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout)
     row = TokenConditioning(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-    params = Chameleon(config).init(jax.random.key(0), row)
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [
-        leaf + jnp.float32(0.2) * jax.random.normal(key, leaf.shape)
-        for leaf, key in zip(leaves, keys, strict=True)
-    ]
-    return config, jax.tree.unflatten(structure, noisy)
+    params = jax.jit(Chameleon(config).init)(jax.random.key(0), row)
+    noise = np.random.default_rng(1)
+    return config, jax.tree.map(
+        lambda leaf: np.asarray(leaf + 0.2 * noise.normal(size=leaf.shape), np.float32),
+        jax.device_get(params),
+    )
 
 
 @pytest.mark.parametrize("layout", ["anole", "lumina"])
@@ -135,16 +133,20 @@ def test_steps_equal_the_whole_sequence(assert_close, layout):
     stream = np.random.default_rng(1).integers(0, CODES, (2, first + second)).astype(np.int32)
     stream = np.where(target.forced[: first + second] >= 0, target.forced[: first + second], stream)
 
-    cache, logits, prefix = target.prefill(params, conditioning, guidance, 8)
+    @jax.jit
+    def take(cache, chain):
+        length = chain.shape[1]
+        logits, new, block = target.score(
+            params, cache, chain, np.arange(length), np.tril(np.ones((length, length), bool))
+        )
+        path = jnp.tile(jnp.arange(length, dtype=jnp.int32), (2, 1))
+        return logits, new, target.commit(cache, block, path, jnp.full(2, length, jnp.int32))
+
+    cache, logits, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, guidance, 8)
     found = [logits[:, None]]
     features = [prefix.features]
     for chain in (stream[:, :first], stream[:, first:]):
-        length = chain.shape[1]
-        logits, new, block = target.score(
-            params, cache, jnp.asarray(chain), np.arange(length), np.tril(np.ones((length, length), bool))
-        )
-        path = jnp.tile(jnp.arange(length, dtype=jnp.int32), (2, 1))
-        cache = target.commit(cache, block, path, jnp.full(2, length, jnp.int32))
+        logits, new, cache = take(cache, jnp.asarray(chain))
         found.append(logits)
         features.append(new)
 
@@ -156,7 +158,7 @@ def test_steps_equal_the_whole_sequence(assert_close, layout):
         jnp.concatenate([both.tokens, rows], axis=-1),
         jnp.concatenate([both.mask, np.ones(rows.shape, bool)], axis=-1),
     )
-    hidden, logits = Chameleon(config).apply(params, whole)
+    hidden, logits = jax.jit(Chameleon(config).apply)(params, whole)
     start = mask.shape[1] - 1
     conditional, unconditional = logits[:, :, start:]
     guided = unconditional + guidance[:, None, None] * (conditional - unconditional)

@@ -54,7 +54,7 @@ class BothRows(LlamaGen):
 def test_the_target_adds_the_unconditional_row(name):
     config = CONFIGS[name]
     conditioning, target = conditioning_of(config), llamagen_target(config)
-    params = LlamaGen(config).init(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+    params = jax.jit(LlamaGen(config).init)(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
     params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
     if config.num_labels:
         null = {"class": [6], "words": [3, 6]}[name]

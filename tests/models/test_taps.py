@@ -19,7 +19,8 @@ CHAMELEON = ChameleonConfig(16, 3, 2, 32, vocab_size=40, num_codes=24, grid=3, l
 def model_of(name):
     if name == "llamagen":
         conditioning = jnp.asarray([[1], [4]], jnp.int32)
-        params = LlamaGen(LLAMAGEN).init(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+        tokens = jnp.zeros((BATCH, 9), jnp.int32)
+        params = jax.jit(LlamaGen(LLAMAGEN).init)(jax.random.key(0), conditioning, tokens)
         return LLAMAGEN, llamagen_target, conditioning, params
     tokens = jnp.asarray([[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], jnp.int32)
     conditioning = TokenConditioning(tokens, jnp.asarray([[True] * 5, [False] + [True] * 4]))
@@ -27,7 +28,7 @@ def model_of(name):
         CHAMELEON,
         chameleon_target,
         conditioning,
-        Chameleon(CHAMELEON).init(jax.random.key(0), conditioning),
+        jax.jit(Chameleon(CHAMELEON).init)(jax.random.key(0), conditioning),
     )
 
 
@@ -41,8 +42,10 @@ def test_taps_are_the_states_that_enter_layers(name):
     causal = np.tril(np.ones((2, 2), bool))
     found = []
     for target in (plain, tapped, ends):
-        cache, logits, prefix = target.prefill(params, conditioning, GUIDANCE, 8)
-        after, features, _ = target.score(params, cache, tokens, depth, causal)
+        prefill = jax.jit(target.prefill, static_argnums=3)
+        cache, logits, prefix = prefill(params, conditioning, GUIDANCE, 8)
+        score = jax.jit(lambda *given, target=target: target.score(*given, depth, causal))
+        after, features, _ = score(params, cache, tokens)
         found.append((logits, prefix.features, after, features))
     for other in found[1:]:
         np.testing.assert_array_equal(found[0][0], other[0])

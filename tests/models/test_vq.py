@@ -1,6 +1,7 @@
 """The VQ tokenizer: published values, shapes, sizes and errors."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from lantern_jax.models.vq import (
 )
 from tests.fixtures.published_shapes import CHAMELEON_VQ, VQ_8, VQ_16
 from tests.golden_cases import DEFAULT_DIRECTORY, read_case
+from tests.tiny_checkpoint import random_parameters
 
 TINY = VQConfig(ch=8, ch_mult=(1, 2), z_channels=8, codebook_size=16, codebook_dim=4, groups=4, patch=2)
 
@@ -32,21 +34,13 @@ def published():
 @pytest.fixture(scope="module")
 def tiny():
     model = VQModel(TINY)
-    return model, model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+    return model, random_parameters(model, 0, 0.2, jnp.zeros((1, 8, 8, 3)))
 
 
-def test_published_values(published):
-    tensors, arrays = published
-    config, params = convert_vq(tensors)
-    assert config == VQConfig(ch=32, ch_mult=(1, 2), z_channels=32, codebook_size=64)
-    model, variables = VQModel(config), {"params": params}
-    pictures = arrays["image_nchw"].transpose(0, 2, 3, 1)
-    z = model.apply(variables, pictures, method="encode")
-    np.testing.assert_allclose(z.transpose(0, 3, 1, 2), arrays["pre_quant_nchw"], rtol=2e-4, atol=2e-4)
-    indices = model.apply(variables, z, method="quantize")
-    np.testing.assert_array_equal(indices, arrays["indices"].reshape(len(pictures), -1))
-    decoded = model.apply(variables, arrays["codes"].astype(np.int32), method="decode")
-    np.testing.assert_allclose(decoded.transpose(0, 3, 1, 2), arrays["decoded_nchw"], rtol=2e-4, atol=2e-4)
+def test_published_sizes_are_found_in_the_tensors(published):
+    """Its values are a golden case."""
+    tensors, _ = published
+    assert convert_vq(tensors)[0] == VQConfig(ch=32, ch_mult=(1, 2), z_channels=32, codebook_size=64)
 
 
 def test_every_tensor_matters(published):
@@ -108,21 +102,22 @@ def test_published_sizes_from_shapes(config, layout, parameters):
 def test_grid_is_row_major(tiny):
     model, variables = tiny
     pictures = jax.random.uniform(jax.random.key(1), (2, 8, 16, 3), minval=-1.0, maxval=1.0)
-    z = model.apply(variables, pictures, method="encode")
+    encode, quantize = (jax.jit(partial(model.apply, method=method)) for method in ("encode", "quantize"))
+    z = encode(variables, pictures)
     assert z.shape == (2, 2, 4, 4)
-    codes = model.apply(variables, z, method="quantize")
+    codes = quantize(variables, z)
     assert codes.shape == (2, 8) and codes.dtype == jnp.int32
     one = nearest_code(z[1, 1, 2], variables["params"]["codebook"])
     assert codes[1, 1 * 4 + 2] == one
-    decoded = model.apply(variables, codes, (2, 4), method="decode")
+    decoded = jax.jit(partial(model.apply, method="decode"), static_argnums=2)(variables, codes, (2, 4))
     assert decoded.shape == pictures.shape
-    np.testing.assert_allclose(decoded, model.apply(variables, pictures), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(decoded, jax.jit(model.apply)(variables, pictures), rtol=1e-5, atol=1e-5)
 
 
 def test_codes_decode_to_the_place_they_came_from():
     config = dataclasses.replace(TINY, level_attention=False, mid_attention=False, decoder_blocks=1)
     model = VQModel(config)
-    variables = model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+    variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
     codes = jnp.zeros((1, 256), jnp.int32)
     changed = codes.at[0, 16 * 12 + 3].set(5)
     shift = model.apply(variables, changed, method="decode") - model.apply(variables, codes, method="decode")

@@ -22,7 +22,9 @@ class Letters:
 
 @pytest.fixture(scope="module")
 def params():
-    return T5Encoder(CONFIG).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+    return jax.jit(T5Encoder(CONFIG).init)(
+        jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
+    )
 
 
 def encode(params, captions, **options):
@@ -43,6 +45,7 @@ def test_captions_are_cleaned_cut_and_ended():
 def test_features_stand_at_the_end(params, assert_close):
     captions = ["a lake", "x", "a very long caption"]
     features, mask = encode(params, captions)
+    apply = jax.jit(T5Encoder(CONFIG).apply)
     assert features.shape == (3, LENGTH, CONFIG.dim) and features.dtype == np.float32 and mask.dtype == bool
     for row, valid, caption in zip(features, mask, captions, strict=True):
         count = min(len(caption) + 1, LENGTH)
@@ -50,7 +53,7 @@ def test_features_stand_at_the_end(params, assert_close):
         assert not row[: LENGTH - count].any()
         # In the order of the text, as if it had been encoded without padding.
         ids = np.array([[*Letters().encode(caption)[: LENGTH - 1], END]], np.int32)
-        assert_close(row[-count:], T5Encoder(CONFIG).apply(params, ids, np.ones(ids.shape, bool))[0])
+        assert_close(row[-count:], apply(params, ids, np.ones(ids.shape, bool))[0])
 
 
 def test_chunks_change_nothing(params, assert_close, monkeypatch):
