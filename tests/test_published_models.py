@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from PIL import Image
 
 import lantern_jax
 from lantern_jax.commands.main import main
+from lantern_jax.pipeline import Pipeline, load
 from tests.command import assert_refused, files
 from tests.fixtures import published_layouts as layouts
 
@@ -27,6 +29,7 @@ TREE = "[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]]"
 TEMPERATURE = 4.0
 DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
 KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
+RELAXED = {"rule": "lantern++", "k": 8, "lam": 8.0}
 VQ_8 = dataclasses.replace(layouts.TINY_VQ, ch_mult=(1,))
 CAPTIONS = ["a red lake in snow", "the dog"]
 
@@ -122,17 +125,38 @@ def converted(published, tmp_path_factory):
     return convert
 
 
-@pytest.mark.parametrize("name", CONVERSIONS)
-def test_strict_decoding_is_plain_decoding(name, converted, published, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def loaded(converted):
+    """name -> the pipeline of its directory: one, so that what is compiled is shared."""
+    return cache(lambda name: load(converted(name)))
+
+
+def sharing(model: str | Path, other: Pipeline) -> Pipeline:
+    """A pipeline of its own parameters with what another one compiled; both have the same models."""
+    pipeline = load(model)
+    assert pipeline.checkpoint.target_config == other.checkpoint.target_config
+    pipeline.engine._programs = other.engine._programs
+    return pipeline
+
+
+# The hub's layout of t2i is read by conversions below; it decodes as t2i does.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] if name == "t2i-hub" else []) for name in CONVERSIONS],
+)
+def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
     shutil.copy(published / "tree.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     model, prompts = converted(name), PROMPTS[name]
+    monkeypatch.setattr(
+        lantern_jax.pipeline, "load", lambda given, *others, **more: sharing(given, loaded(name))
+    )
     call = ["generate", *prompts, "--model", str(model), *DECODING, "--out", "pictures/", "--stats", "s.json"]
     assert main([*call, "--compare"]) == 0
     assert {"pictures/grid.png", "s.json"} <= files(tmp_path) and len(files(tmp_path)) == 6
     statistics = json.loads(Path("s.json").read_text())
-    pipeline = lantern_jax.load(model)
+    pipeline = loaded(name)
     config = pipeline.checkpoint.target_config
     assert statistics["same_tokens"] == 1 and statistics["step_compression"] > 1.1
     assert statistics["tokens"] == 2 * config.grid**2
@@ -148,31 +172,18 @@ def test_strict_decoding_is_plain_decoding(name, converted, published, tmp_path,
         assert image.size[0] > 2 * side
     assert again.pictures.std() > 1
 
-    relaxed = pipeline.generate(prompts, **KNOBS, rule="lantern++", k=8, lam=8.0)
+    relaxed = pipeline.generate(prompts, **KNOBS, **RELAXED)
     assert relaxed.statistics.substituted > 0
     assert relaxed.tokens.min() >= 0 and relaxed.tokens.max() < config.num_codes
 
 
-def test_lumina_rows_are_closed(converted):
+def test_lumina_rows_are_closed(loaded):
     """Row ends and the image end stand where the format wants them, in the loop's own tokens."""
-    pipeline = lantern_jax.load(converted("lumina"))
-    config = pipeline.checkpoint.target_config
+    pipeline = loaded("lumina")
+    config, engine = pipeline.checkpoint.target_config, pipeline.engine
+    job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
     conditioning = pipeline._encoder.encode(CAPTIONS)
-    parameters = pipeline.engine.parameters
-    program = pipeline.job(pipeline.check(CAPTIONS, tree=json.loads(TREE))).program
-    decoded = lantern_jax.speculative_decode(
-        program.target,
-        parameters.target,
-        conditioning,
-        jax.random.split(jax.random.key(0), 2),
-        drafting=program.drafting,
-        drafting_params=pipeline.engine.drafter("eagle"),
-        guidance=np.full(2, 2.0, np.float32),
-        sampling=lantern_jax.SamplingParams.create(TEMPERATURE, 0, 1.0),
-        rule=lantern_jax.rule_from_name("lantern", 8, 0.5),
-        codebook=parameters.codebook,
-    )
-    rows = np.asarray(decoded.tokens)
+    rows = engine.finish(engine.advance(engine.start(job, conditioning))).tokens
     assert rows.shape == (2, 8 * 9 + 1)
     assert (rows[:, -1] == config.image_end).all()
     rows = rows[:, :-1].reshape(2, 8, 9)
@@ -181,20 +192,26 @@ def test_lumina_rows_are_closed(converted):
     np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
 
 
-def test_anole_at_its_own_size(published, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def whole_anole(published, tmp_path_factory):
+    """Converted without a word on its size."""
+    out = tmp_path_factory.mktemp("whole") / "anole"
+    options = ["--drafter", "drafter-anole", "--text-tokenizer", "text_tokenizer.json", "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(published)
+        assert main(["convert", "anole", "--model", "chameleon", *options]) == 0
+    return load(out)
+
+
+def test_anoles_own_size(whole_anole):
+    config = whole_anole.checkpoint.target_config
+    assert (config.grid, config.num_tokens, whole_anole.draws) == (32, 1024, False)
+
+
+@pytest.mark.exhaustive
+def test_anole_at_its_own_size(whole_anole):
     """1024 tokens, strict equal to plain."""
-    monkeypatch.chdir(published)
-    options = [
-        "--model",
-        "chameleon",
-        "--drafter",
-        "drafter-anole",
-        "--text-tokenizer",
-        "text_tokenizer.json",
-    ]
-    assert main(["convert", "anole", *options, "--out", str(tmp_path / "anole")]) == 0
-    pipeline = lantern_jax.load(tmp_path / "anole")
-    made = pipeline.generate(CAPTIONS[:1], **KNOBS, compare=True)
+    made = whole_anole.generate(CAPTIONS[:1], **KNOBS, compare=True)
     assert made.tokens.shape == (1, 1024) and made.pictures is None
     np.testing.assert_array_equal(made.tokens, made.plain.tokens)
     assert made.statistics.step_compression > 1.1
@@ -229,13 +246,22 @@ def test_image_tokens_out_of_order_change_nothing(published, tmp_path, monkeypat
             sizes = json.loads(Path("chameleon/config.json").read_text()) | {"grid": 4}
             (tmp_path / "sizes.json").write_text(json.dumps(sizes))
         assert main(["convert", "anole", *options, "--out", str(tmp_path / out)]) == 0
-    made = [lantern_jax.load(tmp_path / out).generate(CAPTIONS) for out in ("shuffled", "ordered")]
+    first = load(tmp_path / "shuffled")
+    made = [
+        pipeline.generate(CAPTIONS, tree="none") for pipeline in (first, sharing(tmp_path / "ordered", first))
+    ]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
     np.testing.assert_array_equal(made[0].pictures, made[1].pictures)
 
 
-def test_encoded_prompts_make_the_same_pictures(converted, tmp_path, monkeypatch, capsys):
+def test_encoded_prompts_make_the_same_pictures(converted, loaded, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    checkpoint = loaded("t2i")
+
+    def load_sharing(model, *others, **more):
+        return sharing(model, checkpoint) if Path(model).name == "t2i" else load(model, *others, **more)
+
+    monkeypatch.setattr(lantern_jax.pipeline, "load", load_sharing)
     model = str(converted("t2i"))
     assert main(["encode", *CAPTIONS, "--model", model, "--out", "prompts.npz"]) == 0
     common = ["--model", model, "--tree", "none", "--out"]
@@ -253,7 +279,7 @@ def test_encoded_prompts_make_the_same_pictures(converted, tmp_path, monkeypatch
     assert "one of the two" in assert_refused(both, capsys)
 
 
-def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted):
+def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted, loaded):
     def on_device(rows: int, columns: int) -> int:
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())
 
@@ -262,7 +288,7 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     t5, gpt = layouts.TINY_T5, layouts.TINY_CAPTION
     embeddings = (t5["vocab_size"], t5["d_model"]), (gpt.dim, gpt.vocab_size)
     before = [on_device(*shape) for shape in embeddings]
-    pipeline = lantern_jax.load(converted("t2i"))
+    pipeline = sharing(converted("t2i"), loaded("t2i"))
     encoded = pipeline.encode(CAPTIONS)
     assert [on_device(*shape) for shape in embeddings] == before
     made = pipeline.generate_from(encoded, tree="none")
@@ -273,7 +299,7 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     assert [on_device(*shape) for shape in embeddings] == before
 
 
-def test_parts_are_added_to_a_checkpoint(converted, published, tmp_path, monkeypatch):
+def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path, monkeypatch):
     """A drafter and a text encoder that come later make the same checkpoint as those that come at once."""
     monkeypatch.chdir(published)
     whole = converted("t2i")
@@ -304,7 +330,8 @@ def test_parts_are_added_to_a_checkpoint(converted, published, tmp_path, monkeyp
         for entry in ("files", "text_encoder_files"):
             config[entry] = None
     assert left == right
-    made = [lantern_jax.load(folder).generate(CAPTIONS, tree=[[0]]) for folder in (whole, full)]
+    whole = loaded("t2i")
+    made = [pipeline.generate(CAPTIONS, **KNOBS) for pipeline in (whole, sharing(full, whole))]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
 
 
@@ -396,14 +423,15 @@ def test_broken_files_are_refused(name, option, damage, published, tmp_path, mon
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        *(("lumina", method) for method in ("jacobi", "sjd", "scd", "gsd", "pac", "zipar")),
-        ("c2i", "jacobi"),
+        *(("lumina", method) for method in ("jacobi", "pac", "zipar")),
         ("anole", "jacobi"),
+        pytest.param("c2i", "jacobi", marks=pytest.mark.exhaustive),
+        *(pytest.param("lumina", method, marks=pytest.mark.exhaustive) for method in ("sjd", "scd", "gsd")),
     ],
 )
-def test_methods_without_a_drafter(converted, model, method):
+def test_methods_without_a_drafter(loaded, model, method):
     """On any target, drafter or not; at a temperature at which noise decides more than a random model does."""
-    pipeline = lantern_jax.load(converted(model))
+    pipeline = loaded(model)
     prompts = [1] if model == "c2i" else CAPTIONS[:1]
     knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}
     window = {"window": 5, "branches": 2, "levels": 1} if method == "pac" else {"window": 5, "ahead": 2}
