@@ -38,14 +38,14 @@ class MemoryMaps:
     """Every compiled program holds many memory maps, and the kernel allows a process some 65,000."""
 
     path = Path("/proc/self/maps")
-    most = 20_000
+    most = 30_000
 
     def keep_few(self) -> None:
         """Programs are dropped where there are too many; not again soon where tests hold on to theirs."""
         if self.count() > self.most:
             jax.clear_caches()
             gc.collect()
-            self.most = max(20_000, self.count() + 10_000)
+            self.most = max(30_000, self.count() + 10_000)
 
     def count(self) -> int:
         return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
