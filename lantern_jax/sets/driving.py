@@ -71,6 +71,7 @@ class Driver:
         self._handout = Handout(())
         self._shards = -(-len(order.prompts) * order.num // order.shard_size)
         self._started = self._refused = 0
+        self._refusal = ""
         self._alive: set[int] = set()
         self._opened: set[int] = set()
         self._known: dict[int, Progress] = {}
@@ -174,8 +175,7 @@ class Driver:
 
     def _leave_out(self, worker: int, why: str) -> None:
         """Ends a worker whose place is no good, and starts none in its stead."""
-        self._refused += 1
-        self._handout = dataclasses.replace(self._handout, why=why)
+        self._refused, self._refusal = self._refused + 1, why
         self.note(f"worker {worker} is left out: {why}")
         self.fleet.stop(worker)
         self._forget(worker)
@@ -190,4 +190,4 @@ class Driver:
         if self._handout.hopeless:
             raise ValueError(self._handout.complaint())
         if not self._alive and self.fleet.room() <= self._refused:
-            raise ValueError(f"no worker is left, the last was left out: {self._handout.why}")
+            raise ValueError(f"no worker is left, the last was left out: {self._refusal}")
