@@ -96,7 +96,9 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"worker {assigned.worker}: {assigned.why}", file=sys.stderr, flush=True)
     opened = open_order(order)
     begin(directory, opened.plan)
-    _make(opened, directory, assigned.worker, knobs)
+    if opened.note:
+        print(opened.note, file=sys.stderr, flush=True)
+    _make(opened, directory, assigned.worker)
 
 
 def _check_ray(arguments: argparse.Namespace) -> None:
@@ -131,7 +133,7 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
     return read_prompts(arguments.prompts, arguments.column)
 
 
-def _make(opened: Opened, directory: Path, worker: Worker, knobs) -> None:
+def _make(opened: Opened, directory: Path, worker: Worker) -> None:
     from lantern_jax.sets.making import make_set
 
     plan = opened.plan
@@ -139,7 +141,7 @@ def _make(opened: Opened, directory: Path, worker: Worker, knobs) -> None:
     count = sum(len(plan.numbers(shard)) for shard in left)
     with _going_on(plan, directory, left), _progress(plan, count) as (progress, written):
         make_set(
-            opened.pipeline, plan, directory, worker, knobs,
+            opened.pipeline, plan, directory, worker, opened.knobs,
             reader=opened.reader, progress=progress, written=written,
         )  # fmt: skip
     missing = plan.missing(directory)

@@ -36,10 +36,17 @@ class SetOrder:
 
 @dataclass(frozen=True)
 class Opened:
-    """What makes a set: the models, what they are to make, and what reads features for its sums."""
+    """What makes a set: the models, what they are to make, and what reads features for its sums.
+
+    Attributes:
+        knobs: the order's, and tuned ones where it says nothing of how to decode: those of ``plan.settings``.
+        note: a line on tuned settings for people; empty where there is nothing to say.
+    """
 
     pipeline: "Pipeline"
     plan: SetPlan
+    knobs: Mapping[str, Any]
+    note: str
     reader: "FeatureReader | None"
 
 
@@ -56,23 +63,26 @@ def open_order(order: SetOrder) -> Opened:
 
     keep_compiled_programs()
     pipeline = load(order.model, order.dtype)
-    settings = pipeline.settings(order.knobs)
+    pipeline.settings(order.knobs)
     _check_prompts(order, pipeline)
     if not pipeline.draws:
         raise ValueError(f"{order.model} has no VQ tokenizer to draw with: convert it again with one")
     reader = _reader(order)
+    # Looked up once for the whole set: all parts of it are decoded in the same way.
+    tuned = pipeline.tuning(len(order.prompts) * order.num, **order.knobs)
+    knobs = {**tuned.knobs, **{name: value for name, value in order.knobs.items() if value is not None}}
     plan = SetPlan(
         prompts=order.prompts,
         num=order.num,
         seed=order.seed,
         model=checkpoint_digest(model_directory(order.model)),
         dtype=pipeline.dtype.name,
-        settings=settings_json(settings),
+        settings=settings_json(pipeline.settings(knobs)),
         format=order.format,
         shard_size=order.shard_size,
         sums=None if reader is None else reader.name,
     )
-    return Opened(pipeline, plan, reader)
+    return Opened(pipeline, plan, knobs, tuned.note, reader)
 
 
 def _check_prompts(order: SetOrder, pipeline: "Pipeline") -> None:

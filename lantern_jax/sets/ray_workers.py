@@ -86,7 +86,7 @@ class SetWorker:
             os.environ.setdefault(_CACHE, cache)
         from lantern_jax.devices import versions
 
-        self._order, self._directory, self._opened = order, directory, open_order(order)
+        self._directory, self._opened = directory, open_order(order)
         return self._opened.plan, ", ".join(f"{name} {version}" for name, version in versions().items())
 
     def make(self, shard: int) -> Iterator[Progress]:
@@ -99,7 +99,7 @@ class SetWorker:
                 f"{self._directory} holds another set on this machine: all must share the folder"
             )
         told = time.perf_counter() - TELLING
-        parts = opened.pipeline, opened.plan, self._directory, [shard], self._order.knobs
+        parts = opened.pipeline, opened.plan, self._directory, [shard], opened.knobs
         for _, now in make_shards(*parts, reader=opened.reader):
             if time.perf_counter() - told >= TELLING:
                 told = time.perf_counter()

@@ -15,12 +15,14 @@ import lantern_jax.pipeline
 from lantern_jax import call
 from lantern_jax.commands.main import main
 from lantern_jax.generation import Progress
+from lantern_jax.pipeline import Pipeline
 from lantern_jax.sets import making, ray_workers, writing
 from lantern_jax.sets.driving import Driver, Event
 from lantern_jax.sets.order import SetOrder, open_order
-from lantern_jax.sets.plan import Worker, begin, shard_paths
+from lantern_jax.sets.plan import Worker, begin, settings_json, shard_paths
 from lantern_jax.sets.ray_workers import SetWorker, Share, share_and_room
 from lantern_jax.sets.reading import read_set
+from lantern_jax.tuning.tuned import Found
 from tests.command import assert_refused, must_not_run
 from tests.tiny_checkpoint import CODES, PROMPTS, SIDE, TOKENS, tiny_pipeline
 
@@ -230,6 +232,25 @@ def test_other_software_is_left_out(whole, tmp_path, monkeypatch):
     _, _, notes = drive(tmp_path / "set")
     assert notes == ["worker 2 is left out: it would make another set (jax 2, not jax 1)"]
     assert contents(tmp_path / "set") == whole
+
+
+def test_a_worker_that_was_tuned_otherwise_is_left_out(whole, tmp_path, monkeypatch):
+    opened = open_order(ORDER)
+    found = iter([Found(), Found({"tree": "chain"}, "tuned: a chain")])
+    monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: next(found) if knobs else Found())
+    _, _, notes = drive(tmp_path / "set")
+    (note,) = notes
+    assert note.startswith("worker 2 is left out: it would make another set (tree ")
+    assert contents(tmp_path / "set") == whole
+    assert opened.knobs == {"batch": 4} and opened.note == ""
+
+
+def test_the_plan_has_the_tuned_settings_that_are_used(tmp_path, monkeypatch):
+    found = Found({"tree": "chain"}, "tuned: a chain")
+    monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: found)
+    opened = open_order(ORDER)
+    assert (opened.knobs, opened.note) == ({"tree": "chain", "batch": 4}, "tuned: a chain")
+    assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
 
 
 def test_the_last_one_left_out_ends_it(tmp_path):

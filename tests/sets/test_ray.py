@@ -15,6 +15,8 @@ from tests.tiny_checkpoint import tiny_checkpoint
 
 pytest.importorskip("ray")
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.mark.exhaustive
 def test_a_worker_is_killed_and_one_joins_late(tmp_path):
@@ -23,7 +25,7 @@ def test_a_worker_is_killed_and_one_joins_late(tmp_path):
     command = ["eval.set_ray", "--model", str(model), "--pictures", "420", "--shard-size", "2"]
     subprocess.run(
         [sys.executable, "-m", *command, "--out", str(tmp_path / "outcome.json")],
-        cwd=Path(__file__).resolve().parents[2], env=os.environ | {"XLA_FLAGS": " ".join(QUICK_COMPILATION)}, check=True,
+        cwd=ROOT, env=os.environ | {"XLA_FLAGS": " ".join(QUICK_COMPILATION)}, check=True,
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     outcome = json.loads((tmp_path / "outcome.json").read_text())
