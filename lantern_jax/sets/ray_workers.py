@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ NEEDS = '--ray needs Ray: pip install "lantern-jax[ray]", or start workers with 
 ACCELERATORS = ("GPU", "TPU", "CPU")
 # Seconds between two tellings of a worker's progress, and between two looks at the cluster.
 TELLING, LOOKING = 1.0, 2.0
+# Seconds in which a cluster's head has to answer.
+CONNECTING = 10.0
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
@@ -205,6 +208,8 @@ def _connected(address: str, workers: int | None, share: Share | None) -> Any:
             f"{address} is the address of a client: give the command to a machine of the cluster, by ray job submit, "
             "with --ray auto"
         )
+    if address not in ("auto", "local"):
+        _check_listening(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         options |= {"include_dashboard": False}
@@ -217,6 +222,19 @@ def _connected(address: str, workers: int | None, share: Share | None) -> Any:
             f"no Ray cluster answers at {address} ({_line(error)}): give another, or local"
         ) from None
     return ray
+
+
+def _check_listening(address: str) -> None:
+    """Raises ValueError unless something listens at HOST:PORT: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise errors.invalid("--ray", address, "local, auto, or HOST:PORT of a cluster's head")
+    try:
+        socket.create_connection((host, int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"no Ray cluster answers at {address} ({_line(error)}): give the HOST:PORT of its head, or local"
+        ) from None
 
 
 def _line(error: BaseException, limit: int = 200) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -424,6 +425,22 @@ def test_flags_that_make_no_sense_are_one_line(line, folder, monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
     assert line in assert_refused(command(*REFUSED[line]), capsys)
+
+
+ADDRESSES = {
+    "is the address of a client: give the command to a machine of the cluster": "ray://head:10001",
+    "--ray 'head' is not valid: give local, auto, or HOST:PORT": "head",
+    "--ray 'head:port' is not valid": "head:port",
+    "no Ray cluster answers at 127.0.0.1:1 (": "127.0.0.1:1",
+    "no Ray cluster answers at 127.0.0.1:99999 (": "127.0.0.1:99999",
+}
+
+
+@pytest.mark.parametrize("line", ADDRESSES)
+def test_addresses_where_no_cluster_is(line, folder, monkeypatch, capsys):
+    """Ray itself is not asked."""
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    assert line in assert_refused(command("--ray", ADDRESSES[line]), capsys)
 
 
 def test_a_worker_of_a_cluster_says_which_and_why(folder, monkeypatch, capsys):
