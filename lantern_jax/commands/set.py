@@ -2,24 +2,18 @@
 
 import argparse
 import contextlib
+import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
 from lantern_jax.knobs import check_count, check_seed
-from lantern_jax.sets.plan import (
-    PICTURE_FORMATS,
-    SetPlan,
-    Worker,
-    begin,
-    settings_json,
-)
+from lantern_jax.sets.cluster import chosen
+from lantern_jax.sets.order import Opened, SetOrder, open_order
+from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.text.prompt_files import class_list, read_prompts
-
-if TYPE_CHECKING:
-    from lantern_jax.metrics.features import FeatureReader
 
 SHARD_SIZE = 256
 
@@ -39,7 +33,18 @@ def add(commands) -> None:
     add("--out", required=True, metavar="DIR", help="folder of the set: new, or the same one to go on")
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
-    add("--worker", default="1/1", metavar="i/N", help="make the i-th of N parts (default: 1/1)")
+    add(
+        "--worker",
+        metavar="i/N|auto",
+        help="make the i-th of N parts; auto: as the cluster says (default: so, or all where no cluster does)",
+    )
+    add("--ray", metavar="ADDRESS|local", help="make all parts by workers on a Ray cluster")
+    add("--ray-workers", type=int, metavar="N", help="how many there may be (default: as many as fit)")
+    add(
+        "--ray-resources",
+        metavar="KIND[=N]",
+        help="what each holds: GPU, TPU or CPU, or N of them (default: one GPU or TPU where there are any)",
+    )
     add(
         "--merge",
         action="store_true",
@@ -67,37 +72,55 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    knobs, worker = given_knobs(arguments), Worker.parse(arguments.worker)
+    knobs = given_knobs(arguments)
+    _check_ray(arguments)
+    assigned = None if arguments.ray else chosen(arguments.worker, os.environ, _processes())
     check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
     check_seed(arguments.seed)
-    prompts = _prompts(arguments)
-    check_knobs(knobs)
-
-    from lantern_jax.checkpoints.digest import checkpoint_digest
-    from lantern_jax.checkpoints.store import model_directory
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import load
-
-    keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype)
-    settings = pipeline.settings(knobs)
-    _check_prompts(arguments, pipeline, prompts)
-    if not pipeline.draws:
-        raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
-    reader = _reader(arguments)
-    plan = SetPlan(
-        prompts=prompts,
+    order = SetOrder(
+        model=arguments.model,
+        dtype=arguments.dtype,
+        knobs=knobs,
+        prompts=_prompts(arguments),
         num=arguments.num,
         seed=arguments.seed,
-        model=checkpoint_digest(model_directory(arguments.model)),
-        dtype=pipeline.dtype.name,
-        settings=settings_json(settings),
         format=arguments.format,
         shard_size=arguments.shard_size,
-        sums=None if reader is None else reader.name,
+        sums=arguments.sums,
     )
-    begin(directory, plan)
-    _make(pipeline, plan, directory, worker, knobs, reader)
+    check_knobs(knobs)
+    if arguments.ray:
+        _make_on_ray(arguments, order, directory)
+        return
+    if assigned.why:
+        print(f"worker {assigned.worker}: {assigned.why}", file=sys.stderr, flush=True)
+    opened = open_order(order)
+    begin(directory, opened.plan)
+    if opened.note:
+        print(opened.note, file=sys.stderr, flush=True)
+    _make(opened, directory, assigned.worker)
+
+
+def _check_ray(arguments: argparse.Namespace) -> None:
+    """Raises ValueError of flags that do not go with ``--ray``, or without."""
+    if arguments.ray and arguments.worker is not None:
+        raise ValueError("--ray hands out the work itself: leave --worker out")
+    for name, value in (
+        ("--ray-workers", arguments.ray_workers),
+        ("--ray-resources", arguments.ray_resources),
+    ):
+        if value is not None and not arguments.ray:
+            raise ValueError(f"{name} is for workers on Ray: give --ray ADDRESS or --ray local with it")
+    if arguments.ray_workers is not None:
+        check_count("--ray-workers", arguments.ray_workers)
+
+
+def _processes() -> tuple[int, int] | None:
+    """Index and number of this run's processes where ``jax.distributed`` was begun; JAX is not imported for it."""
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return None
+    return jax.process_index(), jax.process_count()
 
 
 def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -110,47 +133,61 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
     return read_prompts(arguments.prompts, arguments.column)
 
 
-def _check_prompts(arguments, pipeline, prompts) -> None:
-    """Raises ValueError of prompts that the model does not take; it names the first."""
-    try:
-        pipeline.check(prompts, num=arguments.num, seed=arguments.seed)
-    except ValueError:
-        for number, prompt in enumerate(prompts, 1):
-            try:
-                pipeline.check([prompt])
-            except ValueError as error:
-                raise ValueError(f"prompt {number} of the set, {prompt!r}: {error}") from None
-        raise
-
-
-def _reader(arguments) -> "FeatureReader | None":
-    """The reader of the features whose sums are kept; None where none are."""
-    if arguments.sums is False or (arguments.sums is None and arguments.model != "demo"):
-        return None
-    from lantern_jax.metrics.agreement import demo_features
-
-    return demo_features()
-
-
-def _make(pipeline, plan: SetPlan, directory: Path, worker: Worker, knobs, reader) -> None:
+def _make(opened: Opened, directory: Path, worker: Worker) -> None:
     from lantern_jax.sets.making import make_set
 
-    left = len(plan.missing(directory, worker.shards(plan)))
-    count = sum(len(plan.numbers(shard)) for shard in plan.missing(directory, worker.shards(plan)))
-    try:
-        with _progress(plan, count) as (progress, written):
-            make_set(
-                pipeline, plan, directory, worker, knobs, reader=reader, progress=progress, written=written
-            )
-    except KeyboardInterrupt:
-        there = left - len(plan.missing(directory, worker.shards(plan)))
-        raise KeyboardInterrupt(
-            f"interrupted, {there} of {left} shards were written to {directory}: give the same command to go on"
-        ) from None
+    plan = opened.plan
+    left = plan.missing(directory, worker.shards(plan))
+    count = sum(len(plan.numbers(shard)) for shard in left)
+    with _going_on(plan, directory, left), _progress(plan, count) as (progress, written):
+        make_set(
+            opened.pipeline, plan, directory, worker, opened.knobs,
+            reader=opened.reader, progress=progress, written=written,
+        )  # fmt: skip
     missing = plan.missing(directory)
-    print(f"wrote {count} pictures in {left} shards to {directory}, worker {worker}")
+    print(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
         print(f"{len(missing)} of {plan.shards} shards are left to other workers")
+
+
+def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path) -> None:
+    from lantern_jax.sets.driving import Driver
+    from lantern_jax.sets.ray_workers import RayFleet, Share
+
+    share = None if arguments.ray_resources is None else Share.parse(arguments.ray_resources)
+    # Workers have current folders of their own.
+    if order.model != "demo":
+        order = dataclasses.replace(order, model=str(Path(order.model).absolute()))
+    shared = directory.absolute()
+
+    def note(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    fleet = RayFleet(arguments.ray, arguments.ray_workers, share, order, shared)
+    with contextlib.closing(fleet):
+        driver = Driver(fleet, order, shared, note)
+        plan = driver.open()
+        left = plan.missing(directory)
+        count = sum(len(plan.numbers(shard)) for shard in left)
+        with _going_on(plan, directory, left), _progress(plan, count) as (progress, written):
+            for shard, now in driver.make():
+                if shard is None:
+                    progress(now)
+                else:
+                    written(shard, now)
+    print(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
+
+
+@contextlib.contextmanager
+def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[None]:
+    """Says after Ctrl-C how much of what was left is there, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        there = len(left) - len(plan.missing(directory, left))
+        raise KeyboardInterrupt(
+            f"interrupted, {there} of {len(left)} shards were written to {directory}: give the same command to go on"
+        ) from None
 
 
 @contextlib.contextmanager

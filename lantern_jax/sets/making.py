@@ -4,7 +4,7 @@ Axes: n pictures, C codes of a picture, H W height and width.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,9 +53,40 @@ def make_set(
     """
     remove_leftovers(directory, worker.shards(plan))
     left = plan.missing(directory, worker.shards(plan))
-    if not left:
-        return _done(plan, directory, 0)
-    numbers = np.concatenate([plan.numbers(shard) for shard in left])
+    for shard, now in make_shards(pipeline, plan, directory, left, knobs, reader=reader):
+        if shard is None:
+            progress(now)
+        else:
+            written(shard, now)
+    # Once nobody writes any more nothing but the set is left.
+    if not plan.missing(directory):
+        remove_leftovers(directory)
+    return sum(len(plan.numbers(shard)) for shard in left)
+
+
+def make_shards(
+    pipeline: Pipeline,
+    plan: SetPlan,
+    directory: Path,
+    shards: Sequence[int],
+    knobs: Knobs,
+    *,
+    reader: FeatureReader | None = None,
+) -> Iterator[tuple[int | None, Progress]]:
+    """Makes some shards of a set, whether they are there or not; the same shard made twice at once is the same file.
+
+    It yields (None, how far it is) several times a second, and (a shard, how far it is) once that is written.
+
+    Args:
+        shards: in the order in which they are begun.
+
+    Raises:
+        ValueError: numbers of the model that are not finite.
+        OSError: one line: a shard cannot be written.
+    """
+    if not shards:
+        return
+    numbers = np.concatenate([plan.numbers(shard) for shard in shards])
     call, job, rows = _call(pipeline, plan, numbers, knobs)
     began, done, held = time.perf_counter(), 0, {}
     for run, part in call.stream(job, numbers, rows):
@@ -66,19 +97,11 @@ def make_set(
         known = done * run.total + int(run.lengths[~run.finished].sum())
         spent = time.perf_counter() - began - run.timing.compiling
         now = Progress(known, len(numbers) * run.total, done, spent)
-        progress(now)
+        yield None, now
         for shard in sorted({number // plan.shard_size for number in fresh}):
             if all(number in held for number in plan.numbers(shard).tolist()):
                 _write(call.engine, directory, plan, shard, held, reader)
-                written(shard, now)
-    return _done(plan, directory, len(numbers))
-
-
-def _done(plan: SetPlan, directory: Path, made: int) -> int:
-    """The number again; once nobody writes any more nothing but the set is left."""
-    if not plan.missing(directory):
-        remove_leftovers(directory)
-    return made
+                yield shard, now
 
 
 def _call(

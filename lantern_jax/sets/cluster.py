@@ -1,0 +1,159 @@
+"""Which worker of how many a process is, as the cluster that started it says in its environment.
+
+    SLURM array       SLURM_ARRAY_TASK_ID, _MIN, _MAX, _STEP, _COUNT
+    SLURM step        SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS; srun sets SLURM_STEP_ID with them
+    Kubernetes        JOB_COMPLETION_INDEX of an indexed job; JOB_COMPLETIONS, which the job must set itself
+    jax.distributed   process i of n
+
+The tasks of a step that runs in each task of an array are counted through.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lantern_jax.sets.plan import Worker
+
+_GIVE = "give --worker i/N"
+# Longer numbers are none of a cluster's.
+_DIGITS = 9
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Which worker a process is, and why, in words; nothing where that goes without saying."""
+
+    worker: Worker
+    why: str
+
+
+def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Assigned | None:
+    """Which worker the cluster makes of this process; None where nothing speaks of one.
+
+    Args:
+        environment: variables by name.
+        processes: index and number of the processes that ``jax.distributed`` knows; None where it was not begun.
+
+    Raises:
+        ValueError: one line: variables that are missing, no numbers, or do not fit together.
+    """
+    array, step = _array(environment), _step(environment)
+    if processes is not None:
+        step = _place("jax.distributed", *processes)
+    slurm = _nested(array, step)
+    indexed = _indexed(environment) if processes is None else None
+    if slurm is not None and indexed is not None and slurm.worker != indexed.worker:
+        raise ValueError(
+            f"this is worker {slurm.worker} for {slurm.why}, {indexed.worker} for {indexed.why}: {_GIVE}"
+        )
+    return slurm or indexed
+
+
+def chosen(
+    given: str | None, environment: Mapping[str, str], processes: tuple[int, int] | None = None
+) -> Assigned:
+    """The worker that a process is to be: the one given; for "auto" and for None the cluster's.
+
+    Args:
+        given: i/N, "auto" or None; with None a process that no cluster speaks of makes the whole set.
+        environment, processes: as ``assigned``.
+
+    Raises:
+        ValueError: as ``assigned``; an i/N that is none; or "auto" where nothing says which worker it is.
+    """
+    if given not in (None, "auto"):
+        return _insisted(Worker.parse(given), environment, processes)
+    found = assigned(environment, processes)
+    if found is not None:
+        return found
+    if given is None:
+        return Assigned(Worker(), "")
+    if _number(environment, "SLURM_NTASKS", 1) > 1:
+        raise ValueError(
+            f"this job of {environment['SLURM_NTASKS']} tasks started one process: put srun before the command, "
+            f"or {_GIVE}"
+        )
+    raise ValueError(
+        "--worker auto found no SLURM array or step, no indexed job of Kubernetes and no jax.distributed here: "
+        + _GIVE
+    )
+
+
+def _insisted(worker: Worker, environment: Mapping[str, str], processes: tuple[int, int] | None) -> Assigned:
+    """A worker that was given; why says so where the cluster says otherwise."""
+    found = None
+    with contextlib.suppress(ValueError):
+        found = assigned(environment, processes)
+    if found is None or found.worker == worker:
+        return Assigned(worker, "")
+    return Assigned(worker, f"as --worker says, not {found.worker} for {found.why}")
+
+
+def _array(environment: Mapping[str, str]) -> Assigned | None:
+    if not environment.get("SLURM_ARRAY_TASK_ID"):
+        return None
+    task = _number(environment, "SLURM_ARRAY_TASK_ID")
+    count = _number(environment, "SLURM_ARRAY_TASK_COUNT", least=1)
+    first = _number(environment, "SLURM_ARRAY_TASK_MIN")
+    step = _number(environment, "SLURM_ARRAY_TASK_STEP", 1, least=1)
+    last = _number(environment, "SLURM_ARRAY_TASK_MAX", first + (count - 1) * step)
+    # A list such as 1,5,7 has no rule by which a task knows how many come before it.
+    if last != first + (count - 1) * step or task not in range(first, last + 1, step):
+        raise ValueError(
+            f"task {task} of a SLURM array of {count} tasks from {first} to {last}, step {step}, has no place in a "
+            f"row: submit the array as a range such as 0-{count - 1}, or {_GIVE}"
+        )
+    shown = f"{first}-{last}" + (f":{step}" if step > 1 else "")
+    return Assigned(Worker((task - first) // step + 1, count), f"task {task} of the SLURM array {shown}")
+
+
+def _step(environment: Mapping[str, str]) -> Assigned | None:
+    if not environment.get("SLURM_PROCID"):
+        return None
+    task = _number(environment, "SLURM_PROCID")
+    # A batch script is process 0 of a job of many tasks, and of a step only under srun.
+    if task == 0 and not (environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID")):
+        return None
+    name = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    return _place("the SLURM step", task, _number(environment, name, least=1))
+
+
+def _indexed(environment: Mapping[str, str]) -> Assigned | None:
+    if not environment.get("JOB_COMPLETION_INDEX"):
+        return None
+    index = _number(environment, "JOB_COMPLETION_INDEX")
+    if not environment.get("JOB_COMPLETIONS"):
+        raise ValueError(
+            f"JOB_COMPLETION_INDEX is {index} and JOB_COMPLETIONS is not set: set it to the job's completions in the "
+            f"container's env, or {_GIVE}"
+        )
+    count = _number(environment, "JOB_COMPLETIONS", least=1)
+    return _place("the indexed job", index, count, "index")
+
+
+def _place(of: str, index: int, count: int, name: str = "process") -> Assigned:
+    if not 0 <= index < count:
+        raise ValueError(f"{name} {index} of {of} is not one of its {count}, counted from 0: {_GIVE}")
+    return Assigned(Worker(index + 1, count), f"{name} {index} of {count} of {of}")
+
+
+def _nested(outer: Assigned | None, inner: Assigned | None) -> Assigned | None:
+    """Worker j of M inside worker i of N; one of a single process says nothing."""
+    if outer is None or inner is None:
+        return outer or inner
+    if inner.worker.count == 1:
+        return outer
+    count = inner.worker.count
+    number = (outer.worker.number - 1) * count + inner.worker.number
+    return Assigned(Worker(number, outer.worker.count * count), f"{inner.why} in {outer.why}")
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None, least: int = 0) -> int:
+    text = environment.get(name)
+    if not text:
+        if default is None:
+            raise ValueError(f"{name} is not set, so that this worker does not know its place: {_GIVE}")
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) >= least):
+        raise ValueError(f"{name} is {text!r}, not a whole number from {least} on: {_GIVE}")
+    return int(text)
