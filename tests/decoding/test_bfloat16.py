@@ -24,8 +24,8 @@ from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_targe
 
 from . import toy_models as toys
 
-BATCH, GUIDANCE = 32, 2.5
-CONFIG = LlamaGenConfig(64, 2, 2, vocab_size=256, grid=8, hidden_dim=128, num_labels=6)
+BATCH, GUIDANCE, SEEDS = 32, 2.5, (0, 1)
+CONFIG = LlamaGenConfig(64, 2, 2, vocab_size=256, grid=6, hidden_dim=128, num_labels=6)
 TREES = {"chain": DraftTree.chain(4), "mc_sim_7b_63": named_tree("mc_sim_7b_63")}
 
 
@@ -38,7 +38,7 @@ def target():
 def params():
     """Random bfloat16 parameters, scaled up so that the distribution is neither flat nor a point."""
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, CONFIG.num_tokens), jnp.int32)
-    made = LlamaGen(CONFIG).init(jax.random.key(7), labels, tokens)
+    made = jax.jit(LlamaGen(CONFIG).init)(jax.random.key(7), labels, tokens)
     scaled = jax.tree.map(lambda leaf: leaf * jnp.float32(5) if leaf.ndim > 1 else leaf, made)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), scaled)
 
@@ -60,7 +60,7 @@ def plain(seed):
 def test_tokens_part_at_near_ties_alone(tree):
     drafting = eagle(toys.noisy_drafter(target()), TREES[tree])
     equal, length, found, bound = 0, CONFIG.num_tokens, [], 0.0
-    for seed in (0, 1, 2):
+    for seed in SEEDS:
         expected, decoded = plain(seed), decode(drafting, seed)
         tokens = np.asarray(decoded.tokens)
         assert int(decoded.accepted[:, 1:].sum()) > 0
@@ -71,8 +71,8 @@ def test_tokens_part_at_near_ties_alone(tree):
         noise = np.asarray(gumbel_noise(toys.sequence_keys(seed, BATCH), places, CONFIG.vocab_size))
         equal += int(first_differences(expected, tokens).sum())
         found += gaps(expected, tokens, narrow + noise)
-    share = equal / (3 * BATCH * length)
-    print(f"{tree}: equal up to the first difference {share:.3f}, {len(found)} of {3 * BATCH} sequences part, "
+    share = equal / (len(SEEDS) * BATCH * length)
+    print(f"{tree}: equal up to the first difference {share:.3f}, {len(found)} of {len(SEEDS) * BATCH} sequences part, "
           f"largest gap {max(found, default=0.0):.4f}, bound {bound:.4f}")  # fmt: skip
     assert bound > 0, "wide and narrow passes agree bit for bit: the test shows nothing"
     assert max(found, default=0.0) <= bound
