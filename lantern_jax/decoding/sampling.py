@@ -20,6 +20,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
+from lantern_jax.partition import divides, on_shards, shards, split, whole
+
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
 _DRAFT_STREAM = 0x80000001
 _ACCEPT_STREAM = 0x80000002
@@ -130,21 +132,51 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     """
     if not set(params.filters) <= set(FILTERS):
         raise ValueError(f"filters {params.filters} are not valid: give some of {FILTERS}")
-    values = logits.astype(jnp.float32)
+    values = split(logits.astype(jnp.float32), -1)
     if params.greedy:
         return jax.nn.log_softmax(values, axis=-1)
     values = values / params.temperature
-    vocab = logits.shape[-1]
+    if params.filters and divides(values.shape[-1]):
+        values = _keep(values, _rows_over_shards(partial(_last_threshold, params=params), values))
+    else:
+        values = _filtered(values, params)[0]
+    return jax.nn.log_softmax(values, axis=-1)
+
+
+def _filtered(
+    values: Float[Array, "*rows V"], params: SamplingParams
+) -> tuple[Float[Array, "*rows V"], Float[Array, "*rows"] | None]:
+    """What the filters leave, -inf elsewhere, and the smallest value that it can hold; None without filters."""
+    vocab, threshold = values.shape[-1], None
     if "top_k" in params.filters:
         with jax.named_scope("top_k"):
             all_kept = (params.top_k <= 0) | (params.top_k > vocab)
             limit = jnp.where(all_kept, jnp.int32(vocab), params.top_k).astype(jnp.float32)
-            values = _keep(values, _threshold(values, jnp.float32(1), limit))
+            threshold = _threshold(values, jnp.float32(1), limit)
+            values = _keep(values, threshold)
     if "top_p" in params.filters:
         with jax.named_scope("top_p"):
             limit = jnp.where(params.top_p < 1, params.top_p, jnp.float32(np.inf))
-            values = _keep(values, _threshold(values, jax.nn.softmax(values, axis=-1), limit))
-    return jax.nn.log_softmax(values, axis=-1)
+            least = _threshold(values, jax.nn.softmax(values, axis=-1), limit)
+            values = _keep(values, least)
+            threshold = least if threshold is None else jnp.maximum(threshold, least)
+    return values, threshold
+
+
+def _last_threshold(values: Float[Array, "rows V"], params: SamplingParams) -> Float[Array, " rows"]:
+    return _filtered(values, params)[1]
+
+
+def _rows_over_shards(function, values: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
+    """``function`` [rows, V] -> [rows] of values whose codes are split over the model axis.
+
+    A threshold takes many passes, each of which would wait for all devices. So each device is sent whole rows in
+    exchange for its part of the others: as many numbers as it had, and one result a row comes back.
+    """
+    rows = values.reshape(-1, values.shape[-1])
+    count = len(rows)
+    rows = split(jnp.pad(rows, ((0, -count % shards()), (0, 0))), -1)
+    return whole(function(split(rows, 0)))[:count].reshape(values.shape[:-1])
 
 
 def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> Float[Array, "*rows V"]:
@@ -211,7 +243,11 @@ def gumbel_noise(
 
     ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
     """
-    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, positions)
+    return _noise_rows(keys, positions, vocab_size)
+
+
+def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: int):
+    return split(jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, numbers), -1)
 
 
 def _gumbel_row(vocab_size: int, key, number) -> Float[Array, " V"]:
@@ -248,6 +284,12 @@ def first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
     A vocabulary of whole blocks is reduced to the blocks' maxima first: XLA vectorises a maximum, not an
     argmax (30 times faster on a CPU at 16384 codes).
     """
+    if divides(values.shape[-1]):
+        return _best_over_shards(values, 1)[1][..., 0]
+    return _first_argmax(values)
+
+
+def _first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
     vocab = values.shape[-1]
     if vocab % _ARGMAX_BLOCK or vocab == _ARGMAX_BLOCK:
         return jnp.argmax(values, axis=-1).astype(jnp.int32)
@@ -271,8 +313,32 @@ def top_children(
     vocab = perturbed.shape[-1]
     if not 1 <= k <= vocab:
         raise ValueError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
+    if divides(vocab):
+        return _best_over_shards(perturbed, k)
     values, ids = lax.top_k(perturbed, k)
     return values, ids.astype(jnp.int32)
+
+
+def _best_over_shards(
+    values: Float[Array, "*rows V"], k: int
+) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """As ``top_children``, of codes that are split over the model axis: the best of each device, brought together."""
+    count, rows = shards(), values.shape[:-1]
+    parts = split(values.reshape(*rows, count, -1), -2)
+    if k == 1:
+        best, ids = jnp.max(parts, axis=-1, keepdims=True), _first_argmax(parts)[..., None]
+    else:
+        best, ids = on_shards(partial(lax.top_k, k=min(k, parts.shape[-1])), parts, -2)
+    first = jnp.arange(count, dtype=jnp.int32)[:, None] * parts.shape[-1]
+    ids = ids.astype(jnp.int32) + jnp.broadcast_to(first, ids.shape)
+    # One exchange for both; in the order of the ids, so that ties go to the lowest.
+    both = whole(jnp.stack([lax.bitcast_convert_type(best, jnp.int32), ids], axis=-1)).reshape(*rows, -1, 2)
+    best, ids = lax.bitcast_convert_type(both[..., 0], jnp.float32), both[..., 1]
+    if k == 1:
+        at = jnp.argmax(best, axis=-1, keepdims=True).astype(jnp.int32)
+    else:
+        at = lax.top_k(best, k)[1].astype(jnp.int32)
+    return tuple(jnp.take_along_axis(part, at, axis=-1) for part in (best, ids))
 
 
 def draft_noise(
@@ -295,7 +361,7 @@ def draft_noise(
     nodes = jnp.asarray(nodes, jnp.int32)
     nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
     streams = _stream(keys, _DRAFT_STREAM, positions, rounds)
-    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(streams, nodes)
+    return _noise_rows(streams, nodes, vocab_size)
 
 
 def acceptance_uniforms(
@@ -315,7 +381,7 @@ def residual_noise(
 ) -> Float[Array, "B V"]:
     """Gumbel noise of the rejection coupling's draw from the last residual."""
     streams = _stream(keys, _RESIDUAL_STREAM, positions, rounds)
-    return jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams)
+    return split(jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams), -1)
 
 
 def keep_uniforms(
