@@ -114,6 +114,11 @@ class Engine:
         self._pace: dict[Any, float] = {}
 
     @property
+    def devices(self) -> np.ndarray:
+        """The devices, [data, model]."""
+        return self._devices
+
+    @property
     def programs(self) -> tuple[tuple, ...]:
         """What was compiled so far: (kind, B, what else decides it)."""
         return tuple(self._programs)

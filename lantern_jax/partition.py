@@ -20,9 +20,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, PyTree
 
 from lantern_jax import errors
+from lantern_jax.knobs import AXES, mesh_sizes
 
-DATA, MODEL = "data", "model"
-AXES = (DATA, MODEL)
+DATA, MODEL = AXES
 
 _WHOLE = None
 # The first rule whose pattern ends a parameter's path and that has as many axes decides; what none names is whole.
@@ -146,21 +146,6 @@ def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
     axes[axis] = MODEL
     spec = PartitionSpec(*axes)
     return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names={MODEL}, check_vma=False)(array)
-
-
-def mesh_sizes(text: str) -> dict[str, int]:
-    """{"data": devices, "model": devices} of a text such as "data=2,model=4"; an axis left out has one.
-
-    Raises:
-        ValueError: anything else than that.
-    """
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        name, sign, number = (piece.strip() for piece in part.partition("="))
-        if name not in AXES or name in sizes or not sign or not number.isdecimal() or int(number) < 1:
-            raise errors.invalid("mesh", text, 'axes with their devices, such as "data=2,model=4"')
-        sizes[name] = int(number)
-    return {name: sizes.get(name, 1) for name in AXES}
 
 
 def device_grid(mesh: "str | Mesh | None") -> np.ndarray:

@@ -227,7 +227,8 @@ class Pipeline:
         """
         if self._tuned is None:
             return Found()
-        return self._tuned.find(Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures), knobs)
+        key = Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures, self.engine.devices)
+        return self._tuned.find(key, knobs)
 
     def _settings(self, knobs, pictures: int) -> Settings:
         given = {name: value for name, value in knobs.items() if value is not None}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.plan import (
     PICTURE_FORMATS,
@@ -59,6 +59,7 @@ def add(commands) -> None:
         help="keep sums of the demo's picture features with each shard (default: for the demo)",
     )
     add_model(parser)
+    add_mesh(parser)
     add_knobs(parser)
 
 
@@ -71,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
     check_seed(arguments.seed)
     prompts = _prompts(arguments)
-    check_knobs(knobs)
+    check_knobs(knobs), check_mesh(arguments.mesh)
 
     from lantern_jax.checkpoints.digest import checkpoint_digest
     from lantern_jax.checkpoints.store import model_directory
@@ -79,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype)
+    pipeline = load(arguments.model, arguments.dtype, mesh=arguments.mesh)
     settings = pipeline.settings(knobs)
     _check_prompts(arguments, pipeline, prompts)
     if not pipeline.draws:
