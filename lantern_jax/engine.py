@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import Array, Bool, Int, Key, PyTree, UInt8
 
 from lantern_jax import programs
@@ -25,7 +24,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
 from lantern_jax.models.vq import VQModel
-from lantern_jax.partition import AXES, DATA, Layout, Where, device_grid, place
+from lantern_jax.partition import Where, device_grid, mesh_of, place, where_on
 from lantern_jax.programs import Parameters
 
 
@@ -94,8 +93,10 @@ class Engine:
         read: where -> ``Parameters`` there; called once, when they are first needed.
         read_drafter: (name, parameters, where) -> those of a drafting that ``read`` left out; called likewise.
         tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
-        devices: [data] or [data, model]: groups of devices that sequences are spread over, and in each the devices
-            that the model is split over; None for all of this process, each with a whole model.
+        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each.
+
+    Attributes:
+        devices: those, [data, model].
     """
 
     def __init__(
@@ -106,17 +107,11 @@ class Engine:
         read_drafter: Callable[[str, Parameters, Where], PyTree] | None = None,
     ):
         self._read, self._read_drafter, self._tokenizer = read, read_drafter, tokenizer
-        grid = device_grid(None) if devices is None else np.asarray(devices)
-        self._devices = grid[:, None] if grid.ndim == 1 else grid
+        self.devices = device_grid(devices)
         self._parameters: Parameters | None = None
         self._spread = 0
         self._programs: dict[Any, Callable] = {}
         self._pace: dict[Any, float] = {}
-
-    @property
-    def devices(self) -> np.ndarray:
-        """The devices, [data, model]."""
-        return self._devices
 
     @property
     def programs(self) -> tuple[tuple, ...]:
@@ -146,11 +141,11 @@ class Engine:
             most: a program takes no more sequences than this; None for no limit.
         """
         count = len(jax.tree.leaves(conditioning)[0])
-        groups, size = _spread(count, len(self._devices), most)
+        groups, size = _spread(count, len(self.devices), most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
-        parameters, mesh = self._on_devices(groups), self._mesh(groups)
+        parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
         codebook = None if job.rule.is_strict else parameters.codebook
@@ -198,7 +193,7 @@ class Engine:
         begin = _begin(run.shared, conditioning, run.seed, np.resize(held, size))
         key, compiling = ("refill", len(rows), size, groups, *others), 0.0
         if key not in self._programs:
-            function = partial(programs.refill, run.job.program, self._mesh(groups))
+            function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
             kept = self._kept(run.keys, run.state)
             new, compiling = compile_ahead(
                 function, *begin, places, run.state, donate_argnums=8, results=kept
@@ -231,8 +226,8 @@ class Engine:
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
         """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
-        groups, size = _spread(len(tokens), len(self._devices), most)
-        parameters, mesh = self._on_devices(groups).tokenizer, self._mesh(groups)
+        groups, size = _spread(len(tokens), len(self.devices), most)
+        parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
         padded = np.zeros((size, tokens.shape[1]), np.int32)
         padded[: len(tokens)] = tokens
         key, compiling = ("draw", size, groups), 0.0
@@ -252,7 +247,7 @@ class Engine:
         """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
         parameters = self.parameters
         if name not in parameters.drafters:
-            drafter = self._read_drafter(name, parameters, self._where(self._spread))
+            drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
             drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
             self._parameters = dataclasses.replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
@@ -274,28 +269,14 @@ class Engine:
         return seconds + spent + more + run_timed(step, *shared, keys, state, np.int32(1))[1]
 
     def _kept(self, *results: PyTree) -> tuple | None:
-        """Where a program leaves these results, its lengths after them: where they are. Without a model axis the
-        compiler has no choice."""
-        if self._devices.shape[1] == 1:
-            return None
-        return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
-
-    def _where(self, groups: int) -> Where:
-        mesh = self._mesh(groups)
-        if mesh is None:
-            return SingleDeviceSharding(self._devices[0, 0])
-        return Layout(mesh) if self._devices.shape[1] > 1 else NamedSharding(mesh, PartitionSpec())
-
-    def _mesh(self, groups: int) -> Mesh | None:
-        devices = self._devices[:groups]
-        if devices.shape[1] > 1:
-            return Mesh(devices, AXES)
-        return None if groups == 1 else Mesh(devices[:, 0], (DATA,))
+        """Results stay where they are, lengths after them anywhere; without a model axis there is no choice."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
+        return None if self.devices.shape[1] == 1 else (*shardings, None)
 
     def _on_devices(self, groups: int) -> Parameters:
         """The parameters where programs for that many groups want them, moved when the number changes."""
         if groups != self._spread:
-            where = self._where(groups)
+            where = where_on(self.devices[:groups])
             parameters = self._parameters or self._read(where)
             parts = jax.block_until_ready(place(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), groups

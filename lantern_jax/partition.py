@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import Array, PyTree
 
 from lantern_jax import errors
@@ -148,29 +149,60 @@ def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
     return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names={MODEL}, check_vma=False)(array)
 
 
-def device_grid(mesh: "str | Mesh | None") -> np.ndarray:
+def varying_like(tree: Any, source: Array) -> Any:
+    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
+
+    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
+    ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
+
+    Args:
+        tree: pytree of arrays, random keys included.
+        source: an array, or random keys, with at least one entry.
+    """
+    if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
+        source = jax.random.key_data(source)
+    entry = source[(0,) * source.ndim].astype(bool)
+    return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)
+
+
+def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np.ndarray:
     """The devices of a mesh, [data, model].
 
     Args:
-        mesh: a text as ``mesh_sizes`` takes it, whose devices are the first ones of this process; a mesh with axes of
-            those names, one or both, in any order; None for all devices of this process, each a model of its own.
+        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones of this process; a mesh with axes
+            of those names, one or both, in any order; devices [data] or [data, model]; None for all devices of this
+            process, each with a whole model.
 
     Raises:
         ValueError: a text or an axis that is not valid, or more devices than there are.
     """
+    if isinstance(devices, str):
+        shape, there = tuple(mesh_sizes(devices).values()), jax.local_devices()
+        if math.prod(shape) > len(there):
+            raise errors.invalid("mesh", devices, f"at most {len(there)} device(s), which is what there is")
+        return np.array(there[: math.prod(shape)]).reshape(shape)
+    if isinstance(devices, Mesh):
+        names = devices.axis_names
+        if not names or not set(names) <= set(AXES):
+            raise errors.invalid("mesh", names, "axes with the names data and model, one or both")
+        order = [names.index(name) for name in AXES if name in names]
+        return devices.devices.transpose(order).reshape([devices.shape.get(name, 1) for name in AXES])
+    grid = np.array(jax.local_devices() if devices is None else devices)
+    if not grid.ndim:
+        raise errors.invalid("mesh", devices, 'a text such as "data=2,model=4" or a jax.sharding.Mesh')
+    return grid[:, None] if grid.ndim == 1 else grid
+
+
+def mesh_of(grid: np.ndarray) -> Mesh | None:
+    """The mesh of devices [data, model]; without the model axis where that has but one. None for a single device."""
+    if grid.shape[1] > 1:
+        return Mesh(grid, AXES)
+    return None if grid.size == 1 else Mesh(grid[:, 0], (DATA,))
+
+
+def where_on(grid: np.ndarray) -> Where:
+    """Where the parameters of a model go on devices [data, model]."""
+    mesh = mesh_of(grid)
     if mesh is None:
-        return np.array(jax.local_devices())[:, None]
-    if isinstance(mesh, str):
-        shape, devices = tuple(mesh_sizes(mesh).values()), jax.local_devices()
-        if math.prod(shape) > len(devices):
-            raise errors.invalid("mesh", mesh, f"at most {len(devices)} device(s), which is what there is")
-        return np.array(devices[: math.prod(shape)]).reshape(shape)
-    if not isinstance(mesh, Mesh):
-        raise errors.invalid("mesh", mesh, 'a text such as "data=2,model=4" or a jax.sharding.Mesh')
-    other = [name for name in mesh.axis_names if name not in AXES]
-    if other or not mesh.axis_names:
-        raise errors.invalid(
-            "mesh", tuple(mesh.axis_names), "axes with the names data and model, one or both"
-        )
-    order = [mesh.axis_names.index(name) for name in AXES if name in mesh.axis_names]
-    return mesh.devices.transpose(order).reshape([mesh.shape.get(name, 1) for name in AXES])
+        return SingleDeviceSharding(grid[0, 0])
+    return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())

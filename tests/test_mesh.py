@@ -14,7 +14,7 @@ from lantern_jax import pipeline as pipeline_module
 from lantern_jax import programs
 from lantern_jax.checkpoints import store
 from lantern_jax.commands.main import main
-from lantern_jax.partition import Layout, device_grid, parameter_spec
+from lantern_jax.partition import Layout, device_grid, mesh_of, parameter_spec
 from tests import meshes
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
@@ -172,7 +172,7 @@ def test_a_gathered_vocabulary_would_be_found():
 def test_a_round_exports_for_accelerators_with_a_model_axis():
     engine, run = begun()
     arguments = (*run.shared, run.keys, run.state, np.int32(1))
-    advance = jax.jit(partial(programs.advance, run.job.program, engine._mesh(2)))
+    advance = jax.jit(partial(programs.advance, run.job.program, mesh_of(engine.devices)))
     exported = jax.export.export(advance, platforms=["tpu", "cuda"])(*arguments)
     assert exported.platforms == ("tpu", "cuda") and exported.nr_devices == 8
 

@@ -23,11 +23,12 @@ from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.rules.names import as_rule
-from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample, varying_like
+from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.decoding.zipar import Rows, decode_pass
+from lantern_jax.partition import varying_like
 
 
 class Program(NamedTuple):

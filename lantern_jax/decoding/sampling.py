@@ -11,15 +11,14 @@ would have to read every predicate.
 
 import math
 from functools import partial
-from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
+from lantern_jax.decoding.filters import FILTERS, filtered
 from lantern_jax.partition import divides, on_shards, shards, split, whole
 
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
@@ -31,8 +30,6 @@ _KEEP_STREAM = 0x80000011
 _WINDOW_STREAM = 0x80000012
 
 _ARGMAX_BLOCK = 128
-
-FILTERS = ("top_k", "top_p")
 
 
 @flax.struct.dataclass
@@ -136,104 +133,8 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     if params.greedy:
         return jax.nn.log_softmax(values, axis=-1)
     values = values / params.temperature
-    if params.filters and divides(values.shape[-1]):
-        values = _keep(values, _rows_over_shards(partial(_last_threshold, params=params), values))
-    else:
-        values = _filtered(values, params)[0]
+    values = filtered(values, params.filters, params.top_k, params.top_p)
     return jax.nn.log_softmax(values, axis=-1)
-
-
-def _filtered(
-    values: Float[Array, "*rows V"], params: SamplingParams
-) -> tuple[Float[Array, "*rows V"], Float[Array, "*rows"] | None]:
-    """What the filters leave, -inf elsewhere, and the smallest value that it can hold; None without filters."""
-    vocab, threshold = values.shape[-1], None
-    if "top_k" in params.filters:
-        with jax.named_scope("top_k"):
-            all_kept = (params.top_k <= 0) | (params.top_k > vocab)
-            limit = jnp.where(all_kept, jnp.int32(vocab), params.top_k).astype(jnp.float32)
-            threshold = _threshold(values, jnp.float32(1), limit)
-            values = _keep(values, threshold)
-    if "top_p" in params.filters:
-        with jax.named_scope("top_p"):
-            limit = jnp.where(params.top_p < 1, params.top_p, jnp.float32(np.inf))
-            least = _threshold(values, jax.nn.softmax(values, axis=-1), limit)
-            values = _keep(values, least)
-            threshold = least if threshold is None else jnp.maximum(threshold, least)
-    return values, threshold
-
-
-def _last_threshold(values: Float[Array, "rows V"], params: SamplingParams) -> Float[Array, " rows"]:
-    return _filtered(values, params)[1]
-
-
-def _rows_over_shards(function, values: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """``function`` [rows, V] -> [rows] of values whose codes are split over the model axis.
-
-    A threshold takes many passes, each of which would wait for all devices. So each device is sent whole rows in
-    exchange for its part of the others: as many numbers as it had, and one result a row comes back.
-    """
-    rows = values.reshape(-1, values.shape[-1])
-    count = len(rows)
-    rows = split(jnp.pad(rows, ((0, -count % shards()), (0, 0))), -1)
-    return whole(function(split(rows, 0)))[:count].reshape(values.shape[:-1])
-
-
-def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> Float[Array, "*rows V"]:
-    return jnp.where(values < threshold[..., None], -jnp.inf, values)
-
-
-def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
-    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
-
-    -inf where even all of them weigh less. A CPU is bound by the comparisons, and 32 passes of a single one are the
-    fewest; an accelerator by the number of passes, so it makes 8 of 15 comparisons, written out one after the other
-    to leave no loop. The choice is made in lowering: XLA's HLO for one platform holds that platform's passes alone.
-    """
-    return lax.platform_dependent(
-        values,
-        weights,
-        limit,
-        cpu=partial(_search, bits=1, unroll=False),
-        default=partial(_search, bits=4, unroll=True),
-    )
-
-
-@partial(jax.jit, static_argnames=("bits", "unroll"), inline=True)
-def _search(
-    values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
-) -> Float[Array, "*rows"]:
-    """The threshold, ``bits`` binary digits a pass from the first to the last.
-
-    The digits count floats upwards from -inf, on the int32 image of the floats that preserves their order. A
-    candidate is not above the threshold when the floats above its predecessor weigh ``limit`` or more. Candidates
-    past infinity are NaNs, above which there is nothing. Weights are float32 even for counting (exact up to 2**24
-    codes): XLA vectorizes that sum better than an integer one.
-    """
-    digits = np.arange(1, 2**bits, dtype=np.int32).reshape((1,) * (values.ndim - 1) + (-1,))
-
-    def refine(number, lower):
-        unit = lax.shift_left(jnp.int32(1), jnp.int32(32 - bits) - jnp.int32(bits) * number)
-        predecessor = _from_ordered_int(lower[..., None] + unit * digits - 1)
-        weight = jnp.broadcast_to(weights, values.shape)[..., None, :]
-        above = jnp.where(values[..., None, :] > predecessor[..., None], weight, jnp.float32(0))
-        digit = jnp.sum(jnp.sum(above, axis=-1) >= limit, axis=-1, dtype=jnp.int32)
-        return lower + unit * digit
-
-    lowest = jnp.full(values.shape[:-1], _ordered_int(np.float32(-np.inf)), jnp.int32)
-    passes = 32 // bits
-    return _from_ordered_int(
-        lax.fori_loop(0, passes, refine, varying_like(lowest, values), unroll=passes if unroll else 1)
-    )
-
-
-def _ordered_int(values: Float[Array, "*rows"]) -> Int[Array, "*rows"]:
-    bits = lax.bitcast_convert_type(values, jnp.int32)
-    return jnp.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
-
-
-def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    return lax.bitcast_convert_type(jnp.where(keys >= 0, keys, keys ^ 0x7FFFFFFF), jnp.float32)
 
 
 def gumbel_noise(
@@ -406,19 +307,3 @@ def _stream(keys, stream: int, positions, rounds):
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, stream), position), number)
 
     return jax.vmap(fold)(keys, positions, rounds)
-
-
-def varying_like(tree: Any, source: Array) -> Any:
-    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
-
-    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
-    ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
-
-    Args:
-        tree: pytree of arrays, random keys included.
-        source: an array, or random keys, with at least one entry.
-    """
-    if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
-        source = jax.random.key_data(source)
-    entry = source[(0,) * source.ndim].astype(bool)
-    return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)
