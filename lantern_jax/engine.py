@@ -227,6 +227,7 @@ class Engine:
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
         """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
         groups, size = _spread(len(tokens), len(self.devices), most)
+        size += -size % (groups * self.devices.shape[1])
         parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
         padded = np.zeros((size, tokens.shape[1]), np.int32)
         padded[: len(tokens)] = tokens

@@ -181,8 +181,9 @@ def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
     """(pictures uint8 [B, H, W, 3], bool [B] whether all their values are numbers)."""
     function = partial(_draw, model)
     if mesh is not None:
-        rows = PartitionSpec(DATA)
-        function = loop.over_mesh(function, mesh, DATA, (PartitionSpec(), rows), rows)
+        # The tokenizer is whole on every device, so each draws pictures of its own.
+        rows = PartitionSpec(mesh.axis_names)
+        function = loop.over_mesh(function, mesh, mesh.axis_names, (PartitionSpec(), rows), rows)
     return function(params, tokens)
 
 

@@ -14,7 +14,7 @@ from lantern_jax import pipeline as pipeline_module
 from lantern_jax import programs
 from lantern_jax.checkpoints import store
 from lantern_jax.commands.main import main
-from lantern_jax.partition import Layout, device_grid, mesh_of, parameter_spec
+from lantern_jax.partition import Layout, device_grid, mesh_of, parameter_spec, place
 from tests import meshes
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
@@ -85,8 +85,14 @@ def plain(family: str, **sampling):
 
 @cache
 def begun():
-    """(engine, run) of a drafter's tree on two groups of four devices."""
+    """(engine, run) of a drafter's tree on two groups of four devices; nobody advances this run."""
     return started("llamagen", 2, 4, **TREE_METHOD)
+
+
+def another():
+    """The same anew."""
+    engine, run = begun()
+    return engine, engine.start(run.job, meshes.prompts("llamagen", 4), seed=3)
 
 
 def check_strict(made, family, **sampling):
@@ -100,8 +106,7 @@ def test_a_mesh_changes_no_tokens(family, shape, knobs):
 
 
 def test_a_mesh_changes_no_tokens_of_a_tree():
-    engine, _ = begun()
-    run = engine.start(meshes.job("llamagen", **TREE_METHOD), meshes.prompts("llamagen", 4), seed=3)
+    engine, run = another()
     check_strict(engine.finish(engine.advance(run)), "llamagen", **FILTERS)
 
 
@@ -117,7 +122,7 @@ def on_each(leaf) -> set[int]:
 
 
 def test_parameters_and_caches_are_split_and_stay_so():
-    engine, run = started("llamagen", 2, 4, **TREE_METHOD)
+    engine, run = another()
     target, drafter = engine.parameters.target, engine.drafter("eagle")
     for path, leaf in jax.tree_util.tree_leaves_with_path((target, drafter)):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -178,11 +183,22 @@ def test_a_round_exports_for_accelerators_with_a_model_axis():
 
 
 def test_slots_are_refilled_on_a_mesh():
-    engine, expected = begun()[0], plain("llamagen", **FILTERS)
-    job = meshes.job("llamagen", **TREE_METHOD)
-    run = engine.advance(engine.start(job, meshes.prompts("llamagen", 4), seed=3))
+    (engine, run), expected = another(), plain("llamagen", **FILTERS)
+    run = engine.advance(run)
     run = engine.refill(run, np.array([1, 2]), meshes.prompts("llamagen", 2), np.array([0, 1]))
     np.testing.assert_array_equal(engine.finish(engine.advance(run)).tokens, expected[[0, 0, 1, 3]])
+
+
+@pytest.mark.exhaustive
+def test_the_loop_alone_takes_a_mesh_with_a_model_axis():
+    mesh = Mesh(device_grid("data=2,model=4"), ("data", "model"))
+    params = place({"target": meshes.target_parameters("llamagen")}, Layout(mesh))["target"]
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(np.arange(4, dtype=np.uint32))
+    made = lantern_jax.autoregressive_decode(
+        meshes.job("llamagen", method="ar").program.target, params, meshes.prompts("llamagen", 4), keys,
+        guidance=np.full(4, 2, np.float32), mesh=mesh,
+    )  # fmt: skip
+    np.testing.assert_array_equal(made.tokens, plain("llamagen"))
 
 
 def same_shape(axes: str) -> Mesh:
