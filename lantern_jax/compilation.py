@@ -73,15 +73,18 @@ def _set(options: dict[str, Any]) -> None:
 
 
 def compile_ahead(
-    function: Callable, *arguments: Any, donate_argnums: int | tuple[int, ...] = ()
+    function: Callable, *arguments: Any, donate_argnums: int | tuple[int, ...] = (), results: Any = None
 ) -> tuple[Callable, float]:
     """The compiled program of ``function`` for arguments like these, and the seconds that making it took.
 
     Args:
         donate_argnums: arguments whose memory the results may take; a call uses them up.
+        results: shardings of the results; None where that is left to the compiler.
     """
     start = time.perf_counter()
-    compiled = jax.jit(function, donate_argnums=donate_argnums).lower(*arguments).compile()
+    shardings = {} if results is None else {"out_shardings": results}
+    jitted = jax.jit(function, donate_argnums=donate_argnums, **shardings)
+    compiled = jitted.lower(*arguments).compile()
     return compiled, time.perf_counter() - start
 
 

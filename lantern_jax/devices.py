@@ -5,18 +5,25 @@ import platform
 from importlib import metadata
 
 import jax
+import numpy as np
 
 from lantern_jax import __version__
 
 
-def device_name() -> str:
-    """The kind of the devices and how many there are, of a CPU its cores too: what speed depends on."""
-    devices = jax.local_devices()
+def device_name(grid: np.ndarray | None = None) -> str:
+    """The kind of the devices and how many there are, of a CPU its cores too: what speed depends on.
+
+    Args:
+        grid: the devices [data, model] of an engine; None for all of this process, each with a whole model.
+    """
+    grid = np.array(jax.local_devices())[:, None] if grid is None else grid
+    devices, model = grid.ravel(), grid.shape[1]
     kind = devices[0].device_kind
     if devices[0].platform == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         kind = f"{kind} of {cores} cores"
-    return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+    name = kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+    return name if model == 1 else f"{name}, a model over {model}"
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import Array, Bool, Int, Key, PyTree, UInt8
 
 from lantern_jax import programs
@@ -25,7 +24,8 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
 from lantern_jax.models.vq import VQModel
-from lantern_jax.programs import AXIS, Parameters
+from lantern_jax.partition import Where, device_grid, mesh_of, place, where_on
+from lantern_jax.programs import Parameters
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,24 @@ class Engine:
     """Runs jobs on the devices of this process.
 
     Args:
-        read: sharding -> ``Parameters`` there; called once, when they are first needed.
-        read_drafter: (name, parameters, sharding) -> those of a drafting that ``read`` left out; called likewise.
+        read: where -> ``Parameters`` there; called once, when they are first needed.
+        read_drafter: (name, parameters, where) -> those of a drafting that ``read`` left out; called likewise.
         tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
-        devices: sequences are spread over them; None for all of this process.
+        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each.
+
+    Attributes:
+        devices: those, [data, model].
     """
 
     def __init__(
         self,
-        read: Callable[[Sharding], Parameters],
+        read: Callable[[Where], Parameters],
         tokenizer: VQModel | None = None,
-        devices: list[Any] | None = None,
-        read_drafter: Callable[[str, Parameters, Sharding], PyTree] | None = None,
+        devices: Any = None,
+        read_drafter: Callable[[str, Parameters, Where], PyTree] | None = None,
     ):
         self._read, self._read_drafter, self._tokenizer = read, read_drafter, tokenizer
-        self._devices = jax.local_devices() if devices is None else devices
+        self.devices = device_grid(devices)
         self._parameters: Parameters | None = None
         self._spread = 0
         self._programs: dict[Any, Callable] = {}
@@ -138,11 +141,11 @@ class Engine:
             most: a program takes no more sequences than this; None for no limit.
         """
         count = len(jax.tree.leaves(conditioning)[0])
-        devices, size = _spread(count, len(self._devices), most)
+        groups, size = _spread(count, len(self.devices), most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
-        parameters, mesh = self._on_devices(devices), self._mesh(devices)
+        parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
         codebook = None if job.rule.is_strict else parameters.codebook
@@ -151,8 +154,8 @@ class Engine:
 
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
         shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
-        begin_key = ("start", size, devices, *statics, shapes)
-        step_key = ("advance", size, devices, *statics, jax.tree.structure(job.rule), shapes)
+        begin_key = ("start", size, groups, *statics, shapes)
+        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), shapes)
         compiling = 0.0
         if step_key not in self._programs:
             compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
@@ -182,16 +185,19 @@ class Engine:
         Raises:
             NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
         """
-        _, size, devices, *others = run.program
-        places, rows = programs.places(slots, devices, size // devices)
+        _, size, groups, *others = run.program
+        places, rows = programs.places(slots, groups, size // groups)
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
         held = run.numbers.copy()
         held[slots] = numbers
         begin = _begin(run.shared, conditioning, run.seed, np.resize(held, size))
-        key, compiling = ("refill", len(rows), size, devices, *others), 0.0
+        key, compiling = ("refill", len(rows), size, groups, *others), 0.0
         if key not in self._programs:
-            function = partial(programs.refill, run.job.program, self._mesh(devices))
-            new, compiling = compile_ahead(function, *begin, places, run.state, donate_argnums=8)
+            function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
+            kept = self._kept(run.keys, run.state)
+            new, compiling = compile_ahead(
+                function, *begin, places, run.state, donate_argnums=8, results=kept
+            )
             self._programs[key] = new
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
@@ -220,11 +226,12 @@ class Engine:
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
         """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
-        devices, size = _spread(len(tokens), len(self._devices), most)
-        parameters, mesh = self._on_devices(devices).tokenizer, self._mesh(devices)
+        groups, size = _spread(len(tokens), len(self.devices), most)
+        size += -size % (groups * self.devices.shape[1])
+        parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
         padded = np.zeros((size, tokens.shape[1]), np.int32)
         padded[: len(tokens)] = tokens
-        key, compiling = ("draw", size, devices), 0.0
+        key, compiling = ("draw", size, groups), 0.0
         if key not in self._programs:
             function = partial(programs.draw, self._tokenizer, mesh)
             self._programs[key], compiling = compile_ahead(function, parameters, padded)
@@ -241,7 +248,7 @@ class Engine:
         """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
         parameters = self.parameters
         if name not in parameters.drafters:
-            drafter = self._read_drafter(name, parameters, self._where(self._spread))
+            drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
             drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
             self._parameters = dataclasses.replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
@@ -256,26 +263,24 @@ class Engine:
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
         function = partial(programs.advance, program, mesh)
-        step, more = compile_ahead(function, *shared, keys, state, np.int32(1), donate_argnums=7)
+        step, more = compile_ahead(
+            function, *shared, keys, state, np.int32(1), donate_argnums=7, results=self._kept(state)
+        )
         self._programs[step_key] = step
         return seconds + spent + more + run_timed(step, *shared, keys, state, np.int32(1))[1]
 
-    def _where(self, devices: int) -> Sharding:
-        mesh = self._mesh(devices)
-        return (
-            SingleDeviceSharding(self._devices[0]) if mesh is None else NamedSharding(mesh, PartitionSpec())
-        )
+    def _kept(self, *results: PyTree) -> tuple | None:
+        """Results stay where they are, lengths after them anywhere; without a model axis there is no choice."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
+        return None if self.devices.shape[1] == 1 else (*shardings, None)
 
-    def _mesh(self, devices: int) -> Mesh | None:
-        return None if devices == 1 else Mesh(np.array(self._devices[:devices]), (AXIS,))
-
-    def _on_devices(self, devices: int) -> Parameters:
-        """The parameters where programs for that many devices want them, moved when the number changes."""
-        if devices != self._spread:
-            where = self._where(devices)
+    def _on_devices(self, groups: int) -> Parameters:
+        """The parameters where programs for that many groups want them, moved when the number changes."""
+        if groups != self._spread:
+            where = where_on(self.devices[:groups])
             parameters = self._parameters or self._read(where)
-            parts = jax.block_until_ready(jax.device_put(vars(parameters), where))
-            self._parameters, self._spread = Parameters(**parts), devices
+            parts = jax.block_until_ready(place(vars(parameters), where))
+            self._parameters, self._spread = Parameters(**parts), groups
         return self._parameters
 
 
@@ -286,10 +291,10 @@ def _begin(shared: tuple, conditioning: Any, seed: int, numbers: Int[np.ndarray,
     return target, drafting, conditioning, np.uint32(seed), numbers.astype(np.uint32), guidance, sampling
 
 
-def _spread(count: int, devices: int, most: int | None) -> tuple[int, int]:
-    """(devices, sequences B of the program): one device or all, and as few a device as there can be, rounded up to a
-    power of two. So few programs serve any number of sequences, whatever the number of devices."""
-    devices = 1 if count == 1 else devices
-    each = -(-count // devices)
-    limit = 2 * each if most is None else -(-most // devices)
-    return devices, max(each, min(1 << (each - 1).bit_length(), limit)) * devices
+def _spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
+    """(groups, sequences B of the program): one group of devices or all, and as few a group as there can be, rounded
+    up to a power of two. So few programs serve any number of sequences, whatever the number of devices."""
+    groups = 1 if count == 1 else groups
+    each = -(-count // groups)
+    limit = 2 * each if most is None else -(-most // groups)
+    return groups, max(each, min(1 << (each - 1).bit_length(), limit)) * groups

@@ -13,6 +13,9 @@ import numpy as np
 
 from lantern_jax import errors
 
+# Of a mesh: groups of devices that sequences are spread over, and the devices of a group that share one model.
+AXES = ("data", "model")
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -93,3 +96,18 @@ def check_seed(seed: Any, name: str = "seed") -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise errors.invalid(name, seed, f"a whole number from 0 to {2**32 - 1}")
     return int(seed)
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """{"data": devices, "model": devices} of a text such as "data=2,model=4"; an axis left out has one.
+
+    Raises:
+        ValueError: anything else than that.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, sign, number = (piece.strip() for piece in part.partition("="))
+        if name not in AXES or name in sizes or not sign or not number.isdecimal() or int(number) < 1:
+            raise errors.invalid("mesh", text, 'axes with their devices, such as "data=2,model=4"')
+        sizes[name] = int(number)
+    return {name: sizes.get(name, 1) for name in AXES}

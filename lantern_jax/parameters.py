@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, load, load_drafter
 from lantern_jax.families import family_of
+from lantern_jax.partition import Where, place
 from lantern_jax.programs import Parameters
 
 
@@ -27,7 +27,7 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     return jnp.dtype(dtype)
 
 
-def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) -> Parameters:
+def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:
     """A checkpoint's parameters by their part in decoding, the target's in one dtype, drafters left out.
 
     The engine holds this and not its pipeline, else parameters stayed in memory until Python looks for cycles.
@@ -39,10 +39,10 @@ def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Sharding) ->
 
 
 def read_drafter(
-    checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Sharding
+    checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Where
 ) -> PyTree:
     """The parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
-    drafter = jax.device_put(load_drafter(checkpoint, kind, dtype, where), where)
+    drafter = place(load_drafter(checkpoint, kind, dtype, where), where)
     head = family_of(checkpoint.target_config).head(parameters.target)
     return {"drafter": jax.tree.map(partial(_cast, dtype), drafter), "head": head}
 

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from lantern_jax import assembly, errors
@@ -24,13 +25,19 @@ from lantern_jax.generation import Generation, Picture, Progress
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.models.vq import VQModel
 from lantern_jax.parameters import parameter_dtype, read_drafter, read_parameters
+from lantern_jax.partition import device_grid
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Knobs, Settings
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.tuning.tuned import AUTO, Found, Key, Shelf
 
 
-def load(model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None = AUTO) -> "Pipeline":
+def load(
+    model: str | Path = "demo",
+    dtype: Any = None,
+    tuned: str | Path | None = AUTO,
+    mesh: str | Mesh | None = None,
+) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
@@ -42,12 +49,16 @@ def load(model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None
             bfloat16 elsewhere.
         tuned: "auto" uses what ``lantern tune`` found for a call's checkpoint, device, batch, dtype, guidance and
             sampling, where the call says nothing else of how to decode; "off" does not; or one file of it.
+        mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
+            splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
+            all devices of this process, each with a whole model.
 
     Raises:
-        ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint.
+        ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint; a mesh that is
+            not valid.
     """
-    dtype, shelf = parameter_dtype(dtype), Shelf.of(tuned)
-    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf)
+    dtype, shelf, devices = parameter_dtype(dtype), Shelf.of(tuned), device_grid(mesh)
+    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf, devices)
 
 
 class Pipeline:
@@ -57,9 +68,12 @@ class Pipeline:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
         tuned: files of tuned settings; None for none.
+        devices: as in ``Engine``.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None):
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
+    ):
         self.checkpoint, self._tuned = checkpoint, tuned
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
@@ -71,6 +85,7 @@ class Pipeline:
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
             VQModel(checkpoint.tokenizer_config) if self.draws else None,
+            devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
 
@@ -212,7 +227,8 @@ class Pipeline:
         """
         if self._tuned is None:
             return Found()
-        return self._tuned.find(Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures), knobs)
+        key = Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures, self.engine.devices)
+        return self._tuned.find(key, knobs)
 
     def _settings(self, knobs, pictures: int) -> Settings:
         given = {name: value for name, value in knobs.items() if value is not None}

@@ -19,8 +19,7 @@ from jaxtyping import Int, PyTree
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.loop import Inputs, Program
 from lantern_jax.models.vq import VQModel
-
-AXIS = "data"
+from lantern_jax.partition import DATA
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def start(program, mesh, target, drafting, conditioning, seed, numbers, guidance
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
     if mesh is not None:
-        begin = loop.over_mesh(begin, mesh, AXIS, (loop.input_specs(AXIS),), PartitionSpec(AXIS))
+        begin = loop.over_mesh(begin, mesh, DATA, (loop.input_specs(DATA),), PartitionSpec(DATA))
     return keys, begin(inputs)
 
 
@@ -86,8 +85,8 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
 
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
-        rows = PartitionSpec(AXIS)
-        go_on = loop.over_mesh(go_on, mesh, AXIS, (loop.input_specs(AXIS), rows, PartitionSpec()), rows)
+        rows = PartitionSpec(DATA)
+        go_on = loop.over_mesh(go_on, mesh, DATA, (loop.input_specs(DATA), rows, PartitionSpec()), rows)
     state = go_on(inputs, state, rounds)
     # A copy: the state is given away with the next piece.
     return state, jnp.copy(state.length)
@@ -115,8 +114,8 @@ def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidanc
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
     if mesh is not None:
-        rows = PartitionSpec(AXIS)
-        renew = loop.over_mesh(renew, mesh, AXIS, (loop.input_specs(AXIS), rows, rows), rows)
+        rows = PartitionSpec(DATA)
+        renew = loop.over_mesh(renew, mesh, DATA, (loop.input_specs(DATA), rows, rows), rows)
     state = renew(inputs, slots, state)
     return keys, state, jnp.copy(state.length)
 
@@ -182,8 +181,9 @@ def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
     """(pictures uint8 [B, H, W, 3], bool [B] whether all their values are numbers)."""
     function = partial(_draw, model)
     if mesh is not None:
-        rows = PartitionSpec(AXIS)
-        function = loop.over_mesh(function, mesh, AXIS, (PartitionSpec(), rows), rows)
+        # The tokenizer is whole on every device, so each draws pictures of its own.
+        rows = PartitionSpec(mesh.axis_names)
+        function = loop.over_mesh(function, mesh, mesh.axis_names, (PartitionSpec(), rows), rows)
     return function(params, tokens)
 
 

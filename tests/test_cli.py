@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load = lantern_jax.pipeline.load
 
-    def load_tiny(model, dtype=None, tuned="off"):
+    def load_tiny(model, dtype=None, tuned="off", mesh=None):
         if model == "demo":
             return tiny_pipeline()
         loaded = load(model, dtype)

@@ -33,20 +33,20 @@ def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> in
 
     Left out are tables that are looked up by the row, and prefill's own weights.
     """
-    parameters, devices = subject.engine.parameters, len(run.state.length.devices())
-    total = _size(parameters.target) + _size(run.state.cache.layers) // devices
+    total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
     if job.drafter is None:
         return total
     # The heads of some drafters all speak at once.
     runs = 1 if settings.drafting in ("medusa", "parallel") else max(levels_of(settings), 1)
     own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
-    cache = _size(getattr(getattr(own, "cache", None), "layers", ())) // devices
+    cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
     return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
 
 
 def _size(tree: Any) -> int:
+    """Bytes of arrays that one device has."""
     return sum(
-        math.prod(leaf.shape) * leaf.dtype.itemsize
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if not any(getattr(key, "key", None) in _NOT_READ for key in path)
     )

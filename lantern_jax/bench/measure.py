@@ -262,7 +262,7 @@ def _row(
         model=subject.name,
         pixels=subject.pixels,
         dtype=subject.dtype.name,
-        device=device_name(),
+        device=device_name(subject.engine.devices),
         batch=settings.batch,
         guidance=float(settings.guidance),
         method=configuration.method,

@@ -5,7 +5,7 @@ Axes: n prompts, P prefix length, F caption feature width, V codes, K neighbours
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
+from lantern_jax.partition import Where, sharding_at
 
 # Codes lie 16 pixels apart, a side, in every published tokenizer.
 PIXELS_A_CELL = 16
@@ -57,13 +58,14 @@ class RandomModel:
     config: TargetConfig
     drafter: DrafterConfig
 
-    def read(self, dtype: np.dtype, where: Sharding) -> Parameters:
+    def read(self, dtype: np.dtype, where: Where) -> Parameters:
         """The target's parameters and a codebook, as ``Engine`` asks for them."""
         target = random_parameters(family_of(self.config).shapes(self.config), 0, dtype, where)
-        codebook = jax.jit(_codebook, static_argnums=0, out_shardings=where)(self.config.num_codes)
+        whole = sharding_at(where, ("codebook",), ())
+        codebook = jax.jit(_codebook, static_argnums=0, out_shardings=whole)(self.config.num_codes)
         return Parameters(target, codebook=codebook)
 
-    def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Sharding) -> PyTree:
+    def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Where) -> PyTree:
         """The drafter's parameters with the target's head, likewise."""
         drafter = random_parameters(drafter_shapes(self.drafter), 1, dtype, where)
         return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
@@ -104,20 +106,24 @@ def random_model(size: str) -> RandomModel:
     return RandomModel(size, config, drafter)
 
 
-def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Sharding) -> PyTree:
+def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:
     """Random arrays of these shapes, made on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
 
     Nothing of them is ever on the host or in another dtype.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    make = jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=where)
     # This generator is much the quickest on every device; nobody needs the same numbers elsewhere.
     key = jax.random.key(seed, impl="rbg")
-    made = [
-        make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, jnp.dtype(dtype))
-        for number, (path, leaf) in enumerate(leaves)
-    ]
+    made = []
+    for number, (path, leaf) in enumerate(leaves):
+        make = _maker(sharding_at(where, path, leaf.shape))
+        made.append(make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, jnp.dtype(dtype)))
     return jax.tree_util.tree_unflatten(structure, made)
+
+
+@cache
+def _maker(sharding: Sharding) -> Callable:
+    return jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=sharding)
 
 
 def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Float[Array, "*shape"]:

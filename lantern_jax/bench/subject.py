@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from lantern_jax import assembly
@@ -17,6 +18,7 @@ from lantern_jax.bench.random_models import PIXELS_A_CELL, random_model
 from lantern_jax.engine import Engine, Job
 from lantern_jax.families import TargetConfig
 from lantern_jax.parameters import parameter_dtype
+from lantern_jax.partition import device_grid
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings
@@ -94,15 +96,25 @@ def checkpoint_subject(name: str, pipeline: Pipeline, prompts: Sequence[str | in
     )
 
 
-def random_subject(size: str, dtype: Any = None, prompts: int = 64) -> Subject:
-    """A model of a published size with random weights and as many prompts; ValueError for an unknown size."""
+def random_subject(
+    size: str, dtype: Any = None, prompts: int = 64, mesh: str | Mesh | None = None
+) -> Subject:
+    """A model of a published size with random weights and as many prompts, on a mesh as ``pipeline.load`` takes it.
+
+    Raises:
+        ValueError: an unknown size, or a mesh that is not valid.
+    """
     model, dtype = random_model(size), parameter_dtype(dtype)
     return Subject(
         name=f"random {size}",
         config=model.config,
         drafters={"eagle": model.drafter},
         dtype=dtype,
-        engine=Engine(partial(model.read, dtype), read_drafter=partial(model.read_drafter, dtype)),
+        engine=Engine(
+            partial(model.read, dtype),
+            devices=device_grid(mesh),
+            read_drafter=partial(model.read_drafter, dtype),
+        ),
         conditioning=model.conditioning(prompts),
         pixels=model.config.grid * PIXELS_A_CELL,
         codebook=model.codebook_shapes,

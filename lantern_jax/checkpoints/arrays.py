@@ -21,6 +21,7 @@ import tensorstore
 from jaxtyping import PyTree
 
 from lantern_jax import errors
+from lantern_jax.partition import Where, sharding_at
 
 # The file in which orbax describes the tree. Its others are marks of a finished write, with paths and times of the
 # machine that wrote: the caller's rename takes their place.
@@ -157,7 +158,7 @@ def stored_shapes(directory: Path) -> PyTree:
 def read_arrays(
     directory: Path,
     dtypes: Mapping[str, Any],
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: Where | None = None,
     shapes: PyTree | None = None,
 ) -> PyTree:
     """The arrays of a folder.
@@ -196,19 +197,23 @@ def _pack_shapes(folder: Path) -> PyTree:
 
 
 def _read_pack(
-    folder: Path, tree: PyTree, dtypes: Mapping[str, Any], sharding, shape_of: Mapping[Any, tuple[int, ...]]
+    folder: Path,
+    tree: PyTree,
+    dtypes: Mapping[str, Any],
+    sharding: Where | None,
+    shape_of: Mapping[Any, tuple[int, ...]],
 ) -> PyTree:
     def arguments(path, leaf):
         dtype = dtypes.get(path[0].key)
         if sharding is None or leaf.shape != shape_of.get(path, leaf.shape):
             return ocp.RestoreArgs(np.ndarray, dtype)
-        return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding)
+        return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding_at(sharding, path, leaf.shape))
 
     def shaped(path, leaf):
         if leaf.shape == shape_of.get(path, leaf.shape):
             return leaf
         leaf = leaf.reshape(shape_of[path])
-        return leaf if sharding is None else jax.device_put(leaf, sharding)
+        return leaf if sharding is None else jax.device_put(leaf, sharding_at(sharding, path, leaf.shape))
 
     wanted = jax.tree_util.tree_map_with_path(arguments, tree)
 

@@ -49,6 +49,7 @@ from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.files import check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
+from lantern_jax.partition import Where
 
 __all__ = [
     "Checkpoint",
@@ -140,7 +141,7 @@ def save(
 def load(
     directory: str | Path,
     dtype: Any = jnp.float32,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: Where | None = None,
     *,
     abstract: bool = False,
     drafters: Iterable[str] | None = None,
@@ -206,7 +207,7 @@ def load_drafter(
     checkpoint: Checkpoint,
     kind: str,
     dtype: Any = jnp.float32,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: Where | None = None,
 ) -> PyTree:
     """The parameters of a checkpoint's drafter of one kind, from memory or from the folder it was read from.
 
@@ -229,7 +230,7 @@ def load_drafter(
 
 
 def load_text_encoder(
-    checkpoint: Checkpoint, dtype: Any = jnp.float32, sharding: jax.sharding.Sharding | None = None
+    checkpoint: Checkpoint, dtype: Any = jnp.float32, sharding: Where | None = None
 ) -> PyTree:
     """The parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
 
@@ -269,9 +270,7 @@ def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
     return stored
 
 
-def _read(
-    directory: Path, shapes: PyTree, dtype: Any, sharding: jax.sharding.Sharding | None
-) -> dict[str, PyTree]:
+def _read(directory: Path, shapes: PyTree, dtype: Any, sharding: Where | None) -> dict[str, PyTree]:
     """The arrays that ``shapes`` names, and no others, of the folder ``arrays``."""
     dtypes = dict.fromkeys(("target", "drafters", "drafter"), dtype)
     dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}

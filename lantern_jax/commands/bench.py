@@ -10,7 +10,7 @@ from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
 from lantern_jax.bench.plots import check_plots
 from lantern_jax.bench.rows import Row, read_rows
 from lantern_jax.bench.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
-from lantern_jax.commands.options import add_knobs, add_model, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_mesh, given_knobs
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.settings import KNOBS
@@ -31,6 +31,7 @@ def add(commands) -> None:
     add = bench.add_argument
     add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
     add_model(bench)
+    add_mesh(bench)
     add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
     add(
         "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
@@ -81,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> None:
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_count("--pictures", pictures), check_seed(arguments.seed)
+    check_count("--pictures", pictures), check_seed(arguments.seed), check_mesh(arguments.mesh)
     if arguments.passes is not None:
         check_count("--passes", arguments.passes)
     if arguments.random != (arguments.size is not None):
@@ -193,8 +194,8 @@ def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
     from lantern_jax.pipeline import load
 
     if arguments.size is not None:
-        return random_subject(arguments.size, arguments.dtype)
-    pipeline = load(arguments.model, arguments.dtype)
+        return random_subject(arguments.size, arguments.dtype, mesh=arguments.mesh)
+    pipeline = load(arguments.model, arguments.dtype, mesh=arguments.mesh)
     return checkpoint_subject(arguments.model, pipeline, prompts or default_prompts(pipeline))
 
 

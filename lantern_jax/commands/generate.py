@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_seed
 
@@ -23,6 +23,7 @@ def add(commands) -> None:
     )
     add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
     add_model(generate)
+    add_mesh(generate)
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
     add(
@@ -72,13 +73,13 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
-    check_knobs(knobs)
+    check_knobs(knobs), check_mesh(arguments.mesh)
 
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned)
+    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
     pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:

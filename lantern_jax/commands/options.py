@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from lantern_jax.knobs import mesh_sizes
 from lantern_jax.settings import DRAFTERS, KNOBS, resolve_settings
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -17,6 +18,22 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add(
         "--dtype", choices=DTYPES, help="of parameters and products (default: float32 on CPUs, else bfloat16)"
     )
+
+
+def add_mesh(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--mesh``."""
+    parser.add_argument(
+        "--mesh",
+        metavar="data=D,model=M",
+        help="spread pictures over D groups of M devices and split the model over each M (default: all devices, each "
+        "with a whole model)",
+    )
+
+
+def check_mesh(mesh: str | None) -> None:
+    """Raises ValueError for a value of ``--mesh`` that is not valid, however many devices there are."""
+    if mesh is not None:
+        mesh_sizes(mesh)
 
 
 def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:

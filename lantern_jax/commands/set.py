@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.cluster import chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
@@ -64,6 +64,7 @@ def add(commands) -> None:
         help="keep sums of the demo's picture features with each shard (default: for the demo)",
     )
     add_model(parser)
+    add_mesh(parser)
     add_knobs(parser)
 
 
@@ -80,6 +81,7 @@ def _run(arguments: argparse.Namespace) -> None:
     order = SetOrder(
         model=arguments.model,
         dtype=arguments.dtype,
+        mesh=arguments.mesh,
         knobs=knobs,
         prompts=_prompts(arguments),
         num=arguments.num,
@@ -88,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> None:
         shard_size=arguments.shard_size,
         sums=arguments.sums,
     )
-    check_knobs(knobs)
+    check_knobs(knobs), check_mesh(arguments.mesh)
     if arguments.ray:
         _make_on_ray(arguments, order, directory)
         return

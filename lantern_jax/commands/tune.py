@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.options import add_knobs, add_model, check_knobs, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
 from lantern_jax.knobs import Knob, check_count, check_seed
 from lantern_jax.text.prompt_files import read_prompts
@@ -25,6 +25,7 @@ def add(commands) -> None:
     add("words", nargs="*", metavar="PROMPT", help="prompts like those to come (default: some of our own)")
     add("--prompts", metavar="FILE", help="prompts, one a line, or those that `lantern encode` wrote (.npz)")
     add_model(tune)
+    add_mesh(tune)
     add_knobs(tune, KNOBS)
     # Who tunes without a word wants one picture as soon as can be.
     tune.set_defaults(batch=1)
@@ -47,7 +48,7 @@ def add(commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     knobs = given_knobs(arguments, KNOBS)
     _check(arguments)
-    check_knobs(knobs)
+    check_knobs(knobs), check_mesh(arguments.mesh)
     prompts = _prompts(arguments)
 
     from lantern_jax.commands.report import working
@@ -59,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.tuning.tuned import OFF, Key, tuned_directory, tuned_file
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=OFF)
+    pipeline = load(arguments.model, arguments.dtype, tuned=OFF, mesh=arguments.mesh)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
     budget = Budget(arguments.max_substituted, arguments.max_distance)
     if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
@@ -68,7 +69,8 @@ def _run(arguments: argparse.Namespace) -> None:
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
     settings = pipeline.check(prompts, **knobs)
-    file = tuned_file(Key.of(pipeline.checkpoint, pipeline.dtype, settings))
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, settings, devices=pipeline.engine.devices)
+    file = tuned_file(key)
     if arguments.out is not None:
         file = Path(arguments.out)
     else:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.partition import split
+
 # Keys and values of one layer's block, each [G, B, H, N, E].
 Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]
 
@@ -50,7 +52,9 @@ def new_cache(
     """A cache that holds the prefix's keys and values and has room for ``slots`` tokens."""
     batch = prefix_mask.shape[1]
     padding = [(0, 0)] * 3 + [(0, slots), (0, 0)]
-    layers = tuple((jnp.pad(keys, padding), jnp.pad(values, padding)) for keys, values in prefix)
+    layers = tuple(
+        (split(jnp.pad(keys, padding), 2), split(jnp.pad(values, padding), 2)) for keys, values in prefix
+    )
     return KVCache(layers, prefix_mask, jnp.zeros(batch, jnp.int32), guidance)
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.protocols import Outcome
 from lantern_jax.decoding.topology import take_nodes, with_batch
+from lantern_jax.partition import split
 
 # Probabilities under this are as good as none: a code that was filtered out must not rule out what q holds likely.
 _LEAST = -20.0
@@ -54,7 +55,7 @@ class Memory:
 def nothing(batch: int, nodes: int, vocab_size: int) -> Memory:
     """The memory before the first round."""
     none = jnp.full((batch, nodes), -1, jnp.int32)
-    return Memory(none, none, none, jnp.zeros((batch, nodes, vocab_size), jnp.float32))
+    return Memory(none, none, none, split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1))
 
 
 def remember(outcome: Outcome, position: Int[Array, " B"], before: Int[Array, " B"]) -> Memory:

@@ -23,11 +23,12 @@ from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.rules.names import as_rule
-from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample, varying_like
+from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.decoding.zipar import Rows, decode_pass
+from lantern_jax.partition import varying_like
 
 
 class Program(NamedTuple):
@@ -109,7 +110,7 @@ def speculative_decode(
         rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
         mesh, mesh_axis: a mesh and the axis of it that sequences are spread over; the whole loop runs under
             ``shard_map`` over that axis, each device looping as often as its own sequences need. B must divide by its
-            size.
+            size. Over an axis "model" the compiler splits what is computed, as the parameters lie (``partition``).
 
     Raises:
         ValueError: arguments or records that do not fit each other, a relaxed rule without neighbours, a batch that
@@ -275,13 +276,14 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
 _decode_jit = jax.jit(decode, static_argnums=0)
 
 
-def over_mesh(function, mesh: Mesh, mesh_axis: str, in_specs, out_specs):
-    """``function`` under ``shard_map``, manual over one axis of the mesh alone."""
+def over_mesh(function, mesh: Mesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
+    """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
     axis_types = (AxisType.Auto,) * len(mesh.axis_names)
     # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
+    names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
     return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={mesh_axis}, check_vma=False
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
     )
 
 

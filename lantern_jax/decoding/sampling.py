@@ -11,14 +11,15 @@ would have to read every predicate.
 
 import math
 from functools import partial
-from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
+
+from lantern_jax.decoding.filters import FILTERS, filtered
+from lantern_jax.partition import divides, on_shards, shards, split, whole
 
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
 _DRAFT_STREAM = 0x80000001
@@ -29,8 +30,6 @@ _KEEP_STREAM = 0x80000011
 _WINDOW_STREAM = 0x80000012
 
 _ARGMAX_BLOCK = 128
-
-FILTERS = ("top_k", "top_p")
 
 
 @flax.struct.dataclass
@@ -130,78 +129,12 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     """
     if not set(params.filters) <= set(FILTERS):
         raise ValueError(f"filters {params.filters} are not valid: give some of {FILTERS}")
-    values = logits.astype(jnp.float32)
+    values = split(logits.astype(jnp.float32), -1)
     if params.greedy:
         return jax.nn.log_softmax(values, axis=-1)
     values = values / params.temperature
-    vocab = logits.shape[-1]
-    if "top_k" in params.filters:
-        with jax.named_scope("top_k"):
-            all_kept = (params.top_k <= 0) | (params.top_k > vocab)
-            limit = jnp.where(all_kept, jnp.int32(vocab), params.top_k).astype(jnp.float32)
-            values = _keep(values, _threshold(values, jnp.float32(1), limit))
-    if "top_p" in params.filters:
-        with jax.named_scope("top_p"):
-            limit = jnp.where(params.top_p < 1, params.top_p, jnp.float32(np.inf))
-            values = _keep(values, _threshold(values, jax.nn.softmax(values, axis=-1), limit))
+    values = filtered(values, params.filters, params.top_k, params.top_p)
     return jax.nn.log_softmax(values, axis=-1)
-
-
-def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> Float[Array, "*rows V"]:
-    return jnp.where(values < threshold[..., None], -jnp.inf, values)
-
-
-def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
-    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
-
-    -inf where even all of them weigh less. A CPU is bound by the comparisons, and 32 passes of a single one are the
-    fewest; an accelerator by the number of passes, so it makes 8 of 15 comparisons, written out one after the other
-    to leave no loop. The choice is made in lowering: XLA's HLO for one platform holds that platform's passes alone.
-    """
-    return lax.platform_dependent(
-        values,
-        weights,
-        limit,
-        cpu=partial(_search, bits=1, unroll=False),
-        default=partial(_search, bits=4, unroll=True),
-    )
-
-
-@partial(jax.jit, static_argnames=("bits", "unroll"), inline=True)
-def _search(
-    values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
-) -> Float[Array, "*rows"]:
-    """The threshold, ``bits`` binary digits a pass from the first to the last.
-
-    The digits count floats upwards from -inf, on the int32 image of the floats that preserves their order. A
-    candidate is not above the threshold when the floats above its predecessor weigh ``limit`` or more. Candidates
-    past infinity are NaNs, above which there is nothing. Weights are float32 even for counting (exact up to 2**24
-    codes): XLA vectorizes that sum better than an integer one.
-    """
-    digits = np.arange(1, 2**bits, dtype=np.int32).reshape((1,) * (values.ndim - 1) + (-1,))
-
-    def refine(number, lower):
-        unit = lax.shift_left(jnp.int32(1), jnp.int32(32 - bits) - jnp.int32(bits) * number)
-        predecessor = _from_ordered_int(lower[..., None] + unit * digits - 1)
-        weight = jnp.broadcast_to(weights, values.shape)[..., None, :]
-        above = jnp.where(values[..., None, :] > predecessor[..., None], weight, jnp.float32(0))
-        digit = jnp.sum(jnp.sum(above, axis=-1) >= limit, axis=-1, dtype=jnp.int32)
-        return lower + unit * digit
-
-    lowest = jnp.full(values.shape[:-1], _ordered_int(np.float32(-np.inf)), jnp.int32)
-    passes = 32 // bits
-    return _from_ordered_int(
-        lax.fori_loop(0, passes, refine, varying_like(lowest, values), unroll=passes if unroll else 1)
-    )
-
-
-def _ordered_int(values: Float[Array, "*rows"]) -> Int[Array, "*rows"]:
-    bits = lax.bitcast_convert_type(values, jnp.int32)
-    return jnp.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
-
-
-def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    return lax.bitcast_convert_type(jnp.where(keys >= 0, keys, keys ^ 0x7FFFFFFF), jnp.float32)
 
 
 def gumbel_noise(
@@ -211,7 +144,11 @@ def gumbel_noise(
 
     ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
     """
-    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, positions)
+    return _noise_rows(keys, positions, vocab_size)
+
+
+def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: int):
+    return split(jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, numbers), -1)
 
 
 def _gumbel_row(vocab_size: int, key, number) -> Float[Array, " V"]:
@@ -248,6 +185,12 @@ def first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
     A vocabulary of whole blocks is reduced to the blocks' maxima first: XLA vectorises a maximum, not an
     argmax (30 times faster on a CPU at 16384 codes).
     """
+    if divides(values.shape[-1]):
+        return _best_over_shards(values, 1)[1][..., 0]
+    return _first_argmax(values)
+
+
+def _first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
     vocab = values.shape[-1]
     if vocab % _ARGMAX_BLOCK or vocab == _ARGMAX_BLOCK:
         return jnp.argmax(values, axis=-1).astype(jnp.int32)
@@ -271,8 +214,32 @@ def top_children(
     vocab = perturbed.shape[-1]
     if not 1 <= k <= vocab:
         raise ValueError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
+    if divides(vocab):
+        return _best_over_shards(perturbed, k)
     values, ids = lax.top_k(perturbed, k)
     return values, ids.astype(jnp.int32)
+
+
+def _best_over_shards(
+    values: Float[Array, "*rows V"], k: int
+) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """As ``top_children``, of codes that are split over the model axis: the best of each device, brought together."""
+    count, rows = shards(), values.shape[:-1]
+    parts = split(values.reshape(*rows, count, -1), -2)
+    if k == 1:
+        best, ids = jnp.max(parts, axis=-1, keepdims=True), _first_argmax(parts)[..., None]
+    else:
+        best, ids = on_shards(partial(lax.top_k, k=min(k, parts.shape[-1])), parts, -2)
+    first = jnp.arange(count, dtype=jnp.int32)[:, None] * parts.shape[-1]
+    ids = ids.astype(jnp.int32) + jnp.broadcast_to(first, ids.shape)
+    # One exchange for both; in the order of the ids, so that ties go to the lowest.
+    both = whole(jnp.stack([lax.bitcast_convert_type(best, jnp.int32), ids], axis=-1)).reshape(*rows, -1, 2)
+    best, ids = lax.bitcast_convert_type(both[..., 0], jnp.float32), both[..., 1]
+    if k == 1:
+        at = jnp.argmax(best, axis=-1, keepdims=True).astype(jnp.int32)
+    else:
+        at = lax.top_k(best, k)[1].astype(jnp.int32)
+    return tuple(jnp.take_along_axis(part, at, axis=-1) for part in (best, ids))
 
 
 def draft_noise(
@@ -295,7 +262,7 @@ def draft_noise(
     nodes = jnp.asarray(nodes, jnp.int32)
     nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
     streams = _stream(keys, _DRAFT_STREAM, positions, rounds)
-    return jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(streams, nodes)
+    return _noise_rows(streams, nodes, vocab_size)
 
 
 def acceptance_uniforms(
@@ -315,7 +282,7 @@ def residual_noise(
 ) -> Float[Array, "B V"]:
     """Gumbel noise of the rejection coupling's draw from the last residual."""
     streams = _stream(keys, _RESIDUAL_STREAM, positions, rounds)
-    return jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams)
+    return split(jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams), -1)
 
 
 def keep_uniforms(
@@ -340,19 +307,3 @@ def _stream(keys, stream: int, positions, rounds):
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, stream), position), number)
 
     return jax.vmap(fold)(keys, positions, rounds)
-
-
-def varying_like(tree: Any, source: Array) -> Any:
-    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
-
-    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
-    ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
-
-    Args:
-        tree: pytree of arrays, random keys included.
-        source: an array, or random keys, with at least one entry.
-    """
-    if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
-        source = jax.random.key_data(source)
-    entry = source[(0,) * source.ndim].astype(bool)
-    return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)

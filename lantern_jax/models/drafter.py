@@ -31,6 +31,7 @@ from lantern_jax.models.transformer import (
     line_rotary,
     padded_causal_mask,
 )
+from lantern_jax.partition import split, whole
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class DrafterModel(nn.Module):
         config = self.config
         init = nn.initializers.normal(0.02)
         embed = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init, name="tokens")
-        x = jnp.concatenate([embed(tokens), features.astype(self.dtype)], axis=-1)
+        x = jnp.concatenate([whole(embed(tokens)), features.astype(self.dtype)], axis=-1)
         x = Dense(
             config.dim, self.dtype, self.param_dtype, use_bias=True, name="fc",
             kernel_init=nn.initializers.lecun_normal(),
@@ -206,7 +207,7 @@ def empty_places(model: nn.Module, cache: KVCache, places: int):
     """Keys and values of as many places, zeros."""
     config, (rows, batch) = model.config, cache.prefix_mask.shape[:2]
     shape = (rows, batch, config.num_heads, places, config.transformer.head_dim)
-    zeros = jnp.zeros_like(cache.layers[0][0], shape=shape)
+    zeros = split(jnp.zeros_like(cache.layers[0][0], shape=shape), 2)
     return zeros, zeros
 
 
@@ -225,7 +226,7 @@ def _init(model: nn.Module, params, prefix, slots: int, span: int, nodes: int) -
         cache=cache,
         recent=empty_places(model, cache, span),
         count=jnp.zeros(batch, jnp.int32),
-        features=jnp.zeros((rows, batch, 1 + nodes, config.dim), model.dtype),
+        features=whole(jnp.zeros((rows, batch, 1 + nodes, config.dim), model.dtype)),
         nodes=empty_places(model, cache, nodes),
         ancestors=jnp.zeros((batch, 1 + nodes, nodes), bool),
         depth=jnp.zeros((batch, 1 + nodes), jnp.int32),

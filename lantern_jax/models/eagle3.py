@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.models.drafter import DrafterConfig, chained_drafter
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
+from lantern_jax.partition import whole
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,16 @@ class Eagle3Model(nn.Module):
 
     def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
         features = features.astype(self.dtype)
-        both = jnp.concatenate([self.token_norm(self.tokens(tokens)), self.hidden_norm(features)], axis=-1)
+        both = jnp.concatenate(
+            [self.token_norm(whole(self.tokens(tokens))), self.hidden_norm(features)], axis=-1
+        )
         # The residual is that of the features alone: tokens act through attention.
         out, block = self.layer_0(features, rotary, mask, [place[0] for place in past], past_masks, both)
         return out, (block,)
 
     def fuse(self, features):
         """The tapped states [..., taps * D] as one feature [..., D]."""
-        return self.fc(features)
+        return whole(self.fc(features))
 
     def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
         """The call with the target's own tapped states."""

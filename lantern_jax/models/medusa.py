@@ -24,6 +24,7 @@ from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.drafter import head_logits
 from lantern_jax.models.sizes import check_sizes
+from lantern_jax.partition import split, whole
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class MedusaModel(nn.Module):
             kernel, bias = (leaf[:, layer].astype(self.dtype) for leaf in (self.kernel, self.bias))
             inner = jnp.einsum("...kd,kde->...ke", x, kernel, preferred_element_type=jnp.float32)
             inner = inner.astype(self.dtype) + jnp.broadcast_to(bias, shape)
-            x = x + nn.silu(inner)
+            x = x + whole(nn.silu(inner))
         if self.config.shared_head:
             return head_logits(x, head)
         heads = self.heads.astype(self.dtype)
@@ -139,7 +140,7 @@ def empty_logits(prefix: Any, depths: int, num_codes: int, nodes: int) -> OnePas
     """The state before any pass."""
     batch = prefix.tokens.shape[1]
     return OnePassState(
-        logits=jnp.zeros((batch, depths, num_codes), jnp.float32),
+        logits=split(jnp.zeros((batch, depths, num_codes), jnp.float32), -1),
         depth=jnp.zeros((batch, 1 + nodes), jnp.int32),
         expanded=jnp.int32(0),
         guidance=prefix.guidance,

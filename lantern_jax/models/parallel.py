@@ -35,6 +35,7 @@ from lantern_jax.models.drafter import (
 )
 from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
 from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.partition import whole
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class ParallelModel(nn.Module):
 
     def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
         """Inputs of committed positions."""
-        return self.fc(jnp.concatenate([self.tokens(tokens), features.astype(self.dtype)], axis=-1))
+        both = [whole(self.tokens(tokens)), features.astype(self.dtype)]
+        return whole(self.fc(jnp.concatenate(both, axis=-1)))
 
     def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
         """The call at committed positions."""

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.models.sizes import check_sizes
+from lantern_jax.partition import split, whole
 
 # Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
@@ -238,13 +239,14 @@ class Layer(nn.Module):
                 for name, x in (("query_norm", queries), ("key_norm", keys))
             )
         queries, keys = rotate(queries, rotary), rotate(keys, rotary)
+        queries, keys, values = (split(states, -3) for states in (queries, keys, values))
         places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
         attended = attend(queries, *places, (keys, values, block_mask))
-        x = x + dense(config.dim, "out")(jnp.swapaxes(attended, -2, -3))
+        x = whole(x + dense(config.dim, "out")(jnp.swapaxes(attended, -2, -3)))
 
         gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
         gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
-        x = x + dense(config.dim, "down")(nn.silu(gate) * up)
+        x = whole(x + dense(config.dim, "down")(nn.silu(gate) * up))
         return x, (keys, values)
 
 
@@ -273,7 +275,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
-        block, states = [], []
+        block, states, x = [], [], whole(x)
         for i in range(self.config.num_layers):
             states.append(x)
             layer = Layer(

@@ -18,6 +18,7 @@ class SetOrder:
     Attributes:
         model: "demo" or a checkpoint's directory.
         dtype: of parameters and products; None for the device's own.
+        mesh: how devices share the work, as ``pipeline.load`` takes it in words; None for all, each with a model.
         knobs: of the generation by name, None where nothing was said.
         prompts, num, seed, format, shard_size: as in ``SetPlan``.
         sums: whether sums of the demo's features are kept; None: for the demo.
@@ -25,6 +26,7 @@ class SetOrder:
 
     model: str
     dtype: str | None
+    mesh: str | None
     knobs: Mapping[str, Any]
     prompts: tuple[str, ...]
     num: int
@@ -62,7 +64,7 @@ def open_order(order: SetOrder) -> Opened:
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    pipeline = load(order.model, order.dtype)
+    pipeline = load(order.model, order.dtype, mesh=order.mesh)
     pipeline.settings(order.knobs)
     _check_prompts(order, pipeline)
     if not pipeline.draws:

@@ -33,7 +33,7 @@ class Key:
     Attributes:
         model: the checkpoint's name, for people.
         checkpoint: digest of what its config says it holds: the sizes and names of all its files among it.
-        device: kind and number of devices; of a CPU also its cores.
+        device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
         batch: pictures decoded at once.
         dtype: of parameters and products.
         guidance, temperature, top_k, top_p: of the call.
@@ -50,12 +50,19 @@ class Key:
     top_p: float
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, dtype: Any, settings: Settings, pictures: int | None = None) -> "Key":
-        """Of a call of so many pictures, all of a batch at once; None for whole batches."""
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        dtype: Any,
+        settings: Settings,
+        pictures: int | None = None,
+        devices: Any = None,
+    ) -> "Key":
+        """Of a call of so many pictures, all of a batch at once; None for whole batches. ``devices``: an engine's."""
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
         sampling = {name: getattr(settings, name) for name in SAMPLING}
         return cls(
-            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(), batch=batch,
+            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=batch,
             dtype=str(jax.numpy.dtype(dtype)), **sampling,
         )  # fmt: skip
 

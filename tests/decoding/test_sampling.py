@@ -25,8 +25,8 @@ from lantern_jax.decoding.sampling import (
     process_logits,
     residual_noise,
     top_children,
-    varying_like,
 )
+from lantern_jax.partition import varying_like
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 process = jax.jit(process_logits)

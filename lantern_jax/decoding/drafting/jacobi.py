@@ -32,6 +32,7 @@ from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.partition import split
 
 INITIALS = ("repeat", "left", "above", "mixed", "random")
 # Those that look at the row above.
@@ -218,7 +219,7 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
     batch, width, vocab = prefix.tokens.shape[1], settings.width, settings.vocab_size
 
     def unknown(rows: int) -> Float[Array, "B rows V"]:
-        return jnp.full((batch, rows, vocab), -np.log(vocab), jnp.float32)
+        return split(jnp.full((batch, rows, vocab), -np.log(vocab), jnp.float32), -1)
 
     return WindowState(
         # So far back that no row reaches the first guess.

@@ -1,0 +1,109 @@
+"""Top-k and top-p by thresholds, found in a fixed number of passes and never by sorting the vocabulary.
+
+Axes: V vocabulary.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.partition import divides, shards, split, varying_like, whole
+
+FILTERS = ("top_k", "top_p")
+
+
+def filtered(
+    values: Float[Array, "*rows V"], filters: tuple[str, ...], top_k: Int[Array, ""], top_p: Float[Array, ""]
+) -> Float[Array, "*rows V"]:
+    """What top-k, then top-p leave of tempered logits; -inf elsewhere.
+
+    A threshold takes many passes over a row, each of which would wait for all devices of a model axis. Where codes are
+    split over one, each device is sent whole rows in exchange for its part of the others: as many numbers as it had,
+    and the least value that stays comes back, one a row.
+
+    Args:
+        filters: which of ``FILTERS`` are applied; static.
+        top_k, top_p: as in ``SamplingParams``.
+    """
+    if not filters or not divides(values.shape[-1]):
+        return _filtered(values, filters, top_k, top_p)
+    rows = values.reshape(-1, values.shape[-1])
+    padded = split(jnp.pad(rows, ((0, -len(rows) % shards()), (0, 0))), -1)
+    left = _filtered(split(padded, 0), filters, top_k, top_p)
+    least = whole(jnp.min(left, axis=-1, where=left > -jnp.inf, initial=jnp.inf))
+    return _keep(values, least[: len(rows)].reshape(values.shape[:-1]))
+
+
+def _filtered(values, filters, top_k, top_p) -> Float[Array, "*rows V"]:
+    vocab = values.shape[-1]
+    if "top_k" in filters:
+        with jax.named_scope("top_k"):
+            all_kept = (top_k <= 0) | (top_k > vocab)
+            limit = jnp.where(all_kept, jnp.int32(vocab), top_k).astype(jnp.float32)
+            values = _keep(values, _threshold(values, jnp.float32(1), limit))
+    if "top_p" in filters:
+        with jax.named_scope("top_p"):
+            limit = jnp.where(top_p < 1, top_p, jnp.float32(np.inf))
+            values = _keep(values, _threshold(values, jax.nn.softmax(values, axis=-1), limit))
+    return values
+
+
+def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> Float[Array, "*rows V"]:
+    return jnp.where(values < threshold[..., None], -jnp.inf, values)
+
+
+def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
+    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
+
+    -inf where even all of them weigh less. A CPU is bound by the comparisons, and 32 passes of a single one are the
+    fewest; an accelerator by the number of passes, so it makes 8 of 15 comparisons, written out one after the other
+    to leave no loop. The choice is made in lowering: XLA's HLO for one platform holds that platform's passes alone.
+    """
+    return lax.platform_dependent(
+        values,
+        weights,
+        limit,
+        cpu=partial(_search, bits=1, unroll=False),
+        default=partial(_search, bits=4, unroll=True),
+    )
+
+
+@partial(jax.jit, static_argnames=("bits", "unroll"), inline=True)
+def _search(
+    values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
+) -> Float[Array, "*rows"]:
+    """The threshold, ``bits`` binary digits a pass from the first to the last.
+
+    The digits count floats upwards from -inf, on the int32 image of the floats that preserves their order. A
+    candidate is not above the threshold when the floats above its predecessor weigh ``limit`` or more. Candidates
+    past infinity are NaNs, above which there is nothing. Weights are float32 even for counting (exact up to 2**24
+    codes): XLA vectorizes that sum better than an integer one.
+    """
+    digits = np.arange(1, 2**bits, dtype=np.int32).reshape((1,) * (values.ndim - 1) + (-1,))
+
+    def refine(number, lower):
+        unit = lax.shift_left(jnp.int32(1), jnp.int32(32 - bits) - jnp.int32(bits) * number)
+        predecessor = _from_ordered_int(lower[..., None] + unit * digits - 1)
+        weight = jnp.broadcast_to(weights, values.shape)[..., None, :]
+        above = jnp.where(values[..., None, :] > predecessor[..., None], weight, jnp.float32(0))
+        digit = jnp.sum(jnp.sum(above, axis=-1) >= limit, axis=-1, dtype=jnp.int32)
+        return lower + unit * digit
+
+    lowest = jnp.full(values.shape[:-1], _ordered_int(np.float32(-np.inf)), jnp.int32)
+    passes = 32 // bits
+    return _from_ordered_int(
+        lax.fori_loop(0, passes, refine, varying_like(lowest, values), unroll=passes if unroll else 1)
+    )
+
+
+def _ordered_int(values: Float[Array, "*rows"]) -> Int[Array, "*rows"]:
+    bits = lax.bitcast_convert_type(values, jnp.int32)
+    return jnp.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
+
+
+def _from_ordered_int(keys: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+    return lax.bitcast_convert_type(jnp.where(keys >= 0, keys, keys ^ 0x7FFFFFFF), jnp.float32)

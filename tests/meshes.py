@@ -1,0 +1,147 @@
+"""Tiny models that divide over eight devices, engines of them on any mesh, and what a compiled loop exchanges.
+
+The drafter is good: it repeats the embedding of the last token, and the target is little more than that.
+"""
+
+import re
+from functools import cache
+
+import jax
+import numpy as np
+
+from lantern_jax import assembly
+from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.engine import Engine
+from lantern_jax.families import family_of
+from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.models.eagle3 import Eagle3Config
+from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.medusa import MedusaConfig
+from lantern_jax.models.parallel import ParallelConfig
+from lantern_jax.partition import place
+from lantern_jax.programs import Parameters
+from tests.tiny_checkpoint import random_leaves
+
+DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
+TREE = [[0], [1], [2], [0, 0], [0, 1], [0, 0, 0]]
+TARGETS = {
+    "llamagen": LlamaGenConfig(
+        DIM, LAYERS, HEADS, vocab_size=CODES, grid=4, hidden_dim=HIDDEN, num_labels=8, qk_norm="rms"
+    ),
+    "anole": ChameleonConfig(DIM, LAYERS, HEADS, HIDDEN, vocab_size=CODES + 24, num_codes=CODES, grid=4),
+    "lumina": ChameleonConfig(
+        DIM, LAYERS, HEADS, HIDDEN, vocab_size=CODES + 24, num_codes=CODES, grid=4, layout="lumina"
+    ),
+    # Neither heads, feed-forward columns nor codes divide over four or eight.
+    "odd": LlamaGenConfig(36, LAYERS, 3, vocab_size=75, grid=4, hidden_dim=42, num_labels=8),
+}
+
+
+@cache
+def drafter_configs(family: str) -> dict:
+    """A config of every kind of drafter."""
+    target = TARGETS[family]
+    shared = {"num_heads": target.num_heads, "hidden_dim": 2 * target.dim, **target.shared_with_drafter}
+    codes = {"num_codes": target.num_codes}
+    return {
+        "eagle": DrafterConfig(**shared),
+        "eagle3": Eagle3Config(**shared, taps=(0, 1)),
+        "medusa": MedusaConfig(target.dim, target.vocab_size, **codes, heads=3, markov_rank=4),
+        "parallel": ParallelConfig(**shared, **codes, masks=2, markov_rank=4),
+    }
+
+
+@cache
+def target_parameters(family: str):
+    """The target's parameters on the host."""
+    params = random_leaves(family_of(TARGETS[family]).shapes(TARGETS[family]), 0, 0.1)
+    width = TARGETS[family].dim
+    head = params["params"]["head"]["kernel"]
+    params["params"]["head"]["kernel"] = head * np.float32(20 / np.sqrt(width))
+    tokens = params["params"]["tokens"]["embedding"]
+    params["params"]["tokens"]["embedding"] = 10 * tokens
+    return params
+
+
+@cache
+def drafter_parameters(family: str, kind: str):
+    """A drafter's parameters on the host."""
+    params = random_leaves(DRAFTERS[kind].shapes(drafter_configs(family)[kind]), 1, 0.1)
+    if kind == "eagle":
+        inner, dim = params["params"], TARGETS[family].dim
+        inner["tokens"]["embedding"] = target_parameters(family)["params"]["tokens"]["embedding"]
+        inner["fc"] = {
+            "kernel": np.eye(2 * dim, dim, dtype=np.float32),
+            "bias": np.zeros(dim, np.float32),
+        }
+    return params
+
+
+@cache
+def codebook(codes: int) -> Codebook:
+    """Neighbours that are any codes."""
+    numbers = np.random.default_rng(5)
+    neighbours = np.argsort(numbers.random((codes, codes)), axis=1)[:, :12].astype(np.int32)
+    return Codebook(neighbours, numbers.normal(size=(codes, 4)).astype(np.float32))
+
+
+def engine(family: str, data: int, model: int) -> Engine:
+    """An engine that has nothing compiled."""
+
+    def read(where):
+        parts = {"target": target_parameters(family), "codebook": codebook(TARGETS[family].num_codes)}
+        return Parameters(**place(parts, where))
+
+    def read_drafter(name, parameters, where):
+        drafter = place(drafter_parameters(family, name), where)
+        return {"drafter": drafter, "head": parameters.target["params"]["head"]["kernel"]}
+
+    devices = np.array(jax.devices()[: data * model]).reshape(data, model)
+    return Engine(read, devices=devices, read_drafter=read_drafter)
+
+
+def job(family: str, **knobs):
+    """How a batch is decoded with these knobs; guidance is 2."""
+    config, drafters = TARGETS[family], drafter_configs(family)
+    defaults, book = {"guidance": 2.0}, codebook(config.num_codes)
+    settings = assembly.settings_for(knobs, config, drafters, defaults, book, platform="cpu")
+    return assembly.job(config, drafters, np.dtype("float32"), settings)
+
+
+def prompts(family: str, count: int):
+    """Conditioning that differs, half of it padded where there is something to pad."""
+    if hasattr(TARGETS[family], "num_labels"):
+        return (np.arange(count, dtype=np.int32) % 7)[:, None]
+    tokens = CODES + 2 + np.arange(5 * count, dtype=np.int32).reshape(count, 5) % 20
+    mask = np.ones(tokens.shape, bool)
+    mask[: count // 2, 0] = False
+    return TokenConditioning(tokens, mask)
+
+
+def started(family: str, data: int, model: int, count: int = 4, **knobs):
+    """(engine, a run that has only begun)."""
+    made = engine(family, data, model)
+    return made, made.start(job(family, **knobs), prompts(family, count), seed=3)
+
+
+def decoded(family: str, data: int, model: int, count: int = 4, **knobs):
+    """What a mesh of that shape decodes."""
+    made, run = started(family, data, model, count, **knobs)
+    return made.finish(made.advance(run))
+
+
+_COLLECTIVE = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast)(?:-start)?\("
+)
+
+
+def collectives(lines: list[str]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """(operation, shapes of its results) of lines of HLO."""
+    found = filter(None, map(_COLLECTIVE.search, lines))
+    return [(match[2], tuple(map(_sizes, re.findall(r"\w+\[([\d,]*)\]", match[1])))) for match in found]
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in shape.split(",") if size)
