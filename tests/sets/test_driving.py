@@ -34,7 +34,7 @@ SHARDS = 5
 @pytest.fixture(autouse=True)
 def tiny(request, monkeypatch):
     """The tiny checkpoint in place of any."""
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline())
     monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr("lantern_jax.checkpoints.digest.checkpoint_digest", lambda directory: "digest")
     monkeypatch.setattr(ray_workers, "TELLING", 0)

@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
     """A current folder with prompts, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline())
     return tmp_path
 
 
@@ -181,7 +181,7 @@ def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
         assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
     assert there < len(list(killed.glob("*.tar"))) < 30
     assert start().wait() == 0
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None: pipeline_on(1))
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: pipeline_on(1))
     assert main([*arguments, "--out", "whole"]) == 0
     ours, theirs = (
         {path.name: path.read_bytes() for path in Path(name).iterdir()} for name in ("killed", "whole")
