@@ -1,14 +1,13 @@
 """Compiled programs on devices: batches of sequences are started, advanced some rounds at a time, and finished.
 
-Everything that knows of devices is here: where parameters lie, how many sequences a program takes, which programs
-there are. A batch has one of a few sizes, so that another number of pictures finds its program compiled.
+How many sequences a program takes, and which programs there are, is decided here; how a model lies on devices, in
+``partition``. A batch has one of a few sizes, so that another number of pictures finds its program compiled.
 
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens, C codes of a picture, H W pixels.
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -41,8 +40,8 @@ class Job:
 
     program: Program
     guidance: float = 1.0
-    sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams.create)
-    rule: Rule = dataclasses.field(default_factory=Strict)
+    sampling: SamplingParams = field(default_factory=SamplingParams.create)
+    rule: Rule = field(default_factory=Strict)
     drafter: str | None = None
 
 
@@ -170,7 +169,7 @@ class Engine:
         (state, lengths), seconds = run_timed(step, *run.shared, run.keys, run.state, limit)
         lengths = np.asarray(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds)
-        return dataclasses.replace(run, lengths=lengths, timing=timing, state=state)
+        return replace(run, lengths=lengths, timing=timing, state=state)
 
     def refill(
         self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"]
@@ -202,7 +201,7 @@ class Engine:
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         lengths = np.asarray(lengths)[: len(held)]
-        return dataclasses.replace(run, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
+        return replace(run, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
         """As ``advance``, by as many rounds as take so long and no more than ``most``: one to begin with, then by the
@@ -250,7 +249,7 @@ class Engine:
         if name not in parameters.drafters:
             drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
             drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
-            self._parameters = dataclasses.replace(parameters, drafters=drafters)
+            self._parameters = replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
 
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:

@@ -27,7 +27,9 @@ from lantern_jax.tuning.tuned import Found
 from tests.command import assert_refused, must_not_run
 from tests.tiny_checkpoint import CODES, PROMPTS, SIDE, TOKENS, tiny_pipeline
 
-ORDER = SetOrder("tiny", None, None, {"batch": 4}, PROMPTS, num=2, seed=3, format="png", shard_size=3, sums=False)
+ORDER = SetOrder(
+    "tiny", None, None, {"batch": 4}, PROMPTS, num=2, seed=3, format="png", shard_size=3, sums=False
+)
 SHARDS = 5
 
 
