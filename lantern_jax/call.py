@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int, UInt8
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import Engine, Job, Run
 from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
+from lantern_jax.interruption import hearing
 from lantern_jax.programs import NotRefillable
 from lantern_jax.text.encoders import Conditioning
 
@@ -59,15 +60,17 @@ class Call:
         count = self.num * len(self.prompts)
         held = _Held()
         try:
-            for part in batches(count, self.batch):
-                for run, fresh in self._pieces(job, part):
-                    held = held.with_decoded(run, fresh)
-                    if progress is not None:
-                        # Positions of the stream, forced ones included, which is the picture's share all the same.
-                        known = part.start * run.total + int(run.lengths.sum())
-                        pictures = part.start + int(run.finished.sum())
-                        progress(Progress(known, count * run.total, pictures, held.spent.decoding))
-                held = self._draw(held)
+            with hearing() as check:
+                for part in batches(count, self.batch):
+                    for run, fresh in self._pieces(job, part):
+                        held = held.with_decoded(run, fresh)
+                        check()
+                        if progress is not None:
+                            # Positions of the stream, forced ones included: the picture's share all the same.
+                            known = part.start * run.total + int(run.lengths.sum())
+                            pictures = part.start + int(run.finished.sum())
+                            progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                    held = self._draw(held)
             return self._generation(held)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Ctrl-C: pictures that are done are kept, each once, wherever it comes in; the command writes them."""
 
+import gc
 import os
 import re
 import signal
@@ -261,6 +262,31 @@ def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monke
     assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
     assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
     assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
+    """One that comes while a callback of the garbage collector runs."""
+    told, dropped = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
+
+    def collecting(phase, _):
+        if phase == "stop" and len(told) == 2 and not dropped:
+            signal.raise_signal(signal.SIGINT)
+
+    def progress(now):
+        told.append(now)
+        gc.collect()
+
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    gc.callbacks.append(collecting)
+    try:
+        made = interrupted(num=5, batch=2, progress=progress)
+    finally:
+        gc.callbacks.remove(collecting)
+    assert dropped == [KeyboardInterrupt] and len(told) == 2
+    assert made is None or made.statistics.pictures < 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.fixture

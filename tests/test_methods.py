@@ -28,9 +28,8 @@ LOSSY = ("near", "lantern-g", "lantern", "lantern++", "medusa", "vadusa", "cool"
 @cache
 def pipeline() -> Pipeline:
     """On one device: it compiles sooner, and devices change no tokens."""
-    made = Pipeline(dataclasses.replace(tiny_checkpoint(), drafters=drafters()))
-    made.engine._devices = made.engine._devices[:1]
-    return made
+    checkpoint = dataclasses.replace(tiny_checkpoint(), drafters=drafters())
+    return Pipeline(checkpoint, devices=jax.local_devices()[:1])
 
 
 def knobs_of(name: str) -> dict:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
+from lantern_jax.interruption import hearing
 from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.cluster import chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
@@ -141,10 +142,15 @@ def _make(opened: Opened, directory: Path, worker: Worker) -> None:
     plan = opened.plan
     left = plan.missing(directory, worker.shards(plan))
     count = sum(len(plan.numbers(shard)) for shard in left)
-    with _going_on(plan, directory, left), _progress(plan, count) as (progress, written):
+    with _going_on(plan, directory, left) as check, _progress(plan, count) as (progress, written):
+
+        def told(now) -> None:
+            check()
+            progress(now)
+
         make_set(
             opened.pipeline, plan, directory, worker, opened.knobs,
-            reader=opened.reader, progress=progress, written=written,
+            reader=opened.reader, progress=told, written=written,
         )  # fmt: skip
     missing = plan.missing(directory)
     print(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
@@ -171,8 +177,9 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
         plan = driver.open()
         left = plan.missing(directory)
         count = sum(len(plan.numbers(shard)) for shard in left)
-        with _going_on(plan, directory, left), _progress(plan, count) as (progress, written):
+        with _going_on(plan, directory, left) as check, _progress(plan, count) as (progress, written):
             for shard, now in driver.make():
+                check()
                 if shard is None:
                     progress(now)
                 else:
@@ -181,10 +188,11 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
 
 
 @contextlib.contextmanager
-def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[None]:
-    """Says after Ctrl-C how much of what was left is there, and how to go on."""
+def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
+    """Says after Ctrl-C how much of what was left is there, and how to go on; it yields as ``hearing`` does."""
     try:
-        yield
+        with hearing() as check:
+            yield check
     except KeyboardInterrupt:
         there = len(left) - len(plan.missing(directory, left))
         raise KeyboardInterrupt(
