@@ -77,14 +77,20 @@ class RandomModel:
 
     def conditioning(self, count: int) -> PyTree:
         """Conditioning of so many prompts that differ: leaves [n, ...]."""
-        config, numbers = self.config, np.random.default_rng(0)
-        if getattr(config, "caption_dim", 0):
-            shape = (count, config.caption_length, config.caption_dim)
-            return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
-        if getattr(config, "num_labels", 0):
-            return (np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1))[:, None]
-        words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
-        return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+        return random_conditioning(self.config, count)
+
+
+def random_conditioning(config: TargetConfig, count: int) -> PyTree:
+    """Conditioning of so many prompts for a target: leaves [n, ...], of labels, captions or tokens."""
+    numbers = np.random.default_rng(0)
+    if getattr(config, "caption_dim", 0):
+        shape = (count, config.caption_length, config.caption_dim)
+        return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
+    if getattr(config, "num_labels", 0):
+        labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
+        return np.repeat(labels[:, None], config.label_slots, axis=1)
+    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
 
 
 def random_model(size: str) -> RandomModel:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from lantern_jax.bench.fit import Memory
 from lantern_jax.bench.rows import COMPARED, Row
 
 
@@ -48,6 +49,23 @@ def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -
     for row, ratios in pairs:
         numbers = (_number(ratios.get(name), 3) for name in COMPARED)
         table.add_row(_name(row), str(row.batch), f"{row.guidance:g}", *numbers)
+    return table
+
+
+def fit_table(found: Mapping[str, Memory], gigabytes: float) -> Table:
+    """How many pictures at once a device decodes, and what they take."""
+    table = Table(
+        title=f"in {gigabytes:g} GB", title_justify="left",
+        caption="Programs come in powers of two; a method that says 0 needs more for one picture.",
+        caption_justify="left",
+    )  # fmt: skip
+    table.add_column("method", overflow="fold")
+    for head in ("pictures at once", "GB in all", "parameters", "caches, a picture", "working memory"):
+        table.add_column(head, justify="right")
+    for name, need in found.items():
+        pictures = need.pictures if need.total <= gigabytes * 1e9 else 0
+        sizes = (need.total, need.parameters, need.state / need.pictures, need.working)
+        table.add_row(name, str(pictures), *(f"{size / 1e9:.3g}" for size in sizes))
     return table
 
 

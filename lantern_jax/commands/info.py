@@ -1,19 +1,82 @@
-"""``lantern info``: what a checkpoint holds."""
+"""``lantern info``: what a checkpoint holds, and how much of it a device would."""
 
 import argparse
+import math
+
+from lantern_jax import errors
+from lantern_jax.commands.options import DTYPES
+
+# Of a model that has an EAGLE drafter, and of one that has none.
+DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
+UNDRAFTED = "ar,jacobi"
 
 
 def add(commands) -> None:
     """Adds ``info`` to a parser's commands."""
     info = commands.add_parser("info", help="describe a checkpoint", allow_abbrev=False)
-    info.add_argument(
-        "model", nargs="?", default="demo", metavar="DIR", help="checkpoint (default: the demo)"
+    add = info.add_argument
+    add("model", nargs="?", metavar="DIR", help="checkpoint (default: the demo)")
+    add(
+        "--fit",
+        type=float,
+        metavar="GB",
+        help="instead: how many pictures at once a device of so many gigabytes (1e9 bytes) decodes, by method and "
+        "tree, as the compiler counts; nothing is read and nothing runs",
     )
+    add(
+        "--size",
+        metavar="NAME",
+        help="with --fit: a published size, such as llamagen-xl, in place of a checkpoint",
+    )
+    add("--methods", metavar="LIST", help=f"with --fit: as `lantern bench` takes them (default: {DRAFTED})")
+    add("--dtype", choices=DTYPES, help="with --fit: of parameters and products (default: bfloat16)")
     info.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    if arguments.fit is None:
+        _describe(arguments)
+    else:
+        _fit(arguments)
+
+
+def _describe(arguments: argparse.Namespace) -> None:
+    for name in ("size", "methods", "dtype"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--{name} is for --fit: give --fit GB with it, or leave it out")
+
     from lantern_jax.checkpoints.store import describe, load, model_directory
     from lantern_jax.commands.report import show_description
 
-    show_description(describe(load(model_directory(arguments.model), abstract=True)))
+    show_description(describe(load(model_directory(arguments.model or "demo"), abstract=True)))
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    if not 0 < arguments.fit < math.inf:
+        raise errors.invalid("--fit", arguments.fit, "the gigabytes of a device, above 0")
+    if arguments.size is not None and arguments.model is not None:
+        raise ValueError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
+
+    from rich.console import Console
+
+    from lantern_jax.bench.fit import checkpoint_shapes, largest, size_shapes
+    from lantern_jax.bench.sweep import parse_methods
+    from lantern_jax.bench.tables import fit_table
+    from lantern_jax.checkpoints.store import load, model_directory
+    from lantern_jax.commands.report import working
+    from lantern_jax.compilation import keep_compiled_programs
+
+    keep_compiled_programs()
+    dtype = arguments.dtype or "bfloat16"
+    if arguments.size is not None:
+        shapes = size_shapes(arguments.size, dtype)
+    else:
+        shapes = checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)
+    methods = parse_methods(arguments.methods or (DRAFTED if "eagle" in shapes.drafters else UNDRAFTED))
+    jobs = {name: shapes.job(knobs) for name, knobs in methods.items()}
+    found = {}
+    with working("compiling for shapes") as tell:
+        for name, job in jobs.items():
+            tell(name)
+            found[name] = largest(shapes, job, int(arguments.fit * 1e9))
+    Console().print(fit_table(found, arguments.fit))
