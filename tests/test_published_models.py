@@ -142,7 +142,10 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
 # The hub's layout of t2i is read by conversions below; it decodes as t2i does.
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.exhaustive] if name == "t2i-hub" else []) for name in CONVERSIONS],
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ("t2i-hub", "anole") else [])
+        for name in CONVERSIONS
+    ],
 )
 def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""

@@ -104,7 +104,10 @@ def test_strict_decoding_is_plain_decoding(kind, name, guided, temperature):
     assert int(decoded.accepted[:, 1:].sum()) > 0, "nothing drafted was ever accepted"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "eagle3" else pytest.mark.exhaustive) for kind in KINDS],
+)
 def test_eight_devices(kind):
     target, params, drafting, drafter = models("llamagen", kind)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
