@@ -75,5 +75,6 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_line(arguments, line, capsys):
+def test_bad_input_is_one_line(arguments, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert line in assert_refused(["info", *arguments], capsys)
