@@ -94,12 +94,15 @@ def run_kills(folder: Path, pictures: int, kills: int, shard_size: int, seed: in
     if start("killed").wait():
         raise RuntimeError("the set that was killed could not be gone on with")
     with_kills = time.perf_counter() - began
-    ours, theirs = (
-        {path.name: path.read_bytes() for path in (folder / name).iterdir()} for name in ("killed", "whole")
-    )
-    differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    differing = differences(folder / "killed", folder / "whole")
     count = sum(1 for _ in read_set(folder / "killed"))
-    return Outcome(count, shards(), len(written), at_once, with_kills, tuple(written), tuple(differing))
+    return Outcome(count, shards(), len(written), at_once, with_kills, tuple(written), differing)
+
+
+def differences(ours: Path, theirs: Path) -> tuple[str, ...]:
+    """Names of the files that are not the same, byte for byte, in two sets."""
+    first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (ours, theirs))
+    return tuple(sorted(name for name in {*first, *second} if first.get(name) != second.get(name)))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.set_kills import prompts
+from eval.set_kills import differences, prompts
 from lantern_jax.files import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,18 +151,9 @@ def run(folder: Path, options: Sequence[str]) -> Outcome:
     at_interrupt = runs.log("local")[-1]
     runs.ended("local", runs.start("local", *words))
     seconds["local"] = time.perf_counter() - began
-    whole = contents(folder / "whole")
-    differing = {}
-    for name in ("cluster", "local"):
-        ours = contents(folder / name)
-        differing[name] = tuple(sorted(file for file in {*ours, *whole} if ours.get(file) != whole.get(file)))
+    differing = {name: differences(folder / name, folder / "whole") for name in ("cluster", "local")}
     notes = tuple(line for line in runs.log("cluster") if line.startswith("worker "))
     return Outcome(shards, at_kill, workers, seconds, notes, at_interrupt, differing)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """Every file of a set by its name."""
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def main() -> None:

@@ -18,7 +18,15 @@ from lantern_jax.commands.options import given_knobs
 from lantern_jax.decoding.methods import methods
 from lantern_jax.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
-from tests.tiny_checkpoint import CODES, NEIGHBOURS, SIDE, TOKENS, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import (
+    CODES,
+    NEIGHBOURS,
+    SIDE,
+    TOKENS,
+    sharing_programs,
+    tiny_checkpoint,
+    tiny_pipeline,
+)
 
 PROMPT = "snowy mountains at dusk by a calm lake"
 
@@ -38,9 +46,7 @@ def folder(tmp_path, monkeypatch):
     def load_tiny(model, dtype=None, tuned="off", mesh=None):
         if model == "demo":
             return tiny_pipeline()
-        loaded = load(model, dtype)
-        loaded.engine._programs = tiny_pipeline().engine._programs  # The same model: what is compiled fits.
-        return loaded
+        return sharing_programs(load)(model, dtype)
 
     monkeypatch.setattr(lantern_jax.pipeline, "load", load_tiny)
     return tmp_path

@@ -11,7 +11,7 @@ from eval import methods, quality
 from eval.scatter import Point, scatter, ticks
 from lantern_jax.checkpoints.store import save
 from lantern_jax.metrics.bootstrap import interval
-from tests.tiny_checkpoint import SIDE, VQ, tiny_checkpoint, tiny_pipeline, vq_parameters
+from tests.tiny_checkpoint import SIDE, VQ, sharing_programs, tiny_checkpoint, vq_parameters
 
 
 def test_intervals_cover_the_distance_and_shrink():
@@ -88,21 +88,8 @@ def test_the_plot_holds_every_point_between_its_axes():
     assert {"a<b", "c"} <= {text.text for text in tree.iter(f"{name}text")}
 
 
-@pytest.fixture
-def shared_programs(monkeypatch):
-    """Whatever is loaded is the tiny checkpoint, and has its programs."""
-    load = lantern_jax.load
-
-    def load_shared(model):
-        loaded = load(model)
-        loaded.engine._programs = tiny_pipeline().engine._programs
-        return loaded
-
-    monkeypatch.setattr(lantern_jax, "load", load_shared)
-
-
-@pytest.mark.usefixtures("shared_programs")
 def test_the_whole_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lantern_jax, "load", sharing_programs(lantern_jax.load))
     model, out, figure = (
         save(tmp_path / "tiny", tiny_checkpoint()),
         tmp_path / "out.json",

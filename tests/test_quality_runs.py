@@ -12,7 +12,7 @@ from eval.methods import Bench, Setup
 from lantern_jax.checkpoints.store import save
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.scores import Score
-from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
 COUNT, WIDTH = 60, 3
 PROMPTS = np.random.default_rng(0).normal(size=(COUNT, WIDTH))
@@ -114,21 +114,9 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert runs.described(bench, {"method": knobs})["strict"] == strict, knobs
 
 
-@pytest.fixture
-def shared_programs(monkeypatch):
-    """Whatever is loaded is the tiny checkpoint, and has its programs."""
-    load = lantern_jax.load
-
-    def load_shared(model):
-        loaded = load(model)
-        loaded.engine._programs = tiny_pipeline().engine._programs
-        return loaded
-
-    monkeypatch.setattr(lantern_jax, "load", load_shared)
-
-
-@pytest.mark.usefixtures("shared_programs")
 def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lantern_jax, "load", sharing_programs(lantern_jax.load))
+
     def prepare(picture):
         return picture.astype(np.float32).mean((0, 1))[None, None]
 

@@ -1,6 +1,7 @@
 """A whole checkpoint of tiny, random models for the landscape prompts: 16 tokens from 32 codes, 16 pixels square."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import cache
 
 import jax
@@ -151,8 +152,17 @@ def pipeline_on(devices: int) -> Pipeline:
     return pipeline
 
 
+def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
+    """``load``, of tiny checkpoints, whose pipelines have what the others of this process compiled."""
+
+    def loaded(*arguments, **options) -> Pipeline:
+        pipeline = load(*arguments, **options)
+        pipeline.engine._programs = tiny_pipeline().engine._programs
+        return pipeline
+
+    return loaded
+
+
 def altered_pipeline(**parts) -> Pipeline:
     """With other parts of the checkpoint; what is compiled is shared with ``tiny_pipeline``, whose models it has."""
-    pipeline = Pipeline(dataclasses.replace(tiny_checkpoint(), **parts))
-    pipeline.engine._programs = tiny_pipeline().engine._programs
-    return pipeline
+    return sharing_programs(Pipeline)(dataclasses.replace(tiny_checkpoint(), **parts))

@@ -100,8 +100,7 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
 
 def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
     """What decoding so many pictures at once takes; it compiles the programs that prefill, advance and draw."""
-    arguments = _arguments(shapes, job, pictures)
-    target, drafting, conditioning, guidance, codebook = arguments
+    target, drafting, conditioning, guidance, codebook = _arguments(shapes, job, pictures)
     seed, numbers = np.uint32(0), _rows(pictures, np.uint32)
     begin = partial(programs.start, job.program, None)
     first = (target, drafting, conditioning, seed, numbers, guidance, job.sampling, _rows(pictures, bool))
@@ -114,7 +113,9 @@ def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
     if shapes.tokenizer is not None:
         tokenizer, drawing = _drawing(shapes.tokenizer, shapes.config.grid, pictures)
         working.append(drawing)
-    parameters = size_of((target, codebook)) + _drafter_size(drafting) + tokenizer
+    # The head is the target's: a drafting adds its drafter alone.
+    drafter = None if drafting is None else drafting["drafter"]
+    parameters = size_of((target, drafter, codebook)) + tokenizer
     return Memory(pictures, parameters, size_of(state), max(working))
 
 
@@ -124,17 +125,15 @@ def largest(shapes: Shapes, job: Job, limit: int) -> Memory:
     Two small ones tell by how much a picture adds. The batch that this leads to is compiled itself, and others from
     there on, up or down.
     """
-    few, more = memory(shapes, job, 2), memory(shapes, job, 4)
+    needs = cache(lambda pictures: memory(shapes, job, pictures))
+    few, more = needs(2), needs(4)
     room = (limit - few.total) / max(1, (more.total - few.total) / 2)
     pictures = min(MOST, 1 << int(math.log2(max(1, 2 + room))))
-    found = memory(shapes, job, pictures)
-    while found.total > limit and found.pictures > 1:
-        found = memory(shapes, job, found.pictures // 2)
-    while pictures == found.pictures < MOST:
+    while needs(pictures).total > limit and pictures > 1:
+        pictures //= 2
+    while pictures < MOST and needs(2 * pictures).total <= limit:
         pictures *= 2
-        larger = memory(shapes, job, pictures)
-        found = larger if larger.total <= limit else found
-    return found
+    return needs(pictures)
 
 
 def size_of(tree: PyTree) -> int:
@@ -167,11 +166,6 @@ def _drawing(config: VQConfig, grid: int, pictures: int) -> tuple[int, int]:
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
     codes = jax.ShapeDtypeStruct((pictures, grid * grid), jnp.int32)
     return size_of(params), _beside(partial(programs.draw, model, None), (params, codes))
-
-
-def _drafter_size(drafting: PyTree) -> int:
-    """Bytes of a drafting's own parameters: the head is the target's."""
-    return 0 if drafting is None else size_of(drafting["drafter"])
 
 
 def _beside(function, arguments: tuple, **options) -> int:

@@ -188,10 +188,8 @@ def measure(
     Args:
         settings: batch, guidance and sampling; the rest is not read.
     """
-    watch, plain = (
-        Stopwatch(samples, settings.batch),
-        samples.pipeline.job(_with(settings, DraftTree.empty())),
-    )
+    watch = Stopwatch(samples, settings.batch)
+    plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
     jobs: dict[object, Job] = {1: plain}
     rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
@@ -216,10 +214,8 @@ def measure(
 
 def measure_drafts(samples: Samples, settings: Settings, kind: str, costs: Costs, repeats: int = 5) -> Costs:
     """With the costs of another kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
-    jobs = {
-        1: samples.pipeline.job(_with(settings, DraftTree.empty())),
-        **draft_jobs(samples, settings, kind),
-    }
+    plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
+    jobs = {1: plain, **draft_jobs(samples, settings, kind)}
     times, error = _timed(Stopwatch(samples, settings.batch), jobs, repeats)
     pace = costs.passes[1] / times[1]
     times = {name: ms * pace for name, ms in times.items()}

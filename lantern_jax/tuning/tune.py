@@ -152,11 +152,9 @@ class Tuner:
 
     def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
         """The pictures that everything is estimated on."""
-        count, job = (
-            self.plan.pictures,
-            self.samples.pipeline.job(self.samples.settings(self.base | dict(knobs))),
-        )
-        return self.samples.decode(job, count, count, count)
+        count, samples = self.plan.pictures, self.samples
+        job = samples.pipeline.job(samples.settings(self.base | dict(knobs)))
+        return samples.decode(job, count, count, count)
 
     def _trees(self, kind: str, plain: Decodings, measured: Costs) -> list[Candidate]:
         """The trees that pay best by what grew, and all named ones, with the rounds they take on other pictures."""

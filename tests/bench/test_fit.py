@@ -24,16 +24,16 @@ def job(shapes):
 
 def test_the_account_is_of_arrays_that_are_there(shapes, job):
     """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
-    one, two = fit.memory(shapes, job, 2), fit.memory(shapes, job, 4)
+    two, four = fit.memory(shapes, job, 2), fit.memory(shapes, job, 4)
     config, drafter = shapes.config, shapes.drafters["eagle"]
     of_drafter = jax.tree.leaves(fit.DRAFTERS["eagle"].shapes(drafter))
     values = sum(leaf.size for leaf in [*jax.tree.leaves(family_of(config).shapes(config)), *of_drafter])
-    assert one.parameters == two.parameters == 4 * values
+    assert two.parameters == four.parameters == 4 * values
     # Keys and values of both guidance rows, for the prefix and every token, in target and drafter at least.
     slots = 2 * 2 * (config.num_layers + 1) * config.dim * (1 + config.num_tokens)
-    assert 4 * 2 * slots <= one.state <= 2 * 4 * 2 * slots
-    np.testing.assert_allclose(two.state, 2 * one.state, rtol=0.02)
-    assert 0 < one.working < two.working
+    assert 4 * 2 * slots <= two.state <= 2 * 4 * 2 * slots
+    np.testing.assert_allclose(four.state, 2 * two.state, rtol=0.02)
+    assert 0 < two.working < four.working
 
 
 def test_the_largest_batch_fits_and_its_double_does_not(monkeypatch):

@@ -15,7 +15,7 @@ from lantern_jax.commands.main import main
 from lantern_jax.tuning import choose, costs, samples, tune, tuned
 from lantern_jax.tuning.samples import sample_prompts
 from tests.command import assert_refused, files, must_not_run
-from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,7 @@ def folder(tmp_path, monkeypatch):
     cache = tmp_path.parent / f"{tmp_path.name}-cache"
     cache.mkdir()
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
-    load = lantern_jax.pipeline.load
-
-    def load_shared(*arguments, **options):
-        loaded = load(*arguments, **options)
-        loaded.engine._programs = tiny_pipeline().engine._programs
-        return loaded
-
-    monkeypatch.setattr(lantern_jax.pipeline, "load", load_shared)
+    monkeypatch.setattr(lantern_jax.pipeline, "load", sharing_programs(lantern_jax.pipeline.load))
     monkeypatch.setattr(costs, "NODES", (1, 4))
     monkeypatch.setattr(costs, "WIDTHS", (1,))
     monkeypatch.setattr(costs, "_WINDOW", 3)
