@@ -3,10 +3,11 @@
     python -m eval.accelerator [--out accelerator.json] [--minutes 9] [--sizes llamagen-xl,llamagen-xxl,chameleon-7b]
                                [--batch 1,8,64] [--passes 48] [--accept-lengths 3.63] [--dtype bfloat16]
 
-For every size and batch: a step of plain decoding, and rounds with a chain, a static tree of 25 nodes, a led window of
-25 and a window of 56 without a drafter; random weights, accepted lengths replayed, pictures stopped after some passes.
-Then the demo's methods. Every row has the share of the bandwidth floor, what a level of the draft costs, and where the
-time of a pass goes by a profile of it: the target's pass (``score``), the draft, verification, the commit.
+For every size: a step of plain decoding, and rounds with a static tree of 25 nodes, a window of 8 without a drafter, a
+led window of 25 and a chain; for several pictures at once a chain and a window of 4; random weights, accepted lengths
+replayed, pictures stopped after some passes. Then the demo's methods. Every row has the share of the bandwidth floor,
+and where the time of a pass goes by a profile of it: the target's pass (``score``), the draft, verification, the
+commit, and how many kernels there are; with one picture at a time, what a level of the draft costs.
 
 All is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not fit
 into the time left is left out and says so; what is most wanted comes first. Compiled programs are kept in the cache
@@ -36,12 +37,8 @@ from lantern_jax.files import write_file
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
 # The first is the one that a passing mean is wanted of.
-METHODS = (
-    "gumbel:tree=mc_sim_7b_63,"
-    "led:window=23,branches=3,levels=1,"
-    "gumbel:tree=chain,"
-    "jacobi:window=46,branches=3,levels=2"
-)
+METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:window=8,led:window=23,branches=3,levels=1,gumbel:tree=chain"
+METHODS_OF_MANY = "gumbel:tree=chain,jacobi:window=4"
 DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
 # A part that nothing is known of yet.
 _GUESS_SECONDS = 40.0
@@ -107,12 +104,13 @@ def measured(subject: Subject, pair: Sequence[Member], plan: Plan) -> list[dict[
 def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, expected: float) -> float:
     """All methods at one size and batch; returns the seconds they took."""
     began, name = time.perf_counter(), f"{size}, batch {batch}"
+    methods = METHODS if batch == 1 else METHODS_OF_MANY
     held: dict[str, Any] = {}
 
     def compiled() -> list[float]:
         held["subject"] = subject = random_subject(size, dtype, prompts=batch)
         groups, reasons = members(
-            subject, expand(parse_methods(METHODS).values(), batches=(batch,)), plan.profile
+            subject, expand(parse_methods(methods).values(), batches=(batch,)), plan.profile
         )
         held["group"] = group = groups[0]
         report.content.setdefault("reasons", []).extend(reasons)
@@ -168,7 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     expected: dict[str, float] = {}
     for place, batch in enumerate(batches):
         for size in sizes:
-            plan = Plan(pictures=batch * options.pictures, passes=options.passes, **common)
+            pictures, levels = batch * options.pictures, batch == 1
+            plan = Plan(pictures=pictures, passes=options.passes, levels=levels, **common)
             guess = expected.get(size, _GUESS_SECONDS if place else 0.0)
             expected[size] = measure_size(report, size, batch, plan, options.dtype, guess)
         if place == 0 and not options.no_demo:

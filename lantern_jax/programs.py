@@ -6,7 +6,7 @@ Axes: B sequences of a program, F new ones of a refill, C codes of a picture, H 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import flax.struct
@@ -64,6 +64,19 @@ def own(state):
     return jax.tree.map(lambda leaf: leaf.value[0] if is_one(leaf) else leaf, state, is_leaf=is_one)
 
 
+def _in_full(function):
+    """Products of float32 are those of float32 on every device: TF32 or bfloat16 in their place, as GPUs and TPUs have
+    it by default, would make a wide pass's tokens others than a narrow one's. Those of bfloat16 stay what they are."""
+
+    @wraps(function)
+    def traced(*arguments):
+        with jax.default_matmul_precision("highest"):
+            return function(*arguments)
+
+    return traced
+
+
+@_in_full
 def start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
     """(keys [B], joined state) after prefill; without a mesh on one device. Arguments as in ``loop.Inputs``."""
     keys = _keys(seed, numbers)
@@ -77,6 +90,7 @@ def start(program, mesh, target, drafting, conditioning, seed, numbers, guidance
     return keys, begin(inputs)
 
 
+@_in_full
 def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
     """(state after at most so many rounds, its lengths)."""
 
@@ -92,6 +106,7 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     return state, jnp.copy(state.length)
 
 
+@_in_full
 def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, slots, state):
     """(keys [B], state, its lengths) with new sequences in some slots.
 

@@ -22,7 +22,7 @@ from lantern_jax.bench.alternate import alternate
 from lantern_jax.bench.bandwidth import Bandwidth
 from lantern_jax.bench.forced import forced
 from lantern_jax.bench.levels import seconds_a_level
-from lantern_jax.bench.profile import shares_of_a_pass
+from lantern_jax.bench.profile import PassProfile, profile_of_a_pass
 from lantern_jax.bench.rows import Row
 from lantern_jax.bench.subject import Subject
 from lantern_jax.bench.sweep import Configuration
@@ -151,13 +151,13 @@ def measure(subject: Subject, group: Sequence[Member], plan: Plan) -> list[Row]:
         ValueError: a model whose numbers are not finite.
     """
     cold, warm = _compile(subject, group, plan)
-    floors, levels, shares = [], [], []
+    floors, levels, profiles = [], [], []
     for member in group:
         run = _begin(subject, member, plan, 0)
         floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
         levels.append(_level(subject, member, run) if plan.levels else None)
         run = subject.engine.advance(run, _WARM_UP)
-        shares.append(shares_of_a_pass(subject.engine, run) if plan.parts else None)
+        profiles.append(profile_of_a_pass(subject.engine, run) if plan.parts else None)
         del run
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
@@ -167,7 +167,7 @@ def measure(subject: Subject, group: Sequence[Member], plan: Plan) -> list[Row]:
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
         _row(
-            subject, member, plan, taken[str(number)], plain, speeds, floors[number], shares[number],
+            subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number],
             ms_a_level=levels[number], compile_cold=cold[number], compile_warm=warm[number],
         )
         for number, member in enumerate(group)
@@ -239,7 +239,7 @@ def _row(
     plain: Sequence[Sample],
     speeds: Sequence[float],
     floor: int,
-    shares: dict[str, float] | None,
+    profile: PassProfile | None,
     **measured,
 ) -> Row:
     """What several samples come to."""
@@ -288,7 +288,8 @@ def _row(
         forced=is_forced,
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,
-        parts=None if shares is None else {name: share * ms_a_pass for name, share in shares.items()},
+        parts=profile and {name: share * ms_a_pass for name, share in profile.shares.items()},
+        kernels=profile and profile.kernels,
         versions=versions(),
         **measured,
     )

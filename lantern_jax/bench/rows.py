@@ -59,6 +59,7 @@ class Row:
         accept_lengths: the profile that was replayed; None where none was.
         measured_passes: after so many passes a picture was stopped and the rest reckoned; None for whole pictures.
         parts: milliseconds of a pass by its part, from a profile; None where none was taken.
+        kernels: kernels or operations that the device ran a pass, from the same; None where there is no such device.
         versions: of lantern_jax, jax, jaxlib and python.
     """
 
@@ -96,6 +97,7 @@ class Row:
     accept_lengths: Any = None
     measured_passes: int | None = None
     parts: Mapping[str, float] | None = None
+    kernels: float | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -5,11 +5,13 @@ L path length, P prefix length.
 """
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.partition import split
+from lantern_jax.kernels.append import append_kernel, fits
+from lantern_jax.partition import shards, split
 
 # Keys and values of one layer's block, each [G, B, H, N, E].
 Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]
@@ -65,16 +67,33 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
     round overwrites them.
     """
     start = cache.prefix_mask.shape[-1] + cache.length
+    arguments = cache.layers, block, path, start
+    if shards() > 1 or not fits(cache.layers[0][0]):
+        layers = _append_to_each(*arguments)
+    else:
+        layers = lax.platform_dependent(*arguments, cuda=_append_to_all, default=_append_to_each)
+    return cache.replace(layers=layers, length=cache.length + count)
 
+
+def _append_to_each(layers: Block, block: Block, path, start) -> Block:
     def append(slots, rows):
         rows = jnp.take_along_axis(rows, path[None, :, None, :, None], axis=3)
         return write_rows(slots, rows, start)
 
-    layers = tuple(
-        (append(keys, new_keys), append(values, new_values))
-        for (keys, values), (new_keys, new_values) in zip(cache.layers, block, strict=True)
-    )
-    return cache.replace(layers=layers, length=cache.length + count)
+    return jax.tree.map(append, layers, block)
+
+
+def _append_to_all(layers: Block, block: Block, path, start) -> Block:
+    """The same by one kernel."""
+    slots, structure = jax.tree.flatten(layers)
+    rows = slots[0].shape[0]
+
+    def flat(arrays):
+        return [array.reshape(-1, *array.shape[2:]) for array in arrays]
+
+    path, start = (jnp.tile(array, (rows, *[1] * (array.ndim - 1))) for array in (path, start))
+    made = append_kernel(flat(slots), flat(jax.tree.leaves(block)), path, start)
+    return structure.unflatten(new.reshape(old.shape) for new, old in zip(made, slots, strict=True))
 
 
 def write_rows(

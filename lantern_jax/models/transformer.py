@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.partition import split, whole
+from lantern_jax.partition import shards, split, whole
 
 # Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
@@ -110,6 +111,44 @@ def rotate(
     return rotated.astype(x.dtype)
 
 
+def rotate_and_attend(
+    qkv: Float[Array, "*rows N 3 H E"],
+    rotary: Float[Array, "*rows N E/2 2"],
+    block_mask: Bool[Array, "*rows N N"],
+    past: tuple[tuple[Array, Array], ...],
+    past_masks: tuple[Bool[Array, "*rows N S"], ...],
+) -> tuple[Float[Array, "*rows N H E"], tuple[Array, Array]]:
+    """What the block's positions find in the past and in each other; arguments but ``qkv`` as of ``Transformer``.
+
+    Args:
+        qkv: queries, keys and values, not yet rotated.
+
+    Returns:
+        what was attended, and the block's rotated keys and its values, each [..., H, N, E].
+    """
+    arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
+    if shards() > 1 or not fits(qkv):
+        return _by_products(*arguments)
+    return jax.lax.platform_dependent(*arguments, cuda=_by_kernel, default=_by_products)
+
+
+def _by_products(qkv, rotary, block_mask, past, past_masks):
+    queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
+    queries, keys = rotate(queries, rotary), rotate(keys, rotary)
+    queries, keys, values = (split(states, -3) for states in (queries, keys, values))
+    places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
+    attended = attend(queries, *places, (keys, values, block_mask))
+    return jnp.swapaxes(attended, -2, -3), (keys, values)
+
+
+@jax.custom_jvp
+def _by_kernel(*arguments):
+    return attend_kernel(*arguments)
+
+
+_by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+
+
 def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array, "*rows H N E"]:
     """Attention over several places of keys under one float32 softmax.
 
@@ -161,14 +200,14 @@ class HeadNorm(nn.Module):
     param_dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*rows H N E"]) -> Float[Array, "*rows H N E"]:
-        shape = (x.shape[-3], x.shape[-1])
+    def __call__(self, x: Float[Array, "*rows N H E"]) -> Float[Array, "*rows N H E"]:
+        shape = x.shape[-2:]
         scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)
         wide = x.astype(jnp.float32)
         wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
-        scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32)[:, None], x.shape) for leaf in (scale, bias))
+        scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32), x.shape) for leaf in (scale, bias))
         return (wide * scale + bias).astype(x.dtype)
 
 
@@ -231,23 +270,20 @@ class Layer(nn.Module):
         if hidden is None:
             hidden = norm("attention_norm")(x) if self.input_norm else x
         qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
-        queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
         if config.qk_norm:
             head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
-            queries, keys = (
-                head_norm(config.norm_eps, self.param_dtype, name=name)(x)
-                for name, x in (("query_norm", queries), ("key_norm", keys))
-            )
-        queries, keys = rotate(queries, rotary), rotate(keys, rotary)
-        queries, keys, values = (split(states, -3) for states in (queries, keys, values))
-        places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
-        attended = attend(queries, *places, (keys, values, block_mask))
-        x = whole(x + dense(config.dim, "out")(jnp.swapaxes(attended, -2, -3)))
+            normed = [
+                head_norm(config.norm_eps, self.param_dtype, name=name)(qkv[..., i, :, :])
+                for i, name in enumerate(("query_norm", "key_norm"))
+            ]
+            qkv = jnp.stack([*normed, qkv[..., 2, :, :]], axis=-3)
+        attended, block = rotate_and_attend(qkv, rotary, block_mask, past, past_masks)
+        x = whole(x + dense(config.dim, "out")(attended))
 
         gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
         gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
         x = whole(x + dense(config.dim, "down")(nn.silu(gate) * up))
-        return x, (keys, values)
+        return x, block
 
 
 class Transformer(nn.Module):

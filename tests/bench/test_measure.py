@@ -216,6 +216,7 @@ def test_parts_of_a_pass_are_told_by_their_scopes():
     program = """
   %add.1 = f32[4]{0} add(%a, %b), metadata={op_name="jit(advance)/while/body/score/add" stack_frame_id=3}
   %while.2 = (s32[], f32[4]{0}) while(%tuple), body=%body, metadata={op_name="jit(advance)/while"}
+  %call.7 = f32[4]{0} custom-call(%add.1), metadata={op_name="jit(advance)/score/layer_0/attend_1/pallas_call"}
   ROOT %fusion.3 = f32[4]{0} fusion(%add.1), kind=kLoop, metadata={op_name="jit(advance)/sub"}
 }
 
@@ -227,14 +228,15 @@ def test_parts_of_a_pass_are_told_by_their_scopes():
 """
     assert profile.owners_of(program) == {
         "add.1": "score", "while.2": "", "fusion.3": "other", "dot.4": "draft", "select.5": "draft", "copy.6": "other",
+        "call.7": "score", "attend_1": "score",
     }  # fmt: skip
 
 
 def test_an_accelerators_streams_are_counted_once():
     """Not the host's launches, not lines that sum up others; without a device the host's events that have a name."""
 
-    def event(nanoseconds, **stats):
-        return SimpleNamespace(duration_ns=nanoseconds, stats=list(stats.items()))
+    def event(nanoseconds, name="launch", **stats):
+        return SimpleNamespace(duration_ns=nanoseconds, name=name, stats=list(stats.items()))
 
     def plane(name, **lines):
         return SimpleNamespace(name=name, lines=[SimpleNamespace(name=n, events=e) for n, e in lines.items()])
@@ -243,12 +245,19 @@ def test_an_accelerators_streams_are_counted_once():
     host = plane("/host:CPU", python=[event(9.0), event(5.0, hlo_op="dot.1")])
     events = [event(2.0, hlo_op="dot.1"), event(3.0, hlo_op="add.2"), event(4.0), event(1.0, hlo_op="dot.1")]
     device = plane("/device:GPU:0", **{"Stream #7": events, "XLA Ops": events, "XLA Modules": [event(10.0)]})
-    assert profile.spent_by_part([host, device], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
-    assert profile.spent_by_part([host], owners) == {"score": 5.0}
+    assert profile.spent_by_part([host, device], owners) == (
+        {"score": 3.0, "commit": 3.0, "unknown": 4.0},
+        4,
+    )
+    assert profile.spent_by_part([host], owners) == ({"score": 5.0}, 1)
     core = plane(
         "/device:TPU:0", **{"XLA Ops": [event(9.0, hlo_op="while.3"), *events], "Steps": [event(10.0)]}
     )
-    assert profile.spent_by_part([core], owners) == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
+    assert profile.spent_by_part([core], owners)[0] == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
+    graph = [event(2.0, "dot_1"), event(3.0, "attend__2"), event(4.0, "Memcpy")]
+    device = plane("/device:GPU:0", **{"Stream #7": graph})
+    expected = {"score": 2.0, "draft": 3.0, "unknown": 4.0}
+    assert profile.spent_by_part([device], owners | {"attend": "draft"})[0] == expected
 
 
 def test_a_profile_of_a_pass():
@@ -257,9 +266,11 @@ def test_a_profile_of_a_pass():
     subject = dataclasses.replace(tiny_subject(), engine=engine, drafters={})
     member = members(subject, configurations("jacobi:window=1"))[0][0][1]
     run = engine.advance(engine.start(member.job, subject.rows(0, 1)), 1)
-    shares = profile.shares_of_a_pass(engine, run)
+    found = profile.profile_of_a_pass(engine, run)
+    shares = found.shares
     assert set(shares) >= {"score", "commit"} and all(value >= 0 for value in shares.values())
     assert sum(shares.values()) == pytest.approx(1) and shares["score"] > 0.1
+    assert found.kernels is None  # A CPU has none.
 
 
 def test_the_tiny_checkpoint_has_no_codebook_problem():

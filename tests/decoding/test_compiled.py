@@ -181,7 +181,9 @@ def test_the_loop_exports_for_accelerators(devices, platform):
     else:
         mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         function = jax.jit(lambda inputs: loop._decode_sharded(program, mesh, "data", inputs))
-    exported = jax.export.export(function, platforms=[platform])(abstract_inputs(8))
+    # Kernels are kept as Triton's code, which may change between versions of JAX.
+    kernels = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+    exported = jax.export.export(function, platforms=[platform], disabled_checks=kernels)(abstract_inputs(8))
     assert exported.platforms == (platform,)
     assert exported.nr_devices == devices
     assert exported.out_avals[0].shape == (8, GRID * GRID)
@@ -280,8 +282,9 @@ def name_of(case: Case) -> str:
     )  # fmt: skip
 
 
-# Every value of every field, not every combination. Compiling takes longest by far: fewer still.
-COMPILED, LOWERED = (0, 8, 11, 12), (3, 4, 5, 6, 9)
+# Every value of every field, not every combination. Compiling takes longest by far: fewer still, and none for cuda, whose
+# kernels a CPU does not compile.
+COMPILED, LOWERED = (6, 8, 11, 12), (0, 3, 4, 5, 9)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +292,7 @@ COMPILED, LOWERED = (0, 8, 11, 12), (3, 4, 5, 6, 9)
     [
         pytest.param(case, id=name_of(case), marks=() if i in LOWERED else pytest.mark.exhaustive)
         for i, case in enumerate(CASES)
-        if i not in COMPILED
+        if i not in (*COMPILED, 7)
     ],
 )
 def test_nothing_branches_on_data(case):
@@ -301,7 +304,7 @@ def test_nothing_branches_on_data(case):
     "case",
     [
         *(pytest.param(CASES[i], id=name_of(CASES[i])) for i in COMPILED),
-        pytest.param(CASES[1], id=name_of(CASES[1]), marks=pytest.mark.exhaustive),
+        pytest.param(CASES[7], id=name_of(CASES[7]), marks=pytest.mark.exhaustive),
     ],
 )
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
@@ -358,7 +361,7 @@ def looping(drafting: Drafting) -> Drafting:
 def test_a_branch_and_a_loop_inside_a_round_would_be_found():
     program, inputs = small_program(CASES[8])
     branched, looped = (
-        lowered(program._replace(drafting=change(program.drafting)), inputs, "cuda")
+        lowered(program._replace(drafting=change(program.drafting)), inputs, "tpu")
         for change in (branching, looping)
     )
     assert len(branches(branched.as_text(dialect="hlo"))) == 1

@@ -1,0 +1,78 @@
+"""New rows into the caches of all layers at once, in place, as one kernel.
+
+XLA writes every array by a kernel of its own, two a layer, each of which moves some kilobytes.
+
+Axes: R rows (guidance x batch), H heads, S slots, N nodes, L path length, E head width.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.kernels.shapes import shape_like
+
+# A kernel's arguments are 4 KiB at most: of each array the old, the new and the rows, 8 bytes each.
+_MOST_ARRAYS = 150
+_WARPS, _LANES = 4, 32
+# Entries of a thread that are on their way together; registers are few.
+_MOST_ENTRIES = 128
+
+
+def fits(cache: Float[Array, "R H S E"]) -> bool:
+    """Whether the kernel takes caches of this shape: Triton's tiles are powers of two."""
+    return not cache.shape[-1] & (cache.shape[-1] - 1)
+
+
+def append_kernel(
+    caches: Sequence[Float[Array, "R H S E"]],
+    blocks: Sequence[Float[Array, "R H N E"]],
+    path: Int[Array, "R L"],
+    start: Int[Array, " R"],
+    interpret: bool = False,
+) -> list[Float[Array, "R H S E"]]:
+    """The caches with the nodes of a path in the slots from ``start`` on.
+
+    Args:
+        interpret: runs it anywhere, slowly, for tests.
+    """
+    made: list[Float[Array, "R H S E"]] = []
+    for first in range(0, len(caches), _MOST_ARRAYS):
+        some = slice(first, first + _MOST_ARRAYS)
+        made += _append(caches[some], blocks[some], path, start, interpret)
+    return made
+
+
+def _append(caches, blocks, path, start, interpret):
+    (rows, heads), count = caches[0].shape[:2], len(caches)
+    return pl.pallas_call(
+        partial(_kernel, count),
+        out_shape=[shape_like(cache, cache.shape) for cache in caches],
+        grid=(rows, heads),
+        input_output_aliases={i: i for i in range(count)},
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
+        interpret=interpret,
+        name="append",
+    )(*caches, *blocks, path, start)
+
+
+def _kernel(count: int, *refs):
+    """A program has one head of one row, of all arrays."""
+    block_refs, cache_refs = refs[count : 2 * count], refs[2 * count + 2 :]
+    path_ref, start_ref = refs[2 * count : 2 * count + 2]
+    row, head = pl.program_id(0), pl.program_id(1)
+    length, width = path_ref.shape[1], block_refs[0].shape[-1]
+    tile = pl.next_power_of_2(length)
+    # Tiles are larger than what they hold: those past the end do the work of the last one again.
+    place = jnp.minimum(jnp.arange(tile, dtype=jnp.int32), length - 1)
+    node, slot = path_ref[row, place], start_ref[row] + place
+    channel = jnp.arange(width, dtype=jnp.int32)[None]
+    # Nothing is read after something was written, or the one would wait for the other.
+    together = max(1, _MOST_ENTRIES * _WARPS * _LANES // (tile * width))
+    for first in range(0, count, together):
+        moved = [ref[row, head, node[:, None], channel] for ref in block_refs[first : first + together]]
+        for ref, rows in zip(cache_refs[first : first + together], moved, strict=True):
+            ref[row, head, slot[:, None], channel] = rows.astype(ref.dtype)

@@ -1,0 +1,106 @@
+"""The fused kernel against JAX's own operations; it runs interpreted here, and is lowered for GPUs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.models import transformer
+
+HEADS, WIDTH = 3, 16
+
+
+def normal(seed: int, *shape: int, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def arguments(rows: tuple[int, ...], nodes: int, slots: tuple[int, ...], dtype=jnp.float32, seen=None):
+    """Of ``rotate_and_attend``: a causal block after places of so many slots, of which rows see different numbers."""
+    qkv = normal(0, *rows, nodes, 3, HEADS, WIDTH, dtype=dtype)
+    # One for all guidance rows, as models give it.
+    rotary = normal(1, 1, *rows[1:], nodes, WIDTH // 2, 2)
+    block_mask = jnp.asarray(np.tril(np.ones((nodes, nodes), bool)))[None, None]
+    past = tuple(
+        tuple(normal(2 + 2 * i + j, *rows, HEADS, count, WIDTH, dtype=dtype) for j in range(2))
+        for i, count in enumerate(slots)
+    )
+    lengths = np.arange(np.prod(rows)).reshape(rows)
+    masks = tuple(
+        jnp.asarray(
+            np.arange(count)[None] < (seen or count) - np.minimum(lengths[..., None, None], count // 2)
+        )
+        for count in slots
+    )
+    return qkv, rotary, block_mask, past, masks
+
+
+def assert_same(found, expected, tolerance: float):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        one, other = (np.asarray(array, np.float32) for array in (one, other))
+        np.testing.assert_allclose(one, other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes", "slots"),
+    [((2, 1), 1, (70,)), ((1, 2), 5, (64, 3)), ((2, 2), 26, (130, 5, 8)), ((2, 1), 3, (9, 0)), ((1, 1), 16, ())],
+)
+def test_it_is_the_attention_of_products(rows, nodes, slots):
+    given = arguments(rows, nodes, slots)
+    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-6)
+
+
+def test_it_is_as_near_in_bfloat16():
+    given = arguments((2, 1), 9, (70,), jnp.bfloat16)
+    assert fits(given[0])
+    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-2)
+
+
+def test_every_query_has_its_own_mask():
+    """A place of which queries see different slots: a window over the cache, or a drafter's nodes."""
+    qkv, rotary, block_mask, past, _ = arguments((1, 2), 4, (20,))
+    mask = jnp.asarray(np.random.default_rng(5).random((1, 2, 4, 20)) < 0.4)
+    given = qkv, rotary, block_mask, past, (mask,)
+    found = attend_kernel(*given, interpret=True)
+    assert_same(found, transformer._by_products(*given), 2e-6)
+    other = attend_kernel(qkv, rotary, block_mask, past, (mask[:, :, :1],), interpret=True)
+    assert np.abs(found[0] - other[0]).max() > 0.1
+
+
+def test_slots_that_nobody_sees_are_not_read():
+    """What lies past the last block in use may be anything: early tokens do not pay for later ones."""
+    qkv, rotary, block_mask, ((keys, values),), masks = arguments((2, 1), 3, (200,), seen=40)
+    spoilt = tuple(array.at[..., 64:, :].set(jnp.nan) for array in (keys, values))
+    found = attend_kernel(qkv, rotary, block_mask, (spoilt,), masks, interpret=True)
+    assert_same(found, transformer._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
+
+
+def test_what_does_not_fit():
+    def shaped(nodes, width, dtype):
+        return jax.ShapeDtypeStruct((2, 1, nodes, 3, 2, width), dtype)
+
+    assert fits(shaped(64, 128, jnp.bfloat16)) and fits(shaped(1, 16, jnp.float16))
+    assert not fits(shaped(65, 64, jnp.bfloat16)) and not fits(shaped(0, 64, jnp.bfloat16))
+    assert not fits(shaped(5, 100, jnp.bfloat16)) and not fits(shaped(5, 64, jnp.float32))
+
+
+def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
+    given = arguments((2, 1), 5, (70,), jnp.bfloat16)
+    traced = jax.jit(transformer.rotate_and_attend).trace(*given)
+    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu", "tpu")}
+    assert [text.count("xla.gpu.triton") for text in texts.values()] == [1, 0, 0]
+
+
+def test_derivatives_are_those_of_products():
+    qkv, *others = arguments((1, 1), 5, (10,), jnp.bfloat16)
+
+    def total(attention, qkv):
+        return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(attention(qkv, *others)))
+
+    found, expected = (
+        jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
+        for attention in (transformer._by_kernel, transformer._by_products)
+    )
+    assert_same(found, expected, 0)
+    assert_same(jax.grad(lambda qkv: total(transformer.rotate_and_attend, qkv))(qkv), expected, 0)
