@@ -1,10 +1,10 @@
-"""Make docs/results.md and its pictures from the JSON lines in docs/results/.
+"""Make docs/results.md and its pictures from what was measured, in docs/results/.
 
     python -m eval.results [--docs docs] [--check]
 
-A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.quality_runs``; it gives a section
-with its tables, and a picture NAME.svg beside it. The same files give the same bytes. With ``--check`` nothing is
-written, and a page or picture that is not what the files give is an error.
+A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.quality_runs``, NAME.json what
+``eval.accelerator`` wrote; it gives a section with its tables, and a picture NAME.svg beside it. The same files give
+the same bytes. With ``--check`` nothing is written, and a page or picture that is not what the files give is an error.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.bars import Bar, Panel, draw_bars
-from lantern_jax.bench.rows import read_rows as bench_rows
+from lantern_jax.bench.rows import row_of
 from lantern_jax.files import write_files
 
 Row = Mapping[str, Any]
@@ -31,7 +31,7 @@ MEASURES = {
 }
 HEAD = """# Results
 
-Made by `python -m eval.results` from the JSON lines in [results/](results); not written by hand.
+Made by `python -m eval.results` from what was measured, in [results/](results); not written by hand.
 """
 QUALITY = """\
 Every setting makes the same pictures as plain decoding (`ar`), a batch of each in turns; brackets are 95 % intervals
@@ -53,7 +53,9 @@ FORCED = (
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines; ValueError, one line, where one is none."""
+    """The rows of a file; ValueError, one line, where one is none."""
+    if path.suffix == ".json":
+        return read_accelerator(path)
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -68,6 +70,20 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not rows:
         raise ValueError(f"{path} holds no rows: remove it, or make it again")
     return rows
+
+
+def read_accelerator(path: Path) -> list[dict[str, Any]]:
+    """What ``eval.accelerator`` measured: of plain decoding, which it measures with every other row, the first."""
+    try:
+        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        measured = [row for part in parts for row in part.get("rows", []) if isinstance(row, dict)]
+        found = [row for row in measured if {"method", "versions"} <= row.keys()]
+        first = {(row["model"], row["batch"], row["method"], str(row["knobs"])): row for row in found[::-1]}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        first = {}
+    if not first:
+        raise ValueError(f"{path} holds no rows: give what eval.accelerator wrote")
+    return [row | {"command": "python -m eval.accelerator"} for row in list(first.values())[::-1]]
 
 
 def number(value: Any, digits: int = 2, signed: bool = False) -> str | None:
@@ -139,8 +155,9 @@ def speed_columns() -> list[Column]:
         ("batch", lambda row: str(row["batch"])),
         ("nodes, depth", lambda row: f"{row['nodes']}, {row['depth']}" if row["nodes"] else None),
         ("tokens a pass", given("tokens_a_pass", number)),
-        ("ms a pass", given("ms_a_pass", lambda value: number(value, 1))),
-        ("seconds a picture", given("seconds", lambda value: number(value, 3))),
+        ("ms a pass", given("ms_a_pass", lambda value: number(value, 1 if value > 5 else 2))),
+        ("kernels a pass", given("kernels", lambda value: None if value is None else f"{value:.0f}")),
+        ("seconds a picture", given("seconds", lambda value: number(value, 3 if value > 0.05 else 4))),
         ("speed-up", spread("speedup", 2)),
         ("efficiency", given("efficiency", number)),
         ("of the floor", given("floor_share", percent)),
@@ -216,7 +233,7 @@ def section(path: Path) -> tuple[str, str]:
         body, labels, panels = quality_section(rows), [row["method"] for row in rows], quality_panels(rows)
     else:
         # The row's own name of its method, and what only the line has, such as the command.
-        rows = [line | {"label": row.label} for line, row in zip(rows, bench_rows(path), strict=True)]
+        rows = [row | {"label": _label(row, path)} for row in rows]
         body, labels = speed_section(rows), [f"{row['label']}, batch {row['batch']}" for row in rows]
         bars = [Bar(row["speedup"], *row["speedup_quartiles"], bool(row["forced"])) for row in rows]
         panels = [Panel("speed-up", bars)]
@@ -224,11 +241,22 @@ def section(path: Path) -> tuple[str, str]:
     return f"## {title}\n\n{picture}\n\n{body}\n", draw_bars(labels, panels, title)
 
 
+def _label(row: Row, path: Path) -> str:
+    try:
+        return row_of(row).label
+    except TypeError:
+        raise ValueError(
+            f"{path} holds what is no row: give files of lantern bench or eval.quality_runs"
+        ) from None
+
+
 def make(docs: Path) -> dict[Path, str]:
-    """The page and its pictures by their place, from docs/results/*.jsonl."""
-    files = sorted((docs / "results").glob("*.jsonl"))
+    """The page and its pictures by their place."""
+    files = sorted(path for path in (docs / "results").glob("*.json*") if path.suffix in (".json", ".jsonl"))
     if not files:
-        raise ValueError(f"{docs / 'results'} holds no .jsonl files: put rows of a benchmark there first")
+        raise ValueError(
+            f"{docs / 'results'} holds no .json or .jsonl files: put what was measured there first"
+        )
     sections = {path: section(path) for path in files}
     pictures = {path.with_suffix(".svg"): picture for path, (_, picture) in sections.items()}
     page = "\n".join([HEAD, *(text for text, _ in sections.values())])

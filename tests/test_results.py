@@ -94,7 +94,7 @@ def test_a_stale_page_or_picture_is_found(tmp_path):
     with pytest.raises(SystemExit, match=r"pictures\.jsonl, line 1 is no row"):
         results.main(["--docs", str(tmp_path)])
     path.unlink()
-    with pytest.raises(SystemExit, match=r"holds no \.jsonl files"):
+    with pytest.raises(SystemExit, match=r"holds no \.json or \.jsonl files"):
         results.main(["--docs", str(tmp_path)])
 
 

@@ -117,6 +117,12 @@ def to_lines(rows: Iterable[Row]) -> str:
     return "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
 
 
+def row_of(values: Mapping[str, Any]) -> Row:
+    """The row that a JSON object is; what it holds besides is left out. TypeError where something is missing."""
+    names = {part.name for part in fields(Row)}
+    return Row(**{name: value for name, value in values.items() if name in names})
+
+
 def read_rows(file: str | Path) -> list[Row]:
     """The rows of a file of JSON lines.
 
@@ -127,11 +133,10 @@ def read_rows(file: str | Path) -> list[Row]:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
-    names, rows = {part.name for part in fields(Row)}, []
+    rows = []
     for number, line in enumerate(filter(str.strip, lines), 1):
         try:
-            values = json.loads(line)
-            rows.append(Row(**{name: value for name, value in values.items() if name in names}))
+            rows.append(row_of(json.loads(line)))
         except (ValueError, TypeError, AttributeError):
             raise ValueError(
                 f"{file}: line {number} is no row: give a file that `lantern bench --out` wrote"

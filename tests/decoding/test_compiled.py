@@ -282,8 +282,8 @@ def name_of(case: Case) -> str:
     )  # fmt: skip
 
 
-# Every value of every field, not every combination. Compiling takes longest by far: fewer still, and none for cuda, whose
-# kernels a CPU does not compile.
+# Every value of every field, not every combination. Compiling takes longest by far: fewer still, and none for cuda,
+# whose kernels a CPU does not compile.
 COMPILED, LOWERED = (6, 8, 11, 12), (0, 3, 4, 5, 9)
 
 

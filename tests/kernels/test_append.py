@@ -42,7 +42,12 @@ def test_it_commits_what_each_layers_own_write_does(monkeypatch):
         made = [array.reshape(2, 2, 3, slots, 8) for array in arrays(6, slots, seed=seed)]
         return tuple(zip(made[::2], made[1::2], strict=True))
 
-    given = pairs(12, 2), pairs(5, 3), jnp.asarray([[0, 4], [2, 3]], jnp.int32), jnp.asarray([3, 7], jnp.int32)
+    given = (
+        pairs(12, 2),
+        pairs(5, 3),
+        jnp.asarray([[0, 4], [2, 3]], jnp.int32),
+        jnp.asarray([3, 7], jnp.int32),
+    )
     one, each = kv_cache._append_to_all(*given), kv_cache._append_to_each(*given)
     assert jax.tree.structure(one) == jax.tree.structure(each)
     for new, other in zip(jax.tree.leaves(one), jax.tree.leaves(each), strict=True):

@@ -44,7 +44,13 @@ def assert_same(found, expected, tolerance: float):
 
 @pytest.mark.parametrize(
     ("rows", "nodes", "slots"),
-    [((2, 1), 1, (70,)), ((1, 2), 5, (64, 3)), ((2, 2), 26, (130, 5, 8)), ((2, 1), 3, (9, 0)), ((1, 1), 16, ())],
+    [
+        ((2, 1), 1, (70,)),
+        ((1, 2), 5, (64, 3)),
+        ((2, 2), 26, (130, 5, 8)),
+        ((2, 1), 3, (9, 0)),
+        ((1, 1), 16, ()),
+    ],
 )
 def test_it_is_the_attention_of_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
