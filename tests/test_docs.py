@@ -1,4 +1,5 @@
-"""The page on the architecture: its examples run, its links lead somewhere, what it names is there."""
+"""The page on the architecture: its examples run, its links lead somewhere, what it names is there; floors on that on
+scale are those of the script."""
 
 import re
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import lantern_jax
+from eval import floors
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,3 +49,12 @@ def test_names_it_takes_from_the_package_are_public():
     names = re.findall(r"lantern_jax\.(\w+)", TEXT)
     assert "speculative_decode" in names
     assert set(names) <= set(lantern_jax.__all__)
+
+
+def test_floors_are_reckoned_as_the_page_says():
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert floors.table(floors.SIZES.split(",")) in page
+    work = floors.work_of("llamagen-xl")
+    # 775 million parameters less 16,384 x 1,280 of the table of tokens and 1,001 x 1,280 of classes, and the cache.
+    weights = 775.4e6 - (16384 + 1001) * 1280
+    assert abs(work.bytes / (2 * weights + 2 * 2 * 2 * 36 * 1280 * 128) - 1) < 0.01

@@ -12,7 +12,7 @@ from lantern_jax.engine import Job, Run
 from lantern_jax.settings import Settings
 
 # Tables of which a pass reads a few rows, and what prefill alone reads.
-_NOT_READ = ("tokens", "labels", "caption")
+NOT_READ = ("tokens", "labels", "caption")
 
 
 def peak_memory() -> int:
@@ -48,5 +48,5 @@ def _size(tree: Any) -> int:
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if not any(getattr(key, "key", None) in _NOT_READ for key in path)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
     )

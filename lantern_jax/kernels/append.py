@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.kernels.shapes import shape_like
+from lantern_jax.kernels.shapes import is_power_of_two, is_served, shape_like
 
 # A kernel's arguments are 4 KiB at most: of each array the old, the new and the rows, 8 bytes each.
 _MOST_ARRAYS = 150
@@ -23,8 +23,8 @@ _MOST_ENTRIES = 128
 
 
 def fits(cache: Float[Array, "R H S E"]) -> bool:
-    """Whether the kernel takes caches of this shape: Triton's tiles are powers of two."""
-    return not cache.shape[-1] & (cache.shape[-1] - 1)
+    """Whether the kernel takes caches of this shape."""
+    return is_power_of_two(cache.shape[-1]) and is_served()
 
 
 def append_kernel(

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from lantern_jax.kernels.shapes import shape_like
+from lantern_jax.kernels.shapes import is_power_of_two, is_served, shape_like
 
 # A product of the tensor cores has 16 rows at least.
 _LEAST_TILE = 16
@@ -29,8 +29,8 @@ _LOWEST = -1e30
 def fits(qkv: Float[Array, "*rows N 3 H E"]) -> bool:
     """Whether the kernel takes arrays of this shape and type. Products of float32 are not for tensor cores."""
     count, width = qkv.shape[-4], qkv.shape[-1]
-    narrow = jnp.dtype(qkv.dtype).itemsize == 2
-    return narrow and 1 <= count <= _MOST_NODES and width >= _LEAST_TILE and not width & (width - 1)
+    narrow, wide = jnp.dtype(qkv.dtype).itemsize == 2, width >= _LEAST_TILE and is_power_of_two(width)
+    return narrow and wide and 1 <= count <= _MOST_NODES and is_served()
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):

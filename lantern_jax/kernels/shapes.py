@@ -1,7 +1,21 @@
-"""Shapes of what kernels make."""
+"""What all kernels ask of devices and shapes."""
 
 import jax
 from jaxtyping import Array
+
+# Older ones (a T4 or a V100) have no products of bfloat16.
+_LEAST_CAPABILITY = 8.0
+
+
+def is_served() -> bool:
+    """Whether Triton serves the GPU at hand; True where there is none, so that programs can be lowered for others."""
+    capability = getattr(jax.devices()[0], "compute_capability", None)
+    return capability is None or float(capability) >= _LEAST_CAPABILITY
+
+
+def is_power_of_two(size: int) -> bool:
+    """Triton's tiles have no other sizes."""
+    return size > 0 and not size & (size - 1)
 
 
 def shape_like(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

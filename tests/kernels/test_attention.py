@@ -1,10 +1,13 @@
 """The fused kernel against JAX's own operations; it runs interpreted here, and is lowered for GPUs."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.kernels import append
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models import transformer
 
@@ -89,6 +92,14 @@ def test_what_does_not_fit():
     assert fits(shaped(64, 128, jnp.bfloat16)) and fits(shaped(1, 16, jnp.float16))
     assert not fits(shaped(65, 64, jnp.bfloat16)) and not fits(shaped(0, 64, jnp.bfloat16))
     assert not fits(shaped(5, 100, jnp.bfloat16)) and not fits(shaped(5, 64, jnp.float32))
+
+
+def test_gpus_that_triton_does_not_serve_go_without(monkeypatch):
+    qkv = jax.ShapeDtypeStruct((2, 1, 5, 3, 2, 64), jnp.bfloat16)
+    for capability, served in (("7.5", False), ("8.0", True), ("10.0", True)):
+        device = SimpleNamespace(compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda device=device: [device])
+        assert fits(qkv) == append.fits(qkv) == served
 
 
 def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
