@@ -12,6 +12,7 @@ from lantern_jax.checkpoints.store import Checkpoint, load, load_drafter
 from lantern_jax.families import family_of
 from lantern_jax.partition import Where, place
 from lantern_jax.programs import Parameters
+from lantern_jax.quantization import is_fixed
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:
@@ -34,7 +35,7 @@ def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Pa
     """
     if checkpoint.is_abstract:
         checkpoint = load(checkpoint.directory, dtype, where, drafters=())
-    target = jax.tree.map(partial(_cast, dtype), checkpoint.target_params)
+    target = jax.tree_util.tree_map_with_path(partial(_cast, dtype), checkpoint.target_params)
     return Parameters(target, {}, checkpoint.tokenizer_params, checkpoint.codebook)
 
 
@@ -44,8 +45,8 @@ def read_drafter(
     """The parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
     drafter = place(load_drafter(checkpoint, kind, dtype, where), where)
     head = family_of(checkpoint.target_config).head(parameters.target)
-    return {"drafter": jax.tree.map(partial(_cast, dtype), drafter), "head": head}
+    return {"drafter": jax.tree_util.tree_map_with_path(partial(_cast, dtype), drafter), "head": head}
 
 
-def _cast(dtype: np.dtype, leaf):
-    return leaf if leaf.dtype == dtype else leaf.astype(dtype)
+def _cast(dtype: np.dtype, path: tuple, leaf):
+    return leaf if leaf.dtype == dtype or is_fixed(path, leaf.dtype) else leaf.astype(dtype)

@@ -34,6 +34,9 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"out/kernel", (MODEL, _WHOLE, _WHOLE)),
     (r"gate_up/kernel", (_WHOLE, _WHOLE, MODEL)),
     (r"down/kernel", (MODEL, _WHOLE)),
+    # Scales of kernels in eight bits, one an output.
+    (r"qkv/kernel_scale", (_WHOLE, MODEL, _WHOLE)),
+    (r"gate_up/kernel_scale", (_WHOLE, MODEL)),
     (r"(query|key)_norm/(scale|bias)", (MODEL, _WHOLE)),
     (r"head(/kernel)?", (_WHOLE, MODEL)),
     # Of low rank: the rows are small, the products with ``out`` as large as a head's.

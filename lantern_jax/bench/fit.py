@@ -25,6 +25,7 @@ from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.parameters import parameter_dtype
+from lantern_jax.quantization import is_quantized, quantized_shapes
 
 # Programs come in powers of two; more pictures at once than this are no faster anywhere.
 MOST = 256
@@ -41,6 +42,7 @@ class Shapes:
         defaults: of its knobs.
         codebook: shapes of the codebook for relaxed rules, or None.
         tokenizer: config of the VQ tokenizer, or None where nothing is drawn.
+        quantized: whether the target's weights are in eight bits.
     """
 
     config: TargetConfig
@@ -49,6 +51,7 @@ class Shapes:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     codebook: Any = None
     tokenizer: VQConfig | None = None
+    quantized: bool = False
 
     def job(self, knobs: Mapping[str, Any]) -> Job:
         """How it decodes with these knobs; ValueError for knobs that it cannot be decoded with."""
@@ -87,6 +90,7 @@ def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
         defaults=checkpoint.defaults,
         codebook=_shapes(checkpoint.codebook),
         tokenizer=checkpoint.tokenizer_config,
+        quantized=is_quantized(checkpoint.target_params),
     )
 
 
@@ -150,6 +154,7 @@ def _arguments(shapes: Shapes, job: Job, pictures: int) -> tuple:
     """Shapes of the target, the drafting, n rows of conditioning, the guidance and the codebook."""
     family = family_of(shapes.config)
     target = _cast(family.shapes(shapes.config), shapes.dtype)
+    target = quantized_shapes(target) if shapes.quantized else target
     drafting = None
     if job.drafter is not None:
         drafter = DRAFTERS[job.drafter].shapes(shapes.drafters[job.drafter])

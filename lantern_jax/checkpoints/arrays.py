@@ -22,6 +22,7 @@ from jaxtyping import PyTree
 
 from lantern_jax import errors
 from lantern_jax.partition import Where, sharding_at
+from lantern_jax.quantization import is_fixed
 
 # The file in which orbax describes the tree. Its others are marks of a finished write, with paths and times of the
 # machine that wrote: the caller's rename takes their place.
@@ -164,7 +165,8 @@ def read_arrays(
     """The arrays of a folder.
 
     Args:
-        dtypes: dtype of the arrays under a top-level key; those of other keys are as stored.
+        dtypes: dtype of the arrays under a top-level key; those of other keys are as stored, and so are weights in
+            eight bits with their scales.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays.
         shapes: the tree with something that has a ``shape`` in place of every array that is wanted; no other is
             read. One stored in another shape, of as many elements, is reshaped on its way, on the host. None is all
@@ -204,7 +206,7 @@ def _read_pack(
     shape_of: Mapping[Any, tuple[int, ...]],
 ) -> PyTree:
     def arguments(path, leaf):
-        dtype = dtypes.get(path[0].key)
+        dtype = None if is_fixed(path, leaf.dtype) else dtypes.get(path[0].key)
         if sharding is None or leaf.shape != shape_of.get(path, leaf.shape):
             return ocp.RestoreArgs(np.ndarray, dtype)
         return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding_at(sharding, path, leaf.shape))

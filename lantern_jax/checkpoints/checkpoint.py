@@ -18,6 +18,7 @@ from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
+from lantern_jax.quantization import is_quantized, shapes_as
 
 # Part of a checkpoint -> the function that gives its parameters' shapes by its config; drafters are apart, one a kind.
 PARTS: dict[str, Callable[[Any], PyTree]] = {
@@ -84,7 +85,7 @@ def check(checkpoint: Checkpoint) -> None:
                 f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
             )
         if config is not None:
-            _check_part(part, params, shapes_of(config))
+            _check_part(part, params, shapes_as(shapes_of(config), params))
     target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
     pairs = []
     for kind, (config, params) in checkpoint.drafters.items():
@@ -147,7 +148,10 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[str, Any]:
     count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     described = {"parameters": count, **dataclasses.asdict(config)}
-    return described if params is None else described | {"dtype": jax.tree.leaves(params)[0].dtype.name}
+    if params is None:
+        return described
+    described |= {"dtype": jax.tree.leaves(params)[0].dtype.name}
+    return described | {"weights": "int8"} if is_quantized(params) else described
 
 
 def describe_shapes(found: PyTree, expected: PyTree) -> str:

@@ -50,6 +50,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.files import check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.partition import Where
+from lantern_jax.quantization import is_fixed, shapes_as
 
 __all__ = [
     "Checkpoint",
@@ -263,7 +264,10 @@ def _drafter_shapes(configs: Mapping[str, Any]) -> dict[str, PyTree]:
 
 def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
     """The stored dtypes with the expected shapes, which may be stored in the old layout; else ValueError."""
-    stored = current_shapes(current_names(stored_shapes(directory / folder)), expected)
+    stored = current_names(stored_shapes(directory / folder))
+    if "target" in expected:
+        expected = expected | {"target": shapes_as(expected["target"], stored.get("target", {}))}
+    stored = current_shapes(stored, expected)
     mismatch = describe_shapes(stored, expected)
     if mismatch:
         raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
@@ -286,8 +290,7 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
     for part, params in held.items():
         if params is not None:
             arrays[part] = jax.tree_util.tree_map_with_path(
-                lambda path, leaf, part=part: _narrow(f"{part}{jax.tree_util.keystr(path)}", leaf, dtype),
-                params,
+                lambda path, leaf, part=part: _narrow(part, path, leaf, dtype), params
             )
     if checkpoint.codebook is not None:
         neighbours = np.asarray(checkpoint.codebook.neighbours)
@@ -297,11 +300,12 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
     return arrays
 
 
-def _narrow(name: str, leaf: Any, dtype: Any) -> np.ndarray:
+def _narrow(part: str, path: tuple, leaf: Any, dtype: Any) -> np.ndarray:
     leaf = np.asarray(leaf)
     with np.errstate(over="ignore"):
-        narrow = leaf if dtype is None else leaf.astype(jnp.dtype(dtype))
+        narrow = leaf if dtype is None or is_fixed(path, leaf.dtype) else leaf.astype(jnp.dtype(dtype))
     if not np.isfinite(narrow.astype(np.float32)).all():
+        name = f"{part}{jax.tree_util.keystr(path)}"
         raise ValueError(
             f"{name} holds values that are not finite in {narrow.dtype.name}: store another dtype or retrain"
         )

@@ -20,13 +20,12 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.partition import shards, split, whole
+from lantern_jax.quantization import INPUT_AXES, SCALE, scaled
 
 # Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")
-# How many leading axes of a layer's kernels are summed over; the rest are those of the outputs.
-INPUT_AXES = {"qkv": 1, "out": 2, "gate_up": 1, "down": 1}
 
 
 @dataclass(frozen=True)
@@ -219,6 +218,8 @@ class Dense(nn.Module):
 
     For a product of bfloat16 to bfloat16, XLA's CPU compiler converts the matrices of a whole model to float32, ahead
     of the decoding loop: a second copy of the parameters, twice as large. One to float32 it takes as it is.
+
+    Where the parameters have a ``kernel_scale``, the kernel holds integers (``quantization``).
     """
 
     features: int | tuple[int, ...]
@@ -236,6 +237,7 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
         product = jnp.tensordot(x, kernel, self.inputs, preferred_element_type=jnp.float32)
+        product = scaled(product, self.variables["params"].get(SCALE))
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, self.param_dtype)
             product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)

@@ -1,0 +1,34 @@
+"""``lantern quantize``: a checkpoint whose target's weights take half the memory."""
+
+import argparse
+
+
+def add(commands) -> None:
+    """Adds ``quantize`` to a parser's commands."""
+    quantize = commands.add_parser(
+        "quantize", help="write a checkpoint with the target's weights in eight bits", allow_abbrev=False
+    )
+    quantize.set_defaults(run=_run)
+    add = quantize.add_argument
+    add("model", metavar="MODEL", help="checkpoint directory, or demo")
+    add("--out", required=True, metavar="DIR", help="folder for the new checkpoint")
+    add("--overwrite", action="store_true", help="replace the folder if it is a checkpoint")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    import dataclasses
+
+    from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+    from lantern_jax.commands.report import working
+    from lantern_jax.quantization import is_quantized, quantize
+
+    check_new(arguments.out, arguments.overwrite)
+    directory = model_directory(arguments.model)
+    if is_quantized(load(directory, abstract=True).target_params):
+        raise ValueError(f"{arguments.model} has its weights in eight bits already: nothing is to be done")
+    with working("quantizing") as tell:
+        checkpoint = load(directory, dtype=None)
+        made = dataclasses.replace(checkpoint, target_params=quantize(checkpoint.target_params))
+        tell("writing")
+        save(arguments.out, made, overwrite=arguments.overwrite)
+    print(f"wrote {arguments.out}")
