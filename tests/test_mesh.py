@@ -166,6 +166,22 @@ def test_a_round_exchanges_little_and_no_vocabulary(filters):
             assert math.prod(shape) < 2 * 7 * CODES, (operation, shape)
 
 
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"method": "gsd", "window": 4},
+        pytest.param({"method": "jacobi", "window": 4, **FILTERS}, marks=pytest.mark.exhaustive),
+    ],
+    ids=lambda knobs: knobs["method"],
+)
+def test_groups_wait_for_no_other_group(knobs):
+    """A group that is done with its pictures would never come: an exchange of all devices stands still for ever."""
+    engine, run = started("llamagen", 4, 2, **knobs)
+    lines = [line for line in loop_lines(engine.program_text(run)) if collectives([line])]
+    assert lines and not any("collective-permute" in line for line in lines)
+    assert all("replica_groups=[4,2]<=[8]" in line for line in lines)
+
+
 def test_a_gathered_vocabulary_would_be_found():
     line = "%all-gather.1 = f32[2,7,256]{2,1,0} all-gather(%x), channel_id=1"
     assert collectives([line, "%a = (f32[2]{0}, s32[2]{0}) all-reduce(%x, %y)"]) == [

@@ -63,7 +63,9 @@ def test_every_channel_is_within_half_a_step(quantized):
 
 def test_a_channel_of_zeros_stays_one():
     made = quantize({"down": {"kernel": np.array([[0.0, 3.0], [0.0, -1.5]], np.float32)}})["down"]
-    np.testing.assert_array_equal(made["kernel"] * made["kernel_scale"], [[0, 3], [0, -64 * np.float32(3 / 127)]])
+    np.testing.assert_array_equal(
+        made["kernel"] * made["kernel_scale"], [[0, 3], [0, -64 * np.float32(3 / 127)]]
+    )
 
 
 def test_logits_are_those_of_the_rounded_weights(quantized):

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule, number
+from lantern_jax.partition import whole
 
 SIZE, P_GAP, SQUARED_DISTANCE = 14, 0.15, 0.5
 
@@ -69,7 +70,9 @@ class Grouped(Rule):
 
     def claim(self, p, q, token, depth, max_depth, codebook):
         """As ``Rule.claim``."""
-        here = token[..., None]
+        # Ranks are those of whole rows. Of rows that are split over devices XLA would turn the codes around by an
+        # exchange of all devices at once, for which groups that are done with their pictures do not come.
+        p, here = whole(p), token[..., None]
         p_x = jnp.take_along_axis(p, here, axis=-1)
         ahead = _ahead(p, p_x, here)
         itself = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,)) == here
