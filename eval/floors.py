@@ -11,6 +11,7 @@ bfloat16: the larger of the two times is the floor, and *free nodes* is how many
 import argparse
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 
@@ -45,6 +46,7 @@ class Work:
     level_bytes: float
 
 
+@cache
 def work_of(size: str) -> Work:
     """Of a published size with LANTERN's drafter; ValueError for an unknown size."""
     model = random_model(size)
