@@ -54,11 +54,11 @@ def work_of(size: str) -> Work:
     weights = _entries(family_of(config).shapes(config))
     # Keys and values of half a picture, of both rows.
     seen = config.num_tokens / 2
-    cache = 2 * layer.num_layers * layer.dim * seen * _ROWS
+    states = 2 * layer.num_layers * layer.dim * seen * _ROWS
     attention = 2 * 2 * layer.num_layers * layer.dim * seen
     head = layer.dim * config.vocab_size
-    level = _entries(drafter_shapes(model.drafter)) + head + cache / layer.num_layers
-    return Work(_BYTES * (weights + cache), _ROWS * (2 * weights + attention), _BYTES * level)
+    level = _entries(drafter_shapes(model.drafter)) + head + states / layer.num_layers
+    return Work(_BYTES * (weights + states), _ROWS * (2 * weights + attention), _BYTES * level)
 
 
 def table(sizes: list[str]) -> str:

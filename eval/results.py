@@ -232,7 +232,6 @@ def section(path: Path) -> tuple[str, str]:
     if is_quality(rows[0]):
         body, labels, panels = quality_section(rows), [row["method"] for row in rows], quality_panels(rows)
     else:
-        # The row's own name of its method, and what only the line has, such as the command.
         rows = [row | {"label": _label(row, path)} for row in rows]
         body, labels = speed_section(rows), [f"{row['label']}, batch {row['batch']}" for row in rows]
         bars = [Bar(row["speedup"], *row["speedup_quartiles"], bool(row["forced"])) for row in rows]

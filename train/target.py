@@ -28,7 +28,7 @@ from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.models.transformer import INPUT_AXES
+from lantern_jax.quantization import INPUT_AXES
 from train.loop import (
     Metrics,
     Task,

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.models.transformer import INPUT_AXES
+from lantern_jax.quantization import INPUT_AXES
 
 ONE_DRAFTER_VERSION = 1
 

@@ -10,6 +10,7 @@ would have to read every predicate.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import flax.struct
@@ -144,15 +145,14 @@ def gumbel_noise(
 
     ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
     """
-    return _noise_rows(keys, positions, vocab_size)
+    return _noise_rows(keys, positions, vocab_size, _gumbel)
 
 
-def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: int):
-    return split(jax.vmap(jax.vmap(partial(_gumbel_row, vocab_size), in_axes=(None, 0)))(keys, numbers), -1)
+def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: int, noise: Callable):
+    def row(key, number) -> Float[Array, " V"]:
+        return noise(jax.random.fold_in(key, number), vocab_size)
 
-
-def _gumbel_row(vocab_size: int, key, number) -> Float[Array, " V"]:
-    return _gumbel(jax.random.fold_in(key, number), vocab_size)
+    return split(jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, numbers), -1)
 
 
 def _gumbel(key, vocab_size: int) -> Float[Array, " V"]:
@@ -271,11 +271,7 @@ def draft_noise(
     nodes = jnp.asarray(nodes, jnp.int32)
     nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
     streams = _stream(keys, _DRAFT_STREAM, positions, rounds)
-
-    def row(key, node):
-        return _gumbel_of_words(jax.random.fold_in(key, node), vocab_size)
-
-    return split(jax.vmap(jax.vmap(row, in_axes=(None, 0)))(streams, nodes), -1)
+    return _noise_rows(streams, nodes, vocab_size, _gumbel_of_words)
 
 
 def acceptance_uniforms(

@@ -15,7 +15,7 @@ from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.arrays import file_sizes, read_arrays, stored_shapes, write_arrays
 from lantern_jax.checkpoints.llamagen import gpt_shapes
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
-from lantern_jax.models.transformer import INPUT_AXES
+from lantern_jax.quantization import INPUT_AXES
 from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
 
 
