@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from lantern_jax import hosts
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import Engine, Job, Run
 from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
@@ -255,7 +256,7 @@ def batches(count: int, most: int) -> Iterator[slice]:
 
 def _until_next(run: Run, live: Bool[np.ndarray, " n"]) -> int:
     """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
-    rounds = np.asarray(run.state.decoded.rounds)[: len(live)][live].sum()
+    rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
     pace = max(run.lengths[live].sum() - live.sum(), 1) / max(rounds, 1)
     return max(1, int((run.total - run.lengths[live].max()) / pace))
 
@@ -265,7 +266,7 @@ def why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
     parameters: dict[str, Any] = vars(engine.parameters)
     for part in parts:
         for path, leaf in jax.tree_util.tree_leaves_with_path(parameters[part]):
-            if not bool(jnp.isfinite(leaf).all()):
+            if not hosts.fetched(jnp.isfinite(leaf).all()):
                 name = ".".join(str(key.key) for key in path)
                 return (
                     f"{what} are not finite: the {part}'s parameter {name} holds values that are no numbers; "

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree, UInt8
 
-from lantern_jax import programs
+from lantern_jax import hosts, programs
 from lantern_jax.compilation import compile_ahead, run_timed
 from lantern_jax.decoding.acceptance import Rule, Strict
 from lantern_jax.decoding.loop import Program, State
@@ -23,7 +23,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
 from lantern_jax.models.vq import VQModel
-from lantern_jax.partition import Where, device_grid, mesh_of, place, where_on
+from lantern_jax.partition import Where, device_grid, everywhere, mesh_of, place, where_on
 from lantern_jax.programs import Parameters
 
 
@@ -92,10 +92,12 @@ class Engine:
         read: where -> ``Parameters`` there; called once, when they are first needed.
         read_drafter: (name, parameters, where) -> those of a drafting that ``read`` left out; called likewise.
         tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
-        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each.
+        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each. Where
+            they are those of several processes, all of these make the same calls, and get the same results.
 
     Attributes:
         devices: those, [data, model].
+        spans: whether they are those of several processes.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Engine:
     ):
         self._read, self._read_drafter, self._tokenizer = read, read_drafter, tokenizer
         self.devices = device_grid(devices)
+        self.spans = hosts.spans(self.devices)
         self._parameters: Parameters | None = None
         self._spread = 0
         self._programs: dict[Any, Callable] = {}
@@ -140,7 +143,7 @@ class Engine:
             most: a program takes no more sequences than this; None for no limit.
         """
         count = len(jax.tree.leaves(conditioning)[0])
-        groups, size = _spread(count, len(self.devices), most)
+        groups, size = self._spread_over(count, most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
@@ -148,8 +151,10 @@ class Engine:
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
         codebook = None if job.rule.is_strict else parameters.codebook
-        shared = (parameters.target, drafting, guidance, job.sampling, job.rule, codebook)
-        begin = _begin(shared, conditioning, seed, np.resize(numbers, size))
+        shared = self._given((parameters.target, drafting, guidance, job.sampling, job.rule, codebook))
+        begin = self._given(
+            programs.begin(job.guidance, shared, conditioning, seed, np.resize(numbers, size))
+        )
 
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
         shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
@@ -158,16 +163,16 @@ class Engine:
         compiling = 0.0
         if step_key not in self._programs:
             compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
-        (keys, state), seconds = run_timed(self._programs[begin_key], *begin, rows < count)
-        lengths, timing = np.asarray(state.length)[:count], Timing(seconds, 0, compiling)
+        (keys, state), seconds = run_timed(self._programs[begin_key], *begin, self._given(rows < count))
+        lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
         return Run(job, seed, numbers, lengths, timing, keys, state, shared, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
-        limit = np.int32(np.iinfo(np.int32).max if rounds is None else rounds)
+        limit = self._given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
         step = self._programs[run.program]
         (state, lengths), seconds = run_timed(step, *run.shared, run.keys, run.state, limit)
-        lengths = np.asarray(lengths)[: len(run.lengths)]
+        lengths = hosts.fetched(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds)
         return replace(run, lengths=lengths, timing=timing, state=state)
 
@@ -189,7 +194,8 @@ class Engine:
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
         held = run.numbers.copy()
         held[slots] = numbers
-        begin = _begin(run.shared, conditioning, run.seed, np.resize(held, size))
+        begin = programs.begin(run.job.guidance, run.shared, conditioning, run.seed, np.resize(held, size))
+        begin, places = self._given((begin, places))
         key, compiling = ("refill", len(rows), size, groups, *others), 0.0
         if key not in self._programs:
             function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
@@ -200,7 +206,7 @@ class Engine:
             self._programs[key] = new
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
-        lengths = np.asarray(lengths)[: len(held)]
+        lengths = hosts.fetched(lengths)[: len(held)]
         return replace(run, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
@@ -208,6 +214,8 @@ class Engine:
         pace of earlier pieces."""
         pace = self._pace.get(run.program)
         rounds = max(1, min(int(seconds / pace), most or run.total)) if pace else 1
+        if self.spans:  # Every process has a pace of its own.
+            rounds = int(hosts.agreed(rounds))
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
@@ -219,29 +227,30 @@ class Engine:
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(run.lengths)], run.state.decoded)
+        return jax.tree.map(lambda leaf: leaf[: len(run.lengths)], hosts.fetched(run.state.decoded))
 
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
         """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
-        groups, size = _spread(len(tokens), len(self.devices), most)
+        groups, size = self._spread_over(len(tokens), most)
         size += -size % (groups * self.devices.shape[1])
         parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
         padded = np.zeros((size, tokens.shape[1]), np.int32)
         padded[: len(tokens)] = tokens
-        key, compiling = ("draw", size, groups), 0.0
+        padded, key, compiling = self._given(padded), ("draw", size, groups), 0.0
         if key not in self._programs:
             function = partial(programs.draw, self._tokenizer, mesh)
             self._programs[key], compiling = compile_ahead(function, parameters, padded)
         (pictures, finite), seconds = run_timed(self._programs[key], parameters, padded)
         timing = Timing(drawing=seconds, compiling=compiling)
-        return np.asarray(pictures)[: len(tokens)], np.asarray(finite)[: len(tokens)], timing
+        pictures, finite = hosts.fetched((pictures, finite))
+        return pictures[: len(tokens)], finite[: len(tokens)], timing
 
     @property
     def parameters(self) -> Parameters:
         """The parameters where they lie, read if they were not yet."""
-        return self._on_devices(self._spread or 1)
+        return self._on_devices(self._spread or self._spread_over(1, None)[0])
 
     def drafter(self, name: str) -> PyTree:
         """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
@@ -254,19 +263,25 @@ class Engine:
 
     def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
-        idle, seconds = np.zeros(size, bool), 0.0
+        (idle, one), seconds = self._given((np.zeros(size, bool), np.int32(1))), 0.0
         if begin_key not in self._programs:
-            self._programs[begin_key], seconds = compile_ahead(
-                partial(programs.start, program, mesh), *begin, idle
-            )
+            function = partial(programs.start, program, mesh)
+            self._programs[begin_key], seconds = compile_ahead(function, *begin, idle)
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
-        function = partial(programs.advance, program, mesh)
-        step, more = compile_ahead(
-            function, *shared, keys, state, np.int32(1), donate_argnums=7, results=self._kept(state)
-        )
+        function, kept = partial(programs.advance, program, mesh), self._kept(state)
+        step, more = compile_ahead(function, *shared, keys, state, one, donate_argnums=7, results=kept)
         self._programs[step_key] = step
-        return seconds + spent + more + run_timed(step, *shared, keys, state, np.int32(1))[1]
+        return seconds + spent + more + run_timed(step, *shared, keys, state, one)[1]
+
+    def _given(self, values: PyTree) -> PyTree:
+        """Values of the host as programs take them: one over several processes wants arrays on all its devices."""
+        return everywhere(values, mesh_of(self.devices)) if self.spans else values
+
+    def _spread_over(self, count: int, most: int | None) -> tuple[int, int]:
+        """As ``programs.spread``; of several processes each must have a part in every program."""
+        groups = len(self.devices)
+        return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
     def _kept(self, *results: PyTree) -> tuple | None:
         """Results stay where they are, lengths after them anywhere; without a model axis there is no choice."""
@@ -281,19 +296,3 @@ class Engine:
             parts = jax.block_until_ready(place(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), groups
         return self._parameters
-
-
-def _begin(shared: tuple, conditioning: Any, seed: int, numbers: Int[np.ndarray, " B"]) -> tuple:
-    """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
-    target, drafting, guidance, sampling, *_ = shared
-    guidance = None if guidance is None else guidance[: len(jax.tree.leaves(conditioning)[0])]
-    return target, drafting, conditioning, np.uint32(seed), numbers.astype(np.uint32), guidance, sampling
-
-
-def _spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
-    """(groups, sequences B of the program): one group of devices or all, and as few a group as there can be, rounded
-    up to a power of two. So few programs serve any number of sequences, whatever the number of devices."""
-    groups = 1 if count == 1 else groups
-    each = -(-count // groups)
-    limit = 2 * each if most is None else -(-most // groups)
-    return groups, max(each, min(1 << (each - 1).bit_length(), limit)) * groups

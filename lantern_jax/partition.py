@@ -97,11 +97,26 @@ def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Shar
 
 def place(tree: PyTree, where: Where) -> PyTree:
     """The tree's arrays put where they belong."""
-    if isinstance(where, Sharding):
-        return jax.device_put(tree, where)
-    return jax.device_put(
-        tree, jax.tree_util.tree_map_with_path(lambda path, leaf: sharding_at(where, path, leaf.shape), tree)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _put(leaf, sharding_at(where, path, leaf.shape)), tree
     )
+
+
+def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
+    """The tree with its host's values whole on every device, those of other processes too, which have the same."""
+
+    def put(leaf):
+        is_there = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        return leaf if is_there else _put(np.asarray(leaf), NamedSharding(mesh, PartitionSpec()))
+
+    return jax.tree.map(put, tree)
+
+
+def _put(leaf: Any, sharding: Sharding) -> Array:
+    if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        return jax.device_put(leaf, sharding)
+    # Each process puts its own devices' parts; ``device_put`` would send the whole around to compare it first.
+    return jax.make_array_from_callback(leaf.shape, sharding, np.asarray(leaf).__getitem__)
 
 
 def _name(key: Any) -> str:
@@ -172,17 +187,20 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
     """The devices of a mesh, [data, model].
 
     Args:
-        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones of this process; a mesh with axes
-            of those names, one or both, in any order; devices [data] or [data, model]; None for all devices of this
-            process, each with a whole model.
+        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones there are, and all of them where
+            there are several processes (``jax.distributed``); a mesh with axes of those names, one or both, in any
+            order; devices [data] or [data, model]; None for all devices of this process, each with a whole model.
 
     Raises:
-        ValueError: a text or an axis that is not valid, or more devices than there are.
+        ValueError: a text or an axis that is not valid, or another number of devices than there are.
     """
     if isinstance(devices, str):
-        shape, there = tuple(mesh_sizes(devices).values()), jax.local_devices()
+        shape, there = tuple(mesh_sizes(devices).values()), jax.devices()
         if math.prod(shape) > len(there):
             raise errors.invalid("mesh", devices, f"at most {len(there)} device(s), which is what there is")
+        if jax.process_count() > 1 and math.prod(shape) < len(there):
+            wanted = f"all {len(there)} devices of the {jax.process_count()} processes"
+            raise errors.invalid("mesh", devices, wanted)
         return np.array(there[: math.prod(shape)]).reshape(shape)
     if isinstance(devices, Mesh):
         names = devices.axis_names

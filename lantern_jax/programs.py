@@ -135,6 +135,24 @@ def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidanc
     return keys, state, jnp.copy(state.length)
 
 
+def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
+    """(groups, sequences B of the program): one group of devices or all, and as few a group as there can be, rounded
+    up to a power of two. So few programs serve any number of sequences, whatever the number of devices."""
+    groups = 1 if count == 1 else groups
+    each = -(-count // groups)
+    limit = 2 * each if most is None else -(-most // groups)
+    return groups, max(each, min(1 << (each - 1).bit_length(), limit)) * groups
+
+
+def begin(
+    guidance: float, shared: tuple, conditioning: Any, seed: int, numbers: Int[np.ndarray, " B"]
+) -> tuple:
+    """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
+    target, drafting, guided, sampling, *_ = shared
+    scales = None if guided is None else np.full(len(jax.tree.leaves(conditioning)[0]), guidance, np.float32)
+    return target, drafting, conditioning, np.uint32(seed), numbers.astype(np.uint32), scales, sampling
+
+
 def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
     """Slots of a run as those of its devices, as many on every one, a power of two or all: (int32 [F], ``each`` where
     there is none; which of the k goes there)."""

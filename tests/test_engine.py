@@ -6,7 +6,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.call import batches
-from lantern_jax.engine import _spread
+from lantern_jax.programs import spread
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.
@@ -110,7 +110,7 @@ def test_devices_change_no_tokens():
     ],
 )
 def test_sizes_of_programs(count, devices, most, expected):
-    assert _spread(count, devices, most) == expected
+    assert spread(count, devices, most) == expected
 
 
 def test_batches_hold_every_number_once():

@@ -3,8 +3,9 @@
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
 
 The target is a checkpoint directory or the working folder of `train.target`; of it training needs the head. The
-same command resumes after a kill. What is trained is the experiment's `kind`: EAGLE's drafter, EAGLE-3's, Medusa
-heads, or a parallel drafter (`train.chains` says how each predicts along a sequence).
+same command resumes after a kill, on other devices too (`--mesh data=2,model=4`; `--hosts` as lantern takes it).
+What is trained is the experiment's `kind`: EAGLE's drafter, EAGLE-3's, Medusa heads, or a parallel drafter
+(`train.chains` says how each predicts along a sequence).
 
 EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true features plus cross-entropy against the
 target's distribution, uniform noise on the input features, conditional and unconditional rows. Two additions: a loss
@@ -31,6 +32,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict, config_flags
 from optax.contrib import muon
 
+from lantern_jax import hosts
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.data.feature_store import FeatureStore
@@ -191,7 +193,7 @@ def make_task(
         average = target.running_average(state.average, params, state.step, config.average)
         return DrafterTrainState(state.step + 1, params, average, optimizer_state), {"loss": loss, **metrics}
 
-    return Task(init, batch, update, initial=() if initial is None else (initial,), fixed=(head,))
+    return Task(init, batch, update, initial=() if initial is None else (initial,), fixed={"head": head})
 
 
 def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
@@ -234,9 +236,13 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]
 
 
 def train(
-    config: ConfigDict, target_folder: str | Path, features_folder: str | Path, workdir: str | Path
+    config: ConfigDict,
+    target_folder: str | Path,
+    features_folder: str | Path,
+    workdir: str | Path,
+    mesh: str | None = None,
 ) -> None:
-    """Train as `config` says on stored features, in `workdir`; resumes.
+    """Train as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
 
     Raises ValueError where the target or the features are missing, or do not belong together.
     """
@@ -257,13 +263,15 @@ def train(
     del checkpoint
     write_config(config, workdir)
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
-    run(task, loop_config(config), workdir)
+    run(task, loop_config(config), workdir, devices=mesh)
 
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
-    train(options.config, options.target, options.features, options.workdir)
+    if options.hosts is not None:
+        hosts.join(options.hosts)
+    train(options.config, options.target, options.features, options.workdir, options.mesh)
 
 
 if __name__ == "__main__":
@@ -275,5 +283,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("features", None, "folder that train.features wrote")
     flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
+    flags.DEFINE_string("mesh", None, "devices, as lantern takes them: data=2,model=4 (default: all, data)")
+    flags.DEFINE_string("hosts", None, "be one of several processes, as lantern's --hosts")
     flags.mark_flags_as_required(["config", "target", "features", "workdir"])
     app.run(main)

@@ -14,7 +14,8 @@ number of layers stands for the final ones, which all training needs and which c
 
 Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `lantern_jax.data.feature_store`), so a
 killed run goes on after its last file. Whatever decides the features is noted there (`claims`), the target's weights
-included: with anything else the folder is refused. The batch size decides nothing.
+included: with anything else the folder is refused. The batch size decides nothing, nor do the devices: `--mesh
+data=2,model=4` spreads pictures over two groups of four and splits the target over each four.
 
 A sequence is the conditioning and the whole token stream, forced tokens such as row ends included, for both
 guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S positions x D x 2 bytes, S = P + T - 1:
@@ -35,6 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint
@@ -43,6 +45,7 @@ from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.parameters import parameter_dtype
+from lantern_jax.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import target
@@ -76,13 +79,18 @@ def features_of(
 
 
 def sample_tokens(
-    record: Target, params: PyTree, conditioning: Conditioning, keys: Key[Array, " B"], settings: Settings
+    record: Target,
+    params: PyTree,
+    conditioning: Conditioning,
+    keys: Key[Array, " B"],
+    settings: Settings,
+    mesh: Mesh | None = None,
 ) -> Int[np.ndarray, "B T"]:
     """The target's own streams, by plain decoding; `keys`, one a picture."""
     guidance = jnp.full(len(keys), settings.guidance, jnp.float32)
     decoded = autoregressive_decode(
-        record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling()
-    )
+        record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling(), mesh=mesh
+    )  # fmt: skip
     return np.asarray(decoded.tokens)
 
 
@@ -153,6 +161,7 @@ def extract(
     batch_size: int = 16,
     dtype: Any = np.float32,
     taps: tuple[int, ...] = (),
+    mesh: Mesh | None = None,
 ) -> None:
     """Fill `workdir` with the features of all sources, a shard after the other; goes on after the last one.
 
@@ -161,14 +170,20 @@ def extract(
         batch_size: pictures in one pass of the target; it decides nothing about the files.
         dtype: of the target's parameters and matrix products; features are stored in float16.
         taps: layers whose inputs are stored, the last one the number of layers; none for the final features.
+        mesh: where the parameters lie (`partition.mesh_of`): pictures of a batch are split over its axis "data", the
+            model over "model". None for a single device.
 
     Raises:
-        ValueError: taps without the final features at their end, codes that do not fit the target, or a working
-            folder with features of anything else.
+        ValueError: a batch that does not divide over the mesh, taps without the final features at their end, codes
+            that do not fit the target, or a working folder with features of anything else.
     """
     config = checkpoint.target_config
     if taps and taps[-1] != config.num_layers:
         raise ValueError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
+    if mesh is not None and batch_size % mesh.shape[DATA]:
+        raise ValueError(
+            f"batch_size {batch_size} does not divide over {mesh.shape[DATA]} devices; change --batch_size"
+        )
     record, params = family_of(config).target(config, jnp.dtype(dtype), taps), checkpoint.target_params
     settings = resolve_settings(
         {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
@@ -182,12 +197,14 @@ def extract(
         conditioning = source.conditioning(rows)
         if source.codes is None:
             keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(rows)
-            tokens = sample_tokens(record, params, conditioning, keys, settings)
+            tokens = sample_tokens(record, params, conditioning, keys, settings, mesh)
         else:
             tokens = streams(record, source.codes(rows))
+        if mesh is not None:
+            conditioning, tokens = place((conditioning, tokens), NamedSharding(mesh, PartitionSpec(DATA)))
         features, prefix = features_of(record)(params, conditioning, tokens)
         by_picture = (np.swapaxes(np.asarray(part), 0, 1) for part in (features.astype(jnp.float16), prefix))
-        return (*by_picture, tokens)
+        return (*by_picture, np.asarray(tokens))
 
     reporter = Reporter(len(work), done, "features, shard")
     for i, (source, rows) in enumerate(work[done:], done):
@@ -205,8 +222,8 @@ def extract(
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     options = flags.FLAGS
-    dtype, device = parameter_dtype(options.dtype), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    checkpoint = target.read_target(options.target, dtype, device)
+    dtype, grid = parameter_dtype(options.dtype), device_grid(options.mesh)
+    checkpoint = target.read_target(options.target, dtype, where_on(grid))
     if options.tokens is not None:
         count = 1024 if options.pictures is None else options.pictures
         tokens = (rows[:count] for rows in target.read_tokens(options.tokens, "train"))
@@ -220,7 +237,7 @@ def main(_: list[str]) -> None:
     taps = tuple(int(tap) for tap in options.taps)
     extract(
         checkpoint, sources, options.workdir, seed=options.seed, batch_size=options.batch_size, dtype=dtype,
-        taps=taps,
+        taps=taps, mesh=mesh_of(grid),
     )  # fmt: skip
 
 
@@ -241,6 +258,7 @@ if __name__ == "__main__":
     flags.DEFINE_integer("seed", 0, "of the samples")
     flags.DEFINE_integer("batch_size", 16, "pictures in one pass of the target", lower_bound=1)
     flags.DEFINE_list("taps", [], "layers whose inputs are stored too, then the number of layers")
+    flags.DEFINE_string("mesh", "data=1", "devices, as lantern takes them: data=2,model=4")
     flags.DEFINE_string("dtype", None, "of the target: float32, the default on a CPU, or bfloat16")
     flags.mark_flags_as_required(["target", "workdir"])
     app.run(main)

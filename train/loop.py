@@ -1,8 +1,8 @@
 """The training loop shared by the tokenizer, the target and the drafter.
 
 A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest:
-one jit with the batch split over all devices, batches prepared in a background thread, checkpoints, metrics,
-and exact resumption.
+one jit with the batch split over devices, and the model too where that is asked for, batches prepared in a
+background thread, checkpoints, metrics, and exact resumption.
 
 Everything a step depends on is in the state or is a pure function of (seed, step): killed at any moment, the
 same command continues from the last checkpoint with the same data order and, on one CPU machine, ends with
@@ -14,8 +14,9 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +27,10 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lantern_jax import hosts
 from lantern_jax.files import write_file
+from lantern_jax.knobs import AXES
+from lantern_jax.partition import DATA, Layout, device_grid, everywhere, place
 
 Metrics = dict[str, Array]
 
@@ -37,16 +41,18 @@ class Task:
 
     init(key, *initial) -> state, any pytree of arrays: parameters, optimizer state, running averages.
     batch(step) -> pytree of NumPy arrays whose leading axis is the global batch; a pure function of the step.
-    update(state, batch, key, *fixed) -> state, metrics (float32 scalars); traced once. `key` is the step's own.
+    update(state, batch, key, **fixed) -> state, metrics (float32 scalars); traced once. `key` is the step's own.
     initial, fixed: large arrays that the two read. What a jitted function closes over becomes a constant of the
         program; arguments do not.
+
+    Over a mesh each array lies as the parameter of its name does (`partition`); batches are split over "data".
     """
 
     init: Callable[..., PyTree]
     batch: Callable[[int], PyTree]
     update: Callable[..., tuple[PyTree, Metrics]]
     initial: tuple[PyTree, ...] = ()
-    fixed: tuple[PyTree, ...] = ()
+    fixed: Mapping[str, PyTree] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +94,20 @@ def read_config(workdir: str | Path) -> ConfigDict:
     return ConfigDict(json.loads(path.read_text()))
 
 
-def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Devices, all by default, along one axis, "data"."""
-    return Mesh(np.asarray(jax.devices() if devices is None else devices), ("data",))
+def training_mesh(devices: str | Sequence[jax.Device] | None = None) -> Mesh:
+    """Devices [data, model], as `device_grid` takes them; None for all there are, each with a whole model."""
+    return Mesh(device_grid(jax.devices() if devices is None else devices), AXES)
+
+
+def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Where arrays of a training state lie: its averages and moments as the parameters that they are of."""
+    layout = Layout(mesh)
+
+    def sharding(path: tuple, leaf: Any) -> NamedSharding:
+        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        return layout.sharding(["params", *names], leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
 def epoch_indices(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
@@ -133,7 +150,7 @@ def prefetch(
     def work() -> None:
         try:
             for step in range(first, last):
-                put((jax.device_put(batch(step), sharding), None))
+                put((place(batch(step), sharding), None))
                 if closed.is_set():
                     return
         except Exception as error:
@@ -200,6 +217,24 @@ class Reporter:
             self._progress.stop()
 
 
+class Log:
+    """What is told of a run, to its file and to people; of several processes by the first."""
+
+    def __init__(self, workdir: Path, done: int, steps: int):
+        self._file = MetricsFile(workdir / "metrics.jsonl", done) if hosts.is_first() else None
+        self._reporter = Reporter(steps, done) if hosts.is_first() else None
+
+    def write(self, values: dict[str, float]) -> None:
+        if self._file is not None:
+            self._file.write(values)
+            self._reporter.show(values)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._reporter.close()
+
+
 def open_checkpoints(workdir: Path, keep: int) -> ocp.CheckpointManager:
     """Checkpoints of a run, each made visible by a rename once it is whole.
 
@@ -227,18 +262,27 @@ def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, Py
 
 
 def start_or_resume(
-    task: Task, key: Key[Array, ""], checkpoints: ocp.CheckpointManager, whole: NamedSharding
+    task: Task, seed: int, checkpoints: ocp.CheckpointManager, mesh: Mesh
 ) -> tuple[int, PyTree]:
-    """(steps done, state): from the newest checkpoint if there is one, else from `init`; placed as `whole`."""
-    init = jax.jit(task.init, out_shardings=whole)
+    """(steps done, state): from the newest checkpoint if there is one, else from `init`; on the mesh."""
+
+    def init(*initial: PyTree) -> PyTree:
+        return task.init(_keys(seed)[0], *initial)
+
+    shapes = jax.eval_shape(init, *task.initial)
+    places = shardings(shapes, mesh)
     done = checkpoints.latest_step() or 0
     if not done:
-        return 0, init(key, *task.initial)
+        return 0, jax.jit(init, out_shardings=places)(*everywhere(task.initial, mesh))
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
-        jax.eval_shape(init, key, *task.initial),
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes, places
     )
     return done, checkpoints.restore(done, args=ocp.args.StandardRestore(shapes))
+
+
+def _keys(seed: int) -> Key[Array, "2"]:
+    """Keys of the start and of the steps; made where they are used, on whatever devices that is."""
+    return jax.random.split(jax.random.key(seed))
 
 
 def run(
@@ -247,34 +291,38 @@ def run(
     workdir: str | Path,
     on_save: Callable[[int, PyTree], None] | None = None,
     *,
-    devices: Sequence[jax.Device] | None = None,
+    devices: str | Sequence[jax.Device] | None = None,
 ) -> PyTree:
     """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final
     state.
 
     Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs at each checkpoint, for
-    pictures and evaluation. The batch is split over `devices`, None being all. Raises ValueError, before
-    computing, where it does not divide over them.
+    pictures and evaluation. `devices`: as `training_mesh` takes them; where they are those of several processes,
+    all of these run it, and the first one writes metrics. Raises ValueError, before computing, where the batch does
+    not divide over them.
     """
-    workdir, mesh = Path(workdir), data_mesh(devices)
-    if config.batch_size % mesh.size:
+    workdir, mesh = Path(workdir), training_mesh(devices)
+    if config.batch_size % mesh.shape[DATA]:
         raise ValueError(
-            f"batch_size {config.batch_size} does not divide over {mesh.size} devices; change it"
+            f"batch_size {config.batch_size} does not divide over {mesh.shape[DATA]} devices; change it"
         )
     workdir.mkdir(parents=True, exist_ok=True)
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    init_key, update_key = jax.random.split(jax.random.key(config.seed))
+    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(DATA))
     checkpoints = open_checkpoints(workdir, config.keep)
-    start, state = start_or_resume(task, init_key, checkpoints, whole)
-    fixed = jax.device_put(task.fixed, whole)
+    start, state = start_or_resume(task, config.seed, checkpoints, mesh)
+    places, fixed_places = (shardings(tree, mesh) for tree in (state, task.fixed))
+    fixed = jax.tree.map(place, dict(task.fixed), fixed_places)
 
-    def update(state: PyTree, batch: PyTree, step: Array, fixed: tuple) -> tuple[PyTree, Metrics]:
-        return task.update(state, batch, jax.random.fold_in(update_key, step), *fixed)
+    def update(state: PyTree, batch: PyTree, step: Array, fixed: dict) -> tuple[PyTree, Metrics]:
+        return task.update(state, batch, jax.random.fold_in(_keys(config.seed)[1], step), **fixed)
 
     jitted = jax.jit(
-        update, in_shardings=(whole, split, whole, whole), out_shardings=(whole, whole), donate_argnums=0
+        update,
+        in_shardings=(places, split, whole, fixed_places),
+        out_shardings=(places, whole),
+        donate_argnums=0,
     )
-    metrics_file, reporter = MetricsFile(workdir / "metrics.jsonl", start), Reporter(config.steps, start)
+    log = Log(workdir, start, config.steps)
     since, seconds_step = time.perf_counter(), start
     try:
         for step, batch in enumerate(prefetch(task.batch, start, config.steps, split), start + 1):
@@ -284,14 +332,12 @@ def run(
                 rate = (step - seconds_step) / (time.perf_counter() - since)
                 since, seconds_step = time.perf_counter(), step
                 values = {"step": step, **values, "examples_per_second": rate * config.batch_size}
-                metrics_file.write(values)
-                reporter.show(values)
+                log.write(values)
             if step % config.save_every == 0 or step == config.steps:
                 checkpoints.save(step, args=ocp.args.StandardSave(state))
                 if on_save is not None:
                     on_save(step, state)
     finally:
         checkpoints.close()
-        metrics_file.close()
-        reporter.close()
+        log.close()
     return state

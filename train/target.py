@@ -28,6 +28,7 @@ from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.partition import Where, place
 from lantern_jax.quantization import INPUT_AXES
 from train.loop import (
     Metrics,
@@ -234,7 +235,7 @@ def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
 def read_target(
     folder: str | Path,
     dtype: Any = np.float32,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: Where | None = None,
     *,
     abstract: bool = False,
 ) -> Checkpoint:
@@ -252,7 +253,7 @@ def read_target(
     return Checkpoint(
         model="landscapes",
         target_config=sizes,
-        target_params=jax.device_put({"params": params}, sharding),
+        target_params={"params": params} if sharding is None else place({"params": params}, sharding),
         vocabulary=LANDSCAPES,
         defaults={"guidance": 2.0},
     )

@@ -5,7 +5,18 @@ import json
 import sys
 from pathlib import Path
 
-from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
+from lantern_jax.commands.options import (
+    add_hosts,
+    add_knobs,
+    add_mesh,
+    add_model,
+    all_devices,
+    check_hosts,
+    check_knobs,
+    check_mesh,
+    given_knobs,
+    join_hosts,
+)
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_seed
 
@@ -24,6 +35,7 @@ def add(commands) -> None:
     add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
     add_model(generate)
     add_mesh(generate)
+    add_hosts(generate)
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
     add(
@@ -73,13 +85,15 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
-    check_knobs(knobs), check_mesh(arguments.mesh)
+    check_knobs(knobs), check_mesh(arguments.mesh), check_hosts(arguments.hosts)
+    writes = join_hosts(arguments.hosts)
 
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
+    mesh = arguments.mesh if arguments.mesh or arguments.hosts is None else all_devices()
+    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh)
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
     pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:
@@ -88,12 +102,14 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.commands.report import decoding_progress, picture_files, show_statistics
 
     def write(generation, plan: PicturePlan, others: dict[Path, bytes]) -> None:
+        if not writes:
+            return
         num = arguments.num if len(generation.numbers) == count else None
         write_outputs(plan, picture_files(plan, generation, num, arguments.show_acceptance) | others)
 
     count, generation = len(prompts) * arguments.num, None
     note = pipeline.tuning(count, **knobs).note
-    if note:
+    if note and writes:
         print(f"lantern: {note}", file=sys.stderr)
     try:
         with decoding_progress(count, arguments.compare) as progress:

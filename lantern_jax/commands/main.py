@@ -16,6 +16,15 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted."""
+    status = _run(argv)
+    if status and _hosts_joined():
+        from lantern_jax import hosts
+
+        hosts.leave(status)
+    return status
+
+
+def _run(argv: list[str] | None) -> int:
     try:
         arguments = make_parser().parse_args(argv)
         arguments.run(arguments)
@@ -24,9 +33,14 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         return _fail(str(error))
     except RuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if "RESOURCE_EXHAUSTED" in str(error):
+            return _fail("the device has too little memory for this: give a smaller --batch or --tree")
+        if not _hosts_joined():
             raise
-        return _fail("the device has too little memory for this: give a smaller --batch or --tree")
+        why = str(error).strip().splitlines()[0]
+        return _fail(
+            f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
+        )
     except KeyboardInterrupt as stop:
         print(f"lantern: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
@@ -40,6 +54,12 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (generate, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize):
         command.add(commands)
     return parser
+
+
+def _hosts_joined() -> bool:
+    """Whether this is one of several processes; JAX is not imported for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def _fail(message: str) -> int:

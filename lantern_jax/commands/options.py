@@ -1,6 +1,7 @@
 """Options that several subcommands take."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -34,6 +35,48 @@ def check_mesh(mesh: str | None) -> None:
     """Raises ValueError for a value of ``--mesh`` that is not valid, however many devices there are."""
     if mesh is not None:
         mesh_sizes(mesh)
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--hosts``."""
+    parser.add_argument(
+        "--hosts",
+        metavar="ADDRESS:PORT,i/N|auto",
+        help="be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
+    )
+
+
+def join_hosts(given: str | None) -> bool:
+    """Makes this process one of several where ``--hosts`` was given; whether it is the one that prints and writes.
+
+    The others print nothing but errors from here on. Call it before anything is computed.
+
+    Raises:
+        ValueError: as ``hosts.join``.
+    """
+    if given is None:
+        return True
+    from lantern_jax import hosts
+
+    hosts.join(given)
+    if not hosts.is_first():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return hosts.is_first()
+
+
+def all_devices() -> str:
+    """The mesh of all devices, each with a whole model."""
+    import jax
+
+    return f"data={jax.device_count()}"
+
+
+def check_hosts(given: str | None) -> None:
+    """Raises ValueError for a value of ``--hosts`` that is not valid."""
+    if given is not None:
+        from lantern_jax import hosts
+
+        hosts.check(given)
 
 
 def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:

@@ -8,10 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
+from lantern_jax.commands.options import (
+    add_hosts,
+    add_knobs,
+    add_mesh,
+    add_model,
+    check_hosts,
+    check_knobs,
+    check_mesh,
+    given_knobs,
+    join_hosts,
+)
 from lantern_jax.interruption import hearing
 from lantern_jax.knobs import check_count, check_seed
-from lantern_jax.sets.cluster import chosen
+from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.text.prompt_files import class_list, read_prompts
@@ -66,6 +76,7 @@ def add(commands) -> None:
     )
     add_model(parser)
     add_mesh(parser)
+    add_hosts(parser)
     add_knobs(parser)
 
 
@@ -75,8 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
         _merge(arguments, directory)
         return
     knobs = given_knobs(arguments)
-    _check_ray(arguments)
-    assigned = None if arguments.ray else chosen(arguments.worker, os.environ, _processes())
+    _check_ray(arguments), check_hosts(arguments.hosts)
     check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
     check_seed(arguments.seed)
     order = SetOrder(
@@ -95,19 +105,30 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.ray:
         _make_on_ray(arguments, order, directory)
         return
+    # Without a mesh processes that joined are workers, each with its own devices.
+    writes = join_hosts(arguments.hosts) or arguments.mesh is None
+    assigned = _assigned(arguments)
     if assigned.why:
         print(f"worker {assigned.worker}: {assigned.why}", file=sys.stderr, flush=True)
     opened = open_order(order)
-    begin(directory, opened.plan)
-    if opened.note:
+    if writes:
+        begin(directory, opened.plan)
+    if opened.note and writes:
         print(opened.note, file=sys.stderr, flush=True)
-    _make(opened, directory, assigned.worker)
+    _make(opened, directory, assigned.worker, writes)
+
+
+def _assigned(arguments: argparse.Namespace) -> Assigned:
+    """Which worker this process is; processes that share one mesh are one worker together."""
+    if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
+        return Assigned(Worker(), "")
+    return chosen(arguments.worker, os.environ, _processes())
 
 
 def _check_ray(arguments: argparse.Namespace) -> None:
     """Raises ValueError of flags that do not go with ``--ray``, or without."""
-    if arguments.ray and arguments.worker is not None:
-        raise ValueError("--ray hands out the work itself: leave --worker out")
+    if arguments.ray and (arguments.worker is not None or arguments.hosts is not None):
+        raise ValueError("--ray hands out the work itself: leave --worker and --hosts out")
     for name, value in (
         ("--ray-workers", arguments.ray_workers),
         ("--ray-resources", arguments.ray_resources),
@@ -136,13 +157,13 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
     return read_prompts(arguments.prompts, arguments.column)
 
 
-def _make(opened: Opened, directory: Path, worker: Worker) -> None:
+def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None:
     from lantern_jax.sets.making import make_set
 
     plan = opened.plan
     left = plan.missing(directory, worker.shards(plan))
     count = sum(len(plan.numbers(shard)) for shard in left)
-    with _going_on(plan, directory, left) as check, _progress(plan, count) as (progress, written):
+    with _going_on(plan, directory, left) as check, _progress(plan, count, writes) as (progress, written):
 
         def told(now) -> None:
             check()
@@ -201,9 +222,13 @@ def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Calla
 
 
 @contextlib.contextmanager
-def _progress(plan: SetPlan, count: int) -> Iterator[tuple[Callable, Callable]]:
-    """A bar on a terminal, else a line for every shard."""
+def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[Callable, Callable]]:
+    """A bar on a terminal, else a line for every shard; nothing where another process tells it."""
     from lantern_jax.commands.report import decoding_progress, rates
+
+    if not tells:
+        yield (lambda now: None), (lambda shard, now: None)
+        return
 
     with decoding_progress(count, compare=False) as bar:
 

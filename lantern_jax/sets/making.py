@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from lantern_jax import hosts
 from lantern_jax.call import Call, batches, why_not_finite
 from lantern_jax.engine import Engine, Job
 from lantern_jax.generation import Progress
@@ -51,17 +52,29 @@ def make_set(
         ValueError: numbers of the model that are not finite.
         OSError: one line: a shard cannot be written.
     """
-    remove_leftovers(directory, worker.shards(plan))
-    left = plan.missing(directory, worker.shards(plan))
+    writes = not pipeline.engine.spans or hosts.is_first()
+    if writes:
+        remove_leftovers(directory, worker.shards(plan))
+    left = _left(pipeline.engine, plan, directory, worker)
     for shard, now in make_shards(pipeline, plan, directory, left, knobs, reader=reader):
         if shard is None:
             progress(now)
         else:
             written(shard, now)
     # Once nobody writes any more nothing but the set is left.
-    if not plan.missing(directory):
+    if writes and not plan.missing(directory):
         remove_leftovers(directory)
     return sum(len(plan.numbers(shard)) for shard in left)
+
+
+def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> list[int]:
+    """Those of a worker's shards that are not there; of several processes the first one looks for all."""
+    left = plan.missing(directory, worker.shards(plan))
+    if not engine.spans:
+        return left
+    is_left = np.zeros(plan.shards, bool)
+    is_left[left] = True
+    return np.flatnonzero(hosts.agreed(is_left)).tolist()
 
 
 def make_shards(
@@ -74,6 +87,7 @@ def make_shards(
     reader: FeatureReader | None = None,
 ) -> Iterator[tuple[int | None, Progress]]:
     """Makes some shards of a set, whether they are there or not; the same shard made twice at once is the same file.
+    Of several processes that share a mesh the first one writes.
 
     It yields (None, how far it is) several times a second, and (a shard, how far it is) once that is written.
 
@@ -124,6 +138,8 @@ def _write(engine: Engine, directory: Path, plan: SetPlan, shard: int, held: dic
     parts = [held.pop(number) for number in plan.numbers(shard).tolist()]
     tokens, rounds = (np.stack(leaves) for leaves in zip(*parts, strict=True))
     pictures = np.concatenate(list(_drawn(engine, tokens)))
+    if engine.spans and not hosts.is_first():
+        return
     sums = None if reader is None else Moments.of(reader.features(pictures))
     write_shard(directory, plan, shard, pictures, tokens, rounds, sums)
 

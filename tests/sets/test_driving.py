@@ -410,7 +410,7 @@ def test_ctrl_c_stops_all_and_keeps_what_is_there(folder, whole, monkeypatch, ca
 
 
 REFUSED = {
-    "--ray hands out the work itself: leave --worker out": ["--ray", "local", "--worker", "auto"],
+    "--ray hands out the work itself: leave --worker and --hosts out": ["--ray", "local", "--worker", "auto"],
     "--ray-workers is for workers on Ray": ["--ray-workers", "2"],
     "--ray-resources is for workers on Ray": ["--ray-resources", "GPU"],
     "--ray-workers 0 is not valid": ["--ray", "local", "--ray-workers", "0"],

@@ -8,7 +8,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.tiny_tokenizer import get_config
 from tests.train.resumption import read_metrics, train_whole_and_killed
-from train.loop import LoopConfig, MetricsFile, Task, data_mesh, epoch_indices, prefetch, restore_latest, run
+from train.loop import (
+    LoopConfig,
+    MetricsFile,
+    Task,
+    epoch_indices,
+    prefetch,
+    restore_latest,
+    run,
+    training_mesh,
+)
 
 
 def test_each_epoch_shows_every_example_once():
@@ -85,7 +94,7 @@ def test_an_error_in_the_batches_is_raised_in_its_place():
 
     seen = []
     with pytest.raises(ValueError, match="picture 2 is broken"):
-        for value in prefetch(batch, 0, 9, NamedSharding(data_mesh(), PartitionSpec("data"))):
+        for value in prefetch(batch, 0, 9, NamedSharding(training_mesh(), PartitionSpec("data"))):
             seen.append(int(value[0]))
     assert seen == [0, 1]
 
