@@ -1,15 +1,18 @@
 """Two checkouts of the library side by side: is a pass of the newer one slower than one of the older?
 
-    python -m eval.side_by_side --old DIR --new DIR [--pictures 12] [--rows WORD ...] [--core 3] [--out FILE.json]
+    python -m eval.side_by_side --old DIR --new DIR [--pictures 12] [--restarts 4] [--rows WORD ...] [--core 3]
+                                [--out FILE.json]
 
 Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
 method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
 slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
 differ), so what is compared is seconds a pass of the target, prefill and everything around it included, the VQ decoder
-left out: wall time, and CPU time of the process, which other programs disturb less.
+left out: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have
+its memory decides a few hundredths for as long as it lives, so both are started anew several times.
 
-    wall   median over the pictures of new / old, each pair one after the other; and new / old of the fastest ones
-    cpu    the same of CPU time
+    wall   median over the pictures of new / old, each pair one after the other; least and largest of such medians
+           of a pair of processes; and new / old of the fastest pictures
+    cpu    the same of CPU time, without the extremes
     core   ``eval.decoding --part core`` of both checkouts in turns: a step of plain decoding and a round
 """
 
@@ -95,31 +98,39 @@ def work() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def measure_demo(old: Path, new: Path, pictures: int, wanted: list[str]) -> dict[str, dict]:
-    """Ratios new / old of every row, with the fastest passes of either in milliseconds."""
-    workers = {"old": Worker(old), "new": Worker(new)}
+def measure_demo(old: Path, new: Path, pictures: int, restarts: int, wanted: list[str]) -> dict[str, dict]:
+    """Ratios new / old of every row, with the fastest passes of either in milliseconds; ``pictures`` a restart."""
     methods = {name: knobs for name, knobs in rows().items() if all(word in name for word in wanted)}
-    taken = {name: {version: [] for version in workers} for name in methods}
-    for seed in range(pictures + 1):
+    taken = {name: {"old": [], "new": []} for name in methods}
+    for seed in range(restarts * (pictures + 1)):
+        restart, picture = divmod(seed, pictures + 1)
+        if not picture:
+            workers = {"old": Worker(old), "new": Worker(new)}
         for name, knobs in methods.items():
             for version in sorted(workers, reverse=seed % 2 == 0):
-                picture = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
-                if seed:  # The first picture compiles.
-                    taken[name][version].append(picture)
-        print(f"\r{seed} of {pictures} pictures a row", end="", file=sys.stderr, flush=True)
+                made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
+                if picture:  # The first one compiles.
+                    taken[name][version].append(made)
+        done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures a row"
+        print(done, end="", file=sys.stderr, flush=True)
+        if picture == pictures:
+            for worker in workers.values():
+                worker.close()
     print(file=sys.stderr)
-    for worker in workers.values():
-        worker.close()
-    return {name: compare(both["old"], both["new"]) for name, both in taken.items()}
+    return {name: compare(both["old"], both["new"], restarts) for name, both in taken.items()}
 
 
-def compare(old: list[dict], new: list[dict]) -> dict[str, float]:
-    """What a row says of two lists of pictures, pair by pair."""
+def compare(old: list[dict], new: list[dict], restarts: int) -> dict[str, float]:
+    """What a row says of two lists of pictures, pair by pair, as many of each restart."""
     row = {}
     for clock in ("wall", "cpu"):
         ours, theirs = ([picture[clock] for picture in pictures] for pictures in (new, old))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        each = len(ratios) // restarts
+        medians = [statistics.median(ratios[start : start + each]) for start in range(0, len(ratios), each)]
         row[f"{clock}_old_ms"], row[f"{clock}_new_ms"] = 1e3 * min(theirs), 1e3 * min(ours)
-        row[f"{clock}_median"] = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        row[f"{clock}_median"] = statistics.median(ratios)
+        row[f"{clock}_least"], row[f"{clock}_largest"] = min(medians), max(medians)
         row[f"{clock}_min"] = min(ours) / min(theirs)
     return row
 
@@ -146,13 +157,15 @@ def measure_core(old: Path, new: Path, repeats: int) -> dict[str, dict]:
 
 def print_demo(table: dict[str, dict]) -> None:
     print(
-        f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   min    cpu: median, min"
+        f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   of starts,   min    "
+        "cpu: median, min"
     )
     for name, row in table.items():
         slow = min(row["wall_median"], row["wall_min"]) > BOUND
         print(
             f"{name:46} {row['wall_old_ms']:13.3f} {row['wall_new_ms']:7.3f} {row['wall_median']:7.3f} "
-            f"{row['wall_min']:6.3f} {row['cpu_median']:14.3f} {row['cpu_min']:6.3f}{'  slower' if slow else ''}"
+            f"{row['wall_least']:6.3f}-{row['wall_largest']:5.3f} {row['wall_min']:6.3f} "
+            f"{row['cpu_median']:14.3f} {row['cpu_min']:6.3f}{'  slower' if slow else ''}"
         )
 
 
@@ -169,7 +182,10 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--old", type=Path, help="checkout to compare with")
     parser.add_argument("--new", type=Path, default=Path(), help="checkout to judge (this directory)")
-    parser.add_argument("--pictures", type=int, default=12, help="pictures a row; 0 leaves the demo out")
+    parser.add_argument(
+        "--pictures", type=int, default=12, help="pictures a row and start; 0 leaves the demo out"
+    )
+    parser.add_argument("--restarts", type=int, default=1, help="how often to start both processes")
     parser.add_argument("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
     parser.add_argument("--core", type=int, default=0, help="how often to run the part core of either")
     parser.add_argument("--out", help="write all numbers as JSON")
@@ -180,7 +196,7 @@ def main() -> None:
         parser.error("give --old, the checkout to compare with")
     old, new, report = options.old.resolve(), options.new.resolve(), {}
     if options.pictures:
-        report["demo"] = measure_demo(old, new, options.pictures, options.rows)
+        report["demo"] = measure_demo(old, new, options.pictures, options.restarts, options.rows)
         print_demo(report["demo"])
     if options.core:
         report["core"] = measure_core(old, new, options.core)

@@ -37,11 +37,16 @@ def join(hosts: str) -> None:
         jax.distributed.initialize(
             **given, heartbeat_timeout_seconds=HEARTBEAT_SECONDS, shutdown_timeout_seconds=_LEAVE_SECONDS
         )
-    # What is missing is a ValueError, what cannot be reached a RuntimeError; clusters raise what they like.
+    # Where nothing is known it is a ValueError, what cannot be reached a RuntimeError; clusters raise what they like.
     except Exception as error:
+        if hosts == AUTO and isinstance(error, ValueError):
+            raise ValueError(
+                "--hosts auto found no TPU pod, SLURM or Open MPI here: give ADDRESS:PORT,i/N"
+            ) from None
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        hint = "give ADDRESS:PORT,i/N" if hosts == AUTO else "look at the address, and start every process"
-        raise ValueError(f"--hosts {hosts} joined nobody ({why}): {hint}") from None
+        raise ValueError(
+            f"--hosts {hosts} joined nobody ({why}): look at the address, and start every process"
+        ) from None
 
 
 def check(hosts: str | None) -> None:

@@ -48,7 +48,8 @@ def load(
         dtype: of the target's and drafter's parameters and matrix products; None is float32 on a CPU and
             bfloat16 elsewhere.
         tuned: "auto" uses what ``lantern tune`` found for a call's checkpoint, device, batch, dtype, guidance and
-            sampling, where the call says nothing else of how to decode; "off" does not; or one file of it.
+            sampling, where the call says nothing else of how to decode; "off" does not, nor does "auto" on a mesh of
+            several processes; or one file of it.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
@@ -225,7 +226,8 @@ class Pipeline:
         Raises:
             ValueError: knobs that are not valid.
         """
-        if self._tuned is None:
+        # Hosts have cache directories of their own, and must decode alike.
+        if self._tuned is None or (self.engine.spans and not self._tuned.named):
             return Found()
         key = Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures, self.engine.devices)
         return self._tuned.find(key, knobs)

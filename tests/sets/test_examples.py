@@ -1,5 +1,6 @@
 """The cluster scripts: the shell and YAML can read them, and our parser the command in each."""
 
+import math
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.commands.main import make_parser
+from lantern_jax.knobs import mesh_sizes
 from lantern_jax.sets.cluster import assigned
 from lantern_jax.sets.plan import Worker
 from lantern_jax.sets.ray_workers import Share
@@ -81,6 +83,14 @@ def test_slurm(script, run):
         count = int(asked["ntasks"])
         environment = {"SLURM_PROCID": str(count - 1), "SLURM_NTASKS": str(count), "SLURM_STEP_ID": "0"}
     assert assigned(environment).worker == Worker(count, count)
+
+
+def test_one_model_over_a_slurm_job(run):
+    arguments = parsed(run("slurm_hosts.sh", MODEL="/shared/a model", CACHE="/shared/cache"))
+    assert (arguments.hosts, arguments.model, arguments.worker) == ("auto", "/shared/a model", None)
+    asked = directives("slurm_hosts.sh")
+    tasks = int(asked["nodes"]) * int(asked["ntasks-per-node"]) * int(asked["gpus-per-task"])
+    assert math.prod(mesh_sizes(arguments.mesh).values()) == tasks
 
 
 def test_tpu_hosts(run):
