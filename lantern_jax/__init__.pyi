@@ -16,6 +16,8 @@ from lantern_jax.decoding.block import Block as Block
 from lantern_jax.decoding.cache import KVCache as KVCache
 from lantern_jax.decoding.cache import commit as commit
 from lantern_jax.decoding.cache import new_cache as new_cache
+from lantern_jax.decoding.check_target import check_target as check_target
+from lantern_jax.decoding.drafting.draft_model import drafter_from_target as drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter as Drafter
 from lantern_jax.decoding.drafting.eagle import eagle as eagle
 from lantern_jax.decoding.drafting.jacobi import Window as Window
@@ -75,6 +77,7 @@ from lantern_jax.generation import Picture as Picture
 from lantern_jax.generation import Progress as Progress
 from lantern_jax.generation import Statistics as Statistics
 from lantern_jax.generation import Timing as Timing
+from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
 from lantern_jax.models.chameleon import TokenConditioning as TokenConditioning

@@ -162,7 +162,7 @@ class Engine:
         step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), shapes)
         compiling = 0.0
         if step_key not in self._programs:
-            compiling = self._compile(begin_key, step_key, job.program, mesh, begin, shared, size)
+            compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, self._given(rows < count))
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
         return Run(job, seed, numbers, lengths, timing, keys, state, shared, step_key)
@@ -199,11 +199,8 @@ class Engine:
         key, compiling = ("refill", len(rows), size, groups, *others), 0.0
         if key not in self._programs:
             function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
-            kept = self._kept(run.keys, run.state)
-            new, compiling = compile_ahead(
-                function, *begin, places, run.state, donate_argnums=8, results=kept
-            )
-            self._programs[key] = new
+            options = {"donate_argnums": 8, "results": self._kept(run.keys, run.state)}
+            compiling = self._compile(key, function, *begin, places, run.state, **options)
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         lengths = hosts.fetched(lengths)[: len(held)]
@@ -236,12 +233,11 @@ class Engine:
         groups, size = self._spread_over(len(tokens), most)
         size += -size % (groups * self.devices.shape[1])
         parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
-        padded = np.zeros((size, tokens.shape[1]), np.int32)
-        padded[: len(tokens)] = tokens
+        padded = np.pad(np.asarray(tokens, np.int32), ((0, size - len(tokens)), (0, 0)))
         padded, key, compiling = self._given(padded), ("draw", size, groups), 0.0
         if key not in self._programs:
             function = partial(programs.draw, self._tokenizer, mesh)
-            self._programs[key], compiling = compile_ahead(function, parameters, padded)
+            compiling = self._compile(key, function, parameters, padded)
         (pictures, finite), seconds = run_timed(self._programs[key], parameters, padded)
         timing = Timing(drawing=seconds, compiling=compiling)
         pictures, finite = hosts.fetched((pictures, finite))
@@ -261,18 +257,23 @@ class Engine:
             self._parameters = replace(parameters, drafters=drafters)
         return self._parameters.drafters[name]
 
-    def _compile(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
+    def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> float:
+        """Compiles a program, on all processes that have a part in it; returns the seconds."""
+        self._programs[key], seconds = compile_ahead(function, *arguments, **options)
+        if self.spans:
+            hosts.wait()
+        return seconds
+
+    def _compile_both(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
         (idle, one), seconds = self._given((np.zeros(size, bool), np.int32(1))), 0.0
         if begin_key not in self._programs:
-            function = partial(programs.start, program, mesh)
-            self._programs[begin_key], seconds = compile_ahead(function, *begin, idle)
+            seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
-        function, kept = partial(programs.advance, program, mesh), self._kept(state)
-        step, more = compile_ahead(function, *shared, keys, state, one, donate_argnums=7, results=kept)
-        self._programs[step_key] = step
-        return seconds + spent + more + run_timed(step, *shared, keys, state, one)[1]
+        step, options = partial(programs.advance, program, mesh), {"results": self._kept(state)}
+        more = self._compile(step_key, step, *shared, keys, state, one, donate_argnums=7, **options)
+        return seconds + spent + more + run_timed(self._programs[step_key], *shared, keys, state, one)[1]
 
     def _given(self, values: PyTree) -> PyTree:
         """Values of the host as programs take them: one over several processes wants arrays on all its devices."""

@@ -4,6 +4,7 @@ Every process runs the same commands in the same order on a mesh of all their de
 decides what is computed next must be the same everywhere: the process with number 0 says it (``agreed``).
 """
 
+import itertools
 import os
 import sys
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
+from orbax.checkpoint import multihost
 
 from lantern_jax import errors
 
@@ -20,6 +22,7 @@ AUTO = "auto"
 HEARTBEAT_SECONDS = 30
 # Processes leave together, and one may be done long before another.
 _LEAVE_SECONDS = 7 * 24 * 3600
+_WAITS = itertools.count()
 
 
 def join(hosts: str) -> None:
@@ -93,6 +96,13 @@ def fetched(tree: PyTree) -> PyTree:
         return multihost_utils.process_allgather(leaf, tiled=True)
 
     return jax.tree.map(fetch, tree)
+
+
+def wait() -> None:
+    """Returns once all processes are here: what they did before may have taken some much longer than others, and what
+    connects them while they compute has little patience."""
+    name = f"lantern_jax {next(_WAITS)}"
+    multihost.sync_global_processes(name, timeout=_LEAVE_SECONDS, processes=set(range(jax.process_count())))
 
 
 def agreed(value: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ scale are those of the script."""
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import lantern_jax
@@ -28,6 +29,19 @@ def test_the_examples_run(monkeypatch):
     assert (known["near"].substituted > 0).all() and not drafted.substituted.any()
     # The model drafts for itself: each round accepts all that its four guesses may be.
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
+
+
+def test_the_page_on_ones_own_model_runs(capsys):
+    page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
+    known: dict = {}
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        # As on its readers' machines: the tests' own JAX is stricter.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            exec(compile(example, "own_model.md", "exec"), known)
+    assert known["difference"] < 1e-4
+    for name in ("window", "drafted"):
+        assert np.array_equal(known[name].tokens, known["plain"].tokens)
+        assert (known[name].rounds < known["plain"].rounds).all(), name
 
 
 def test_links_lead_somewhere():

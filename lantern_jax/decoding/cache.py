@@ -39,13 +39,24 @@ class KVCache:
     @property
     def mask(self) -> Bool[Array, "G B N S"]:
         """Which slots hold committed keys, as an attention mask; N is 1, for all queries, or that of ``visible``."""
-        rows, prefix = self.prefix_mask.shape[0], self.prefix_mask.shape[2]
-        slots = jnp.arange(self.layers[0][0].shape[-2] - prefix, dtype=jnp.int32)
-        tokens = (slots[None] < self.length[:, None])[:, None]
-        if self.visible is not None:
-            tokens = tokens & self.visible
-        before = jnp.broadcast_to(self.prefix_mask[:, :, None], (rows, *tokens.shape[:2], prefix))
-        return jnp.concatenate([before, jnp.broadcast_to(tokens[None], (rows, *tokens.shape))], axis=-1)
+        slots = self.layers[0][0].shape[-2] - self.prefix_mask.shape[2]
+        return slots_mask(self.prefix_mask, self.length, slots, self.visible)
+
+
+def slots_mask(
+    prefix_mask: Bool[Array, "G B P"],
+    length: Int[Array, " B"],
+    slots: int,
+    visible: Bool[Array, "B N slots"] | None = None,
+) -> Bool[Array, "G B N S"]:
+    """Which of a cache's P + ``slots`` places queries see: the prefix and what is committed, or what is ``visible`` of
+    that; N is 1, for all queries, or that of ``visible``."""
+    rows, prefix = prefix_mask.shape[0], prefix_mask.shape[2]
+    tokens = (jnp.arange(slots, dtype=jnp.int32)[None] < length[:, None])[:, None]
+    if visible is not None:
+        tokens = tokens & visible
+    before = jnp.broadcast_to(prefix_mask[:, :, None], (rows, *tokens.shape[:2], prefix))
+    return jnp.concatenate([before, jnp.broadcast_to(tokens[None], (rows, *tokens.shape))], axis=-1)
 
 
 def new_cache(

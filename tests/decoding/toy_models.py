@@ -2,12 +2,11 @@
 
 from functools import cache
 
-import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
@@ -48,16 +47,6 @@ def random_drafter():
     return eagle_drafter(config), {"drafter": params, "head": head}
 
 
-@flax.struct.dataclass
-class NoisyState:
-    """A cache of the target's, and the nodes expanded in this round, X places of which some are taken."""
-
-    cache: object
-    tokens: jax.Array
-    ancestors: jax.Array
-    expanded: jax.Array
-
-
 @cache
 def noisy_drafter(target: Target) -> Drafter:
     """A noisy copy of a target: its logits plus a fixed perturbation that depends on the last token.
@@ -67,43 +56,18 @@ def noisy_drafter(target: Target) -> Drafter:
     """
     table = jax.random.normal(jax.random.key(11), (target.vocab_size, target.vocab_size))
 
-    def init(params, prefix: Prefix, slots, span, nodes):
-        batch = prefix.tokens.shape[1]
-        conditioning = jax.tree.map(lambda leaf: own_rows(leaf, batch), params["conditioning"])
-        cache, _, _ = target.prefill(params["target"], conditioning, prefix.guidance, slots)
-        places = jnp.zeros((batch, nodes), jnp.int32), jnp.zeros((batch, 1 + nodes, nodes), bool)
-        return NoisyState(cache, *places, jnp.int32(0))
+    def prefill(params, *given):
+        return target.prefill(params["target"], *given)
 
-    def absorb(params, state, features, tokens, count):
-        length = tokens.shape[1]
-        causal = np.tril(np.ones((length, length), bool))
-        logits, _, block = target.score(params["target"], state.cache, tokens, np.arange(length), causal)
-        path = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], tokens.shape)
-        last = jnp.maximum(count - 1, 0)[:, None]
-        logits = logits + params["noise"] * table[tokens]
-        logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
-        cache = target.commit(state.cache, block, path, count)
-        return state.replace(cache=cache, expanded=jnp.zeros_like(state.expanded)), logits
+    def score(params, cache, tokens, *given):
+        logits, features, block = target.score(params["target"], cache, tokens, *given)
+        return logits + params["noise"] * table[tokens], features, block
 
-    def expand(params, state, tokens, parents):
-        # No keys are kept: all places are scored again. Those not taken yet see nothing but themselves.
-        batch, new = tokens.shape
-        seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
-        itself = jnp.broadcast_to(jnp.eye(new, dtype=bool)[None], (batch, new, new))
+    def conditioning(params, prefix: Prefix):
+        return jax.tree.map(lambda leaf: own_rows(leaf, prefix.tokens.shape[1]), params["conditioning"])
 
-        def write(places, values, axis, offset=0):
-            return jax.lax.dynamic_update_slice_in_dim(places, values, state.expanded + offset, axis)
-
-        ancestors = write(state.ancestors, write(seen, itself, 2), 1, 1)
-        drafted = write(state.tokens, tokens, 1)
-        mask = ancestors[:, 1:] | np.eye(drafted.shape[1], dtype=bool)[None]
-        depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
-        logits, _, _ = target.score(params["target"], state.cache, drafted, depth, mask)
-        logits = logits + params["noise"] * table[drafted]
-        logits = jax.lax.dynamic_slice_in_dim(logits, state.expanded, new, axis=1)
-        return NoisyState(state.cache, drafted, ancestors, state.expanded + new), logits
-
-    return Drafter(init, absorb, expand)
+    noisy = Target(prefill, score, target.commit, target.vocab_size, target.num_tokens)
+    return drafter_from_target(noisy, conditioning)
 
 
 def own_rows(leaf, batch: int):

@@ -1,0 +1,89 @@
+"""A small model that drafts for a large one (speculative sampling, arXiv 2302.01318), on any tree.
+
+Axes: G guidance rows, B batch, P prefix, S positions, M nodes of a level, X expanded nodes of a round at most, V codes.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.decoding.protocols import Prefix, Target
+
+
+@flax.struct.dataclass
+class DraftModelState:
+    """The small model's cache, and the nodes expanded in this round.
+
+    Attributes:
+        cache: of the small model: all that is committed, and the token after it.
+        tokens: int32 [B, X], the nodes; only the first ``expanded`` are taken.
+        ancestors: bool [B, 1 + X, X], which of them a node has above it, itself included; row 0 is the root, which none
+            is above.
+        expanded: int32 [].
+    """
+
+    cache: Any
+    tokens: Int[Array, "B X"]
+    ancestors: Bool[Array, "B places X"]
+    expanded: Int[Array, ""]
+
+
+@cache
+def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any] | None = None) -> Drafter:
+    """A drafter that is a model of its own: ``eagle(drafter_from_target(small), tree)`` drafts with it.
+
+    Its guidance is the large model's. It keeps no keys of nodes that are not committed, so each level scores again
+    what was expanded before: take a model much smaller than the target, and trees that are not deep.
+
+    Args:
+        small: the model; its parameters are the drafting's. Codes mean the same as the target's.
+        conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
+            is for models that are conditioned on tokens: those of the prefix [B, P], which must have no padding.
+    """
+    conditioning = _tokens_of if conditioning is None else conditioning
+
+    def init(params, prefix: Prefix, slots: int, span: int, nodes: int) -> DraftModelState:
+        batch = prefix.tokens.shape[1]
+        cache, _, _ = small.prefill(params, conditioning(params, prefix), prefix.guidance, slots)
+        tokens, ancestors = jnp.zeros((batch, nodes), jnp.int32), jnp.zeros((batch, 1 + nodes, nodes), bool)
+        return DraftModelState(cache, tokens, ancestors, jnp.int32(0))
+
+    def absorb(params, state: DraftModelState, features, tokens, count):
+        length = tokens.shape[1]
+        causal = np.tril(np.ones((length, length), bool))
+        logits, _, block = small.score(params, state.cache, tokens, np.arange(length), causal)
+        path = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], tokens.shape)
+        last = jnp.maximum(count - 1, 0)[:, None]
+        logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
+        cache = small.commit(state.cache, block, path, count)
+        return state.replace(cache=cache, expanded=jnp.zeros_like(state.expanded)), logits
+
+    def expand(params, state: DraftModelState, tokens, parents):
+        batch, new = tokens.shape
+        seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
+        itself = jnp.broadcast_to(jnp.eye(new, dtype=bool)[None], (batch, new, new))
+
+        def write(places, values, axis, offset=0):
+            return lax.dynamic_update_slice_in_dim(places, values, state.expanded + offset, axis)
+
+        ancestors = write(state.ancestors, write(seen, itself, 2), 1, 1)
+        drafted = write(state.tokens, tokens, 1)
+        # Places that are not taken yet see nothing but themselves.
+        mask = ancestors[:, 1:] | np.eye(drafted.shape[1], dtype=bool)[None]
+        depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
+        logits, _, _ = small.score(params, state.cache, drafted, depth, mask)
+        logits = lax.dynamic_slice_in_dim(logits, state.expanded, new, axis=1)
+        return DraftModelState(state.cache, drafted, ancestors, state.expanded + new), logits
+
+    return Drafter(init, absorb, expand)
+
+
+def _tokens_of(params: Any, prefix: Prefix) -> Int[Array, "B P"]:
+    return prefix.tokens[0]

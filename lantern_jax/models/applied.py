@@ -1,0 +1,139 @@
+"""A target from one function of somebody else's: prompts, padding, guidance and the cache are brought.
+
+Axes: G guidance rows, B batch, P prefix, N new positions, S slots of the cache (prefix first, then tokens), V codes,
+D width.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from lantern_jax.decoding.cache import slots_mask
+from lantern_jax.decoding.protocols import Prefix, Target
+from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.models.transformer import padded_causal_mask
+
+
+@flax.struct.dataclass
+class AppliedCache:
+    """What a model made of everything committed.
+
+    Attributes:
+        past: leaves [G, B, S, ...], its keys and values.
+        prefix_mask: bool [G, B, P], which prefix slots hold something.
+        length: int32 [B], tokens committed after the prefix.
+        guidance: float32 [B]; None where G is 1.
+    """
+
+    past: PyTree
+    prefix_mask: Bool[Array, "G B P"]
+    length: Int[Array, " B"]
+    guidance: Float[Array, " B"] | None
+
+
+def target_from_apply(
+    apply: Callable[..., tuple[Array, Array | None, PyTree]],
+    *,
+    num_codes: int,
+    num_tokens: int,
+    first_code: int = 0,
+    unconditional: int | None = None,
+    forced_tokens: tuple[int, ...] | None = None,
+) -> Target:
+    """The target record of a transformer that is conditioned on tokens.
+
+    Its conditioning is int32 [B, P], ids of the model's vocabulary, or anything with such ``tokens`` and a ``mask``,
+    bool [B, P], that is False at padding, on the left. A prompt has at least one token: what begins a picture, if
+    nothing else. Make a record once: each is a new compilation.
+
+    Args:
+        apply: (params, tokens, positions, mask, past) -> (logits, features, keys and values).
+            tokens int32 [B, N]: ids of the model's vocabulary.
+            positions int32 [B, N]: counted from 0 at the first token that is no padding.
+            mask bool [B, N, S + N]: which slots of the past, and then which new positions, each position sees.
+            past: None at first, when S is 0; then what was returned earlier with S slots: leaves [B, S, ...].
+            logits [B, N, at least first_code + V]; features [B, N, D], or None where no drafter wants them; keys and
+            values of the new positions alone: any pytree with leaves [B, N, ...].
+        num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
+        first_code: the model's id of code 0; the others follow.
+        unconditional: the id that takes the place of each token of the prompt in unconditional rows; None: decode
+            without guidance alone.
+    """
+
+    run = partial(_run, apply, slice(first_code, first_code + num_codes))
+
+    def prefill(params, conditioning, guidance, slots):
+        if guidance is not None and unconditional is None:
+            raise ValueError("this target has no unconditional rows: give target_from_apply unconditional=ID")
+        tokens, valid = _rows(conditioning, None if guidance is None else unconditional)
+        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
+        logits, features, made = run(params, tokens, positions, padded_causal_mask(valid), None)
+        past = jax.tree.map(
+            lambda leaf: jnp.pad(leaf, [(0, 0), (0, 0), (0, slots), *[(0, 0)] * (leaf.ndim - 3)]), made
+        )
+        cache = AppliedCache(past, valid, jnp.zeros(tokens.shape[1], jnp.int32), guidance)
+        prefix = Prefix(features, tokens, valid, positions, guidance)
+        return cache, apply_guidance(logits[:, :, -1], guidance), prefix
+
+    def score(params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
+        rows, (batch, new) = cache.prefix_mask.shape[0], tokens.shape
+        depth, ancestors = jnp.asarray(depth, jnp.int32), jnp.asarray(ancestors)
+        depth = jnp.broadcast_to(depth[None] if depth.ndim == 1 else depth, (batch, new))
+        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
+        before = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
+        positions = before[:, :, None] + (cache.length[:, None] + depth)[None]
+        slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
+        seen = slots_mask(cache.prefix_mask, cache.length, slots, visible)
+        seen = jnp.broadcast_to(seen, (rows, batch, new, seen.shape[-1]))
+        mask = jnp.concatenate([seen, jnp.broadcast_to(ancestors[None], (rows, batch, new, new))], axis=-1)
+        ids = jnp.broadcast_to((tokens + first_code)[None], (rows, batch, new))
+        logits, features, made = run(params, ids, positions, mask, cache.past)
+        return apply_guidance(logits, cache.guidance), features, made
+
+    return Target(prefill, score, _commit, num_codes, num_tokens, forced_tokens)
+
+
+def _rows(conditioning: Any, unconditional: int | None) -> tuple[Int[Array, "G B P"], Bool[Array, "G B P"]]:
+    """Tokens and mask of prompts, and of unconditional rows where a token stands for them."""
+    tokens = jnp.asarray(getattr(conditioning, "tokens", conditioning), jnp.int32)[None]
+    valid = getattr(conditioning, "mask", None)
+    valid = jnp.ones(tokens.shape, bool) if valid is None else jnp.asarray(valid, bool)[None]
+    if unconditional is None:
+        return tokens, valid
+    return jnp.concatenate([tokens, jnp.full_like(tokens, unconditional)]), jnp.concatenate([valid, valid])
+
+
+def _run(apply: Callable, codes: slice, params, tokens, positions, mask, past):
+    """The model on rows [G, B, ...]; the logits of codes in float32."""
+    rows, batch, new = tokens.shape
+    given = jax.tree.map(_joined, (tokens, positions, mask, past))
+    logits, features, made = apply(params, *given)
+    if features is None:
+        features = jnp.zeros((rows * batch, new, 1), jnp.float32)
+    results = logits[..., codes].astype(jnp.float32), features, made
+    return jax.tree.map(lambda leaf: leaf.reshape(rows, batch, *leaf.shape[1:]), results)
+
+
+def _joined(leaf: Array) -> Array:
+    """[G, B, ...] as [G B, ...]."""
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+
+def _commit(
+    cache: AppliedCache, block: PyTree, path: Int[Array, "B L"], count: Int[Array, " B"]
+) -> AppliedCache:
+    """As ``cache.commit``, of any pytree: all L rows are written, those past ``count`` beyond the new length."""
+    which = jnp.arange(len(path), dtype=jnp.int32)[:, None]
+    start = cache.prefix_mask.shape[2] + cache.length
+    where = start[:, None] + jnp.arange(path.shape[1], dtype=jnp.int32)[None]
+
+    def append(slots, rows):
+        rows = rows[:, which, path].astype(slots.dtype)
+        return slots.at[:, which, where].set(rows, mode="promise_in_bounds", unique_indices=True)
+
+    return cache.replace(past=jax.tree.map(append, cache.past, block), length=cache.length + count)

@@ -1,0 +1,225 @@
+"""Somebody else's transformer as a target, and ``check_target``, which names what an adapter does wrong."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax import TokenConditioning, check_target, drafter_from_target, target_from_apply
+from tests.decoding import toy_models as toys
+
+CODES, WORDS, WIDTH, HEADS, LENGTH = 24, 6, 16, 2, 20
+FIRST_CODE, NULL = WORDS, 0
+
+
+@cache
+def foreign_params(layers: int = 2):
+    """A GPT of its own kind: learned positions, its codes behind its words."""
+    random = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(random.normal(0, 0.7, shape), jnp.float32)
+
+    blocks = [{"qkv": normal(WIDTH, 3 * WIDTH), "up": normal(WIDTH, WIDTH)} for _ in range(layers)]
+    return {"embed": normal(WORDS + CODES, WIDTH), "place": normal(LENGTH + 8, WIDTH), "blocks": blocks}
+
+
+def foreign_model(params, tokens, positions, mask, past):
+    """What its authors wrote: keys and values of the past come first, [B, S, H, E] each."""
+    x = params["embed"][tokens] + params["place"][positions]
+    made = []
+    for number, block in enumerate(params["blocks"]):
+        heads = jnp.split((jnp.tanh(x) @ block["qkv"]).reshape(*x.shape[:2], HEADS, -1), 3, axis=-1)
+        query, keys, values = heads
+        made.append((keys, values))
+        if past is not None:
+            keys, values = (
+                jnp.concatenate([old, new], axis=1)
+                for old, new in zip(past[number], (keys, values), strict=True)
+            )
+        scores = jnp.einsum("bnhe,bshe->bhns", query, keys) / np.sqrt(np.float32(WIDTH // HEADS))
+        weights = jax.nn.softmax(jnp.where(mask[:, None], scores, np.float32(-1e9)), axis=-1)
+        x = x + jnp.einsum("bhns,bshe->bnhe", weights, values).reshape(x.shape)
+        x = x + jnp.tanh(x @ block["up"])
+    return x @ params["embed"].T, x, made
+
+
+# All that it takes.
+foreign_target = target_from_apply(
+    foreign_model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, unconditional=NULL
+)
+PROMPTS = TokenConditioning(
+    jnp.array([[0, 3, 1], [2, 5, 4], [0, 0, 3]], jnp.int32),
+    jnp.array([[False, True, True], [True, True, True], [False, False, True]]),
+)
+KEYS = jax.random.split(jax.random.key(3), 3)
+GUIDANCE = jnp.full(3, 2.0)
+
+
+def test_it_samples_what_the_model_says():
+    """Greedy decoding against the model run over the whole sequence at once, with no cache and no padding."""
+    greedy = lantern_jax.SamplingParams.create(temperature=0)
+    made = lantern_jax.autoregressive_decode(
+        foreign_target, foreign_params(), PROMPTS, KEYS, guidance=GUIDANCE, sampling=greedy
+    )
+    whole = jax.jit(foreign_model)
+    for row in range(3):
+        prompt, logits = PROMPTS.tokens[row][PROMPTS.mask[row]], []
+        for words in (prompt, jnp.full_like(prompt, NULL)):
+            tokens = jnp.concatenate([words, made.tokens[row, :-1] + FIRST_CODE])[None]
+            places, mask = (
+                jnp.arange(tokens.shape[1])[None],
+                jnp.tril(jnp.ones((1, *tokens.shape[1:] * 2), bool)),
+            )
+            logits.append(
+                whole(foreign_params(), tokens, places, mask, None)[0][0, len(words) - 1 :, FIRST_CODE:]
+            )
+        conditional, unconditional = logits
+        guided = unconditional + 2.0 * (conditional - unconditional)
+        np.testing.assert_array_equal(jnp.argmax(guided, axis=-1), made.tokens[row])
+
+
+@pytest.mark.parametrize("drafting", ["window", "small model"])
+def test_strict_decoding_is_plain_decoding(drafting):
+    given = (foreign_target, foreign_params(), PROMPTS, KEYS)
+    plain = lantern_jax.autoregressive_decode(*given, guidance=GUIDANCE)
+    if drafting == "window":
+        guesses = {"drafting": lantern_jax.jacobi(CODES, 4)}
+    else:
+        # The same with a layer less; the prefix is the large model's, so that padding is told by its mask.
+        def prompts(params, prefix):
+            return TokenConditioning(prefix.tokens[0], prefix.mask[0])
+
+        small = foreign_params() | {"blocks": foreign_params()["blocks"][:1]}
+        drafter = drafter_from_target(foreign_target, prompts)
+        guesses = {
+            "drafting": lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(3)),
+            "drafting_params": small,
+        }
+    made = lantern_jax.speculative_decode(*given, guidance=GUIDANCE, **guesses)
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+    assert int(made.rounds.max()) < LENGTH - 1
+
+
+def test_without_unconditional_rows_guidance_is_refused():
+    target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE)
+    with pytest.raises(ValueError, match="this target has no unconditional rows"):
+        lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS, guidance=GUIDANCE)
+
+
+def no_features(*given):
+    logits, _, made = foreign_model(*given)
+    return logits, None, made
+
+
+GOOD = {
+    "applied": lambda: (foreign_target, foreign_params(), PROMPTS),
+    "no features": lambda: (
+        target_from_apply(no_features, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, unconditional=NULL),
+        foreign_params(), PROMPTS,
+    ),
+    "llamagen": lambda: (toys.llamagen(), toys.target_params(), toys.conditioning(3)),
+    "lumina": lambda: toys.lumina(3),
+    "markov": lambda: (toys.markov_target(12, LENGTH), toys.markov_params(12), jnp.zeros((3, 1), jnp.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "llamagen")) for name in GOOD]
+)
+def test_good_targets_are_good(name):
+    assert check_target(*GOOD[name](), guidance=2.0) < 1e-3
+
+
+def applied(model):
+    return target_from_apply(
+        model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, unconditional=NULL
+    )
+
+
+def sees_the_whole_block(params, tokens, positions, mask, past):
+    new = tokens.shape[1]
+    causal = jnp.broadcast_to(jnp.tril(jnp.ones((new, new), bool))[None], (len(tokens), new, new))
+    return foreign_model(params, tokens, positions, mask.at[:, :, -new:].set(causal), past)
+
+
+def counts_places(params, tokens, positions, mask, past):
+    places = positions[:, :1] + jnp.arange(tokens.shape[1])[None]
+    return foreign_model(params, tokens, places, mask, past)
+
+
+def forgets_depth(score):
+    def wrong(params, cache, tokens, depth, *more):
+        return score(params, cache, tokens, jnp.zeros_like(depth), *more)
+
+    return wrong
+
+
+def mixes_sequences(score):
+    def wrong(params, cache, tokens, *more):
+        logits, features, block = score(params, cache, tokens, *more)
+        return logits + 0.1 * logits[::-1], features, block
+
+    return wrong
+
+
+def path_ignored(commit):
+    def wrong(cache, block, path, count):
+        return commit(cache, block, jnp.broadcast_to(jnp.arange(path.shape[1])[None], path.shape), count)
+
+    return wrong
+
+
+def count_ignored(commit):
+    def wrong(cache, block, path, count):
+        return commit(cache, block, path, jnp.full_like(count, path.shape[1]))
+
+    return wrong
+
+
+def nothing_written(commit):
+    def wrong(cache, block, path, count):
+        return commit(cache, jax.tree.map(jnp.zeros_like, block), path, count)
+
+    return wrong
+
+
+def guides_twice(prefill):
+    def wrong(params, conditioning, guidance, slots):
+        return prefill(params, conditioning, None if guidance is None else 2 * guidance, slots)
+
+    return wrong
+
+
+BROKEN = {
+    "score: a node sees itself and its ancestors": lambda: applied(sees_the_whole_block),
+    "score: the order of a block's nodes": lambda: applied(counts_places),
+    "score: a node at depth d": lambda: replace(foreign_target, score=forgets_depth(foreign_target.score)),
+    "score: sequences of a batch": lambda: replace(foreign_target, score=mixes_sequences(foreign_target.score)),
+    "commit: the rows that are appended": lambda: replace(foreign_target, commit=path_ignored(foreign_target.commit)),
+    "commit: each sequence takes its own": lambda: replace(foreign_target, commit=count_ignored(foreign_target.commit)),
+    "commit: what was committed is seen": lambda: replace(
+        foreign_target, commit=nothing_written(foreign_target.commit)
+    ),
+    "prefill: with a guidance of 1": lambda: replace(foreign_target, prefill=guides_twice(foreign_target.prefill)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_broken_targets_are_found_out(said):
+    with pytest.raises(ValueError) as error:
+        check_target(BROKEN[said](), foreign_params(), PROMPTS, guidance=2.0)
+    assert str(error.value).startswith(f"target.{said}"), error.value
+
+
+def test_too_little_to_try_is_refused():
+    one = jax.tree.map(lambda leaf: leaf[:1], PROMPTS)
+    with pytest.raises(ValueError, match="give at least two"):
+        check_target(foreign_target, foreign_params(), one)
+    short = partial(target_from_apply, foreign_model, num_codes=CODES)(num_tokens=8)
+    with pytest.raises(ValueError, match="8 tokens is too short"):
+        check_target(short, foreign_params(), PROMPTS)
