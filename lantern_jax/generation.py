@@ -3,13 +3,14 @@
 Axes: n pictures, H W height and width, T codes of a picture, L accepted counts (tree depth + 1).
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
 from lantern_jax import pictures as picture_files
+from lantern_jax import showing
 from lantern_jax.decoding.stream import Decoded
 
 
@@ -140,9 +141,9 @@ class Picture:
         return None if self.picture is None else Image.fromarray(self.picture)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
-    """Pictures of a call, in the order of the prompts, ``num`` for each.
+    """Pictures of a call, in the order of the prompts, ``num`` for each. In a notebook it shows them.
 
     Attributes:
         prompts: the prompt of every picture.
@@ -160,7 +161,16 @@ class Generation:
     round_of_token: Int[np.ndarray, "n T"]
     statistics: Statistics
     numbers: Int[np.ndarray, " n"]
-    plain: "Generation | None" = field(default=None, repr=False)
+    plain: "Generation | None" = None
+
+    def __repr__(self) -> str:
+        return f"<Generation: {showing.line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return showing.as_html(self)
+
+    def _repr_png_(self) -> bytes | None:
+        return showing.as_png(self)
 
     @property
     def images(self) -> list[Image.Image]:

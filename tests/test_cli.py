@@ -80,6 +80,18 @@ def test_one_picture(folder, capsys):
         assert row in printed.out
 
 
+def test_a_race_is_written_beside_the_picture(capsys):
+    assert main(["generate", PROMPT, "--race", "race.webp", "--out", "a.png"]) == 0
+    assert "100.0% of tokens as plain decoding's" in capsys.readouterr().out
+    assert size("a.png") == (SIDE, SIDE), "the picture alone, though both were decoded"
+    with Image.open("race.webp") as race:
+        assert race.n_frames > 1 and race.size[0] > 2 * SIDE
+    assert "race 'race.mp4' is not valid" in assert_refused(
+        ["generate", PROMPT, "--race", "race.mp4"], capsys
+    )
+    assert "race.webp exists" in assert_refused(["generate", PROMPT, "--race", "race.webp"], capsys)
+
+
 def test_comparison_overlay_and_statistics(folder, capsys):
     arguments = ["generate", PROMPT, "--compare", "--show-acceptance", "--out", "a.png", "--stats", "a.json"]
     assert main([*arguments, "--rule", "lantern++", "--k", "5", "--lam", "1"]) == 0

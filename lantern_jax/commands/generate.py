@@ -1,6 +1,7 @@
 """``lantern generate``: pictures from prompts."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -64,13 +65,36 @@ def add(commands) -> None:
         help="also decode plainly; both pictures side by side, and the speed-up",
     )
     add("--show-acceptance", action="store_true", help="draw over the picture what each round accepted")
+    add(
+        "--race",
+        metavar="FILE.webp",
+        help="also decode plainly, and write an animation of both painting (.webp, .gif or .png)",
+    )
     add("--stats", metavar="FILE", help="write the statistics as JSON")
     add("--overwrite", action="store_true", help="replace files that exist")
 
 
+def _others(generation, stats: Path | None, race: Path | None) -> dict[Path, bytes]:
+    """The contents of what is written beside pictures."""
+    files = {}
+    if stats is not None:
+        files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
+    if race is not None:
+        from lantern_jax.race import encode_race
+
+        files[race] = encode_race(generation, race.suffix)
+    return files
+
+
 def _run(arguments: argparse.Namespace) -> None:
     knobs = given_knobs(arguments)
-    stats = None if arguments.stats is None else Path(arguments.stats)
+    others = [None if path is None else Path(path) for path in (arguments.stats, arguments.race)]
+    stats, race = others
+    if race is not None:
+        from lantern_jax.race import check_race
+
+        check_race(race)
+    compare = arguments.compare or race is not None
     check_count("--num", arguments.num)
     if bool(arguments.prompts) == (arguments.encoded is not None):
         raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
@@ -83,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> None:
     plan = plan_pictures(
         arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)], arguments.first
     )
-    check_outputs(plan, [] if stats is None else [stats], arguments.overwrite)
+    check_outputs(plan, [path for path in others if path is not None], arguments.overwrite)
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
     check_knobs(knobs), check_mesh(arguments.mesh), check_hosts(arguments.hosts)
     writes = join_hosts(arguments.hosts)
@@ -105,6 +129,8 @@ def _run(arguments: argparse.Namespace) -> None:
         if not writes:
             return
         num = arguments.num if len(generation.numbers) == count else None
+        if not arguments.compare:
+            generation = dataclasses.replace(generation, plain=None)
         write_outputs(plan, picture_files(plan, generation, num, arguments.show_acceptance) | others)
 
     count, generation = len(prompts) * arguments.num, None
@@ -112,13 +138,12 @@ def _run(arguments: argparse.Namespace) -> None:
     if note and writes:
         print(f"lantern: {note}", file=sys.stderr)
     try:
-        with decoding_progress(count, arguments.compare) as progress:
+        with decoding_progress(count, compare) as progress:
             conditioning = pipeline.encode(prompts) if encoded is None else encoded
             generation = pipeline.generate_from(
-                conditioning, compare=arguments.compare, progress=progress, **numbers, **knobs
+                conditioning, compare=compare, progress=progress, **numbers, **knobs
             )
-        statistics = json.dumps(generation.statistics.to_json(), indent=1) + "\n"
-        write(generation, plan, {} if stats is None else {stats: statistics.encode()})
+        write(generation, plan, _others(generation, stats, race))
     except KeyboardInterrupt as stop:
         # Of those that are done; all, where it came in while they were written.
         generation = getattr(stop, "generation", generation)

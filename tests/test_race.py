@@ -1,0 +1,152 @@
+"""The race of plain and speculative decoding, and how a generation shows itself."""
+
+import base64
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lantern_jax import race, showing
+from lantern_jax.generation import Generation, Statistics
+
+SIDE, COLUMNS = 64, 4
+TOKENS = COLUMNS * COLUMNS
+
+
+def generation(rounds, seconds: float, prompts=("a lake",), **more) -> Generation:
+    """Pictures of one colour a cell, whose tokens came in these rounds."""
+    rounds = np.atleast_2d(np.asarray(rounds, np.int32))
+    count = len(rounds)
+    cells = np.arange(40, 40 + 12 * TOKENS, 12, dtype=np.uint8).reshape(COLUMNS, COLUMNS)
+    pictures = np.repeat(np.repeat(cells, SIDE // COLUMNS, 0), SIDE // COLUMNS, 1)[None, :, :, None]
+    statistics = Statistics(
+        pictures=count, tokens=count * TOKENS, rounds=int(rounds.max(axis=1).sum()), step_compression=1.0,
+        seconds=seconds, picture_seconds=0.1, compile_seconds=0.0, tokens_per_second=1.0, substituted=0.0,
+        mean_distance=0.0, accepted=(1,), **more,
+    )  # fmt: skip
+    return Generation(
+        tuple(prompts), np.broadcast_to(pictures, (count, SIDE, SIDE, 3)).copy(), rounds, rounds, statistics,
+        np.arange(count),
+    )  # fmt: skip
+
+
+# Plainly a token a round and two seconds; else four rounds of five, three, three and four tokens in one.
+PLAIN = generation(np.arange(TOKENS), 2.0)
+BOTH = replace(generation(np.repeat([0, 1, 2, 3, 4], [1, 5, 3, 3, 4]), 1.0), plain=PLAIN)
+
+
+def halves(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two pictures of a frame, a value a cell."""
+    scale = race.SIDE // COLUMNS
+    middle = slice(scale // 2, race.SIDE, scale)
+    return frame[middle, : race.SIDE][:, middle, 0], frame[middle, -race.SIDE :][:, middle, 0]
+
+
+def test_each_runner_is_as_far_as_it_was():
+    frames, milliseconds = race.race_frames(BOTH)
+    assert len(frames) == len(milliseconds) == 1 + 2 * race.FRAMES_A_SECOND
+    plain, speculative = halves(frames[0])
+    for half in (plain, speculative):
+        assert (half == race._UNKNOWN).sum() == TOKENS - 1, "the first token alone is known at first"
+    # After 0.6 of 2 seconds plain decoding is in round 4 of 15, the other one, after 0.6 of its one, in round 2 of 4.
+    plain, speculative = halves(frames[round(0.6 * race.FRAMES_A_SECOND)])
+    assert (plain == race._UNKNOWN).sum() == TOKENS - 5
+    assert (speculative == race._UNKNOWN).sum() == TOKENS - 9
+    whole, _ = halves(frames[-1])
+    lit = np.flatnonzero((speculative != whole) & (speculative != race._UNKNOWN))
+    assert lit.tolist() == [6, 7, 8], "the tokens of the last round, and no others"
+    # The faster one is done half way, and stays.
+    assert not (halves(frames[race.FRAMES_A_SECOND])[1] != whole).any()
+    assert np.array_equal(*halves(frames[-1]))
+
+
+def test_a_long_race_is_shown_quicker():
+    long = replace(generation(BOTH.round_of_token, 100.0), plain=generation(np.arange(TOKENS), 240.0))
+    frames, milliseconds = race.race_frames(long)
+    assert len(frames) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
+    assert sum(milliseconds[:-1]) / 1000 == pytest.approx(race.LONGEST_SECONDS, rel=0.02)
+
+
+def test_pictures_of_one_call_share_its_time_by_their_rounds():
+    rounds = np.stack([BOTH.round_of_token[0], np.minimum(BOTH.round_of_token[0], 2)])
+    both = replace(
+        generation(rounds, 3.0, ("a", "b")), plain=generation(np.stack([np.arange(TOKENS)] * 2), 6.0)
+    )
+    seconds = [race._Runner(both, number).seconds for number in (0, 1)]
+    assert seconds == pytest.approx([2.0, 1.0])
+
+
+@pytest.mark.parametrize("suffix", race.FORMATS)
+def test_files_move_and_begin_and_end_as_they_should(suffix):
+    image = Image.open(io.BytesIO(race.encode_race(BOTH, suffix)))
+    frames, milliseconds = race.race_frames(BOTH)
+    assert 5 < image.n_frames <= len(frames)
+    shown = []
+    for number in range(image.n_frames):
+        image.seek(number)
+        image.load()
+        shown.append(image.info["duration"])
+    assert sum(shown) == pytest.approx(sum(milliseconds), rel=0.1)
+    last = np.asarray(image.convert("RGB"))
+    assert np.abs(halves(last)[1].astype(int) - halves(frames[-1])[1]).max() < 12, (
+        "but for what the format loses"
+    )
+
+
+def test_what_is_no_race_is_refused():
+    with pytest.raises(ValueError, match="generate with compare=True"):
+        race.encode_race(PLAIN)
+    with pytest.raises(
+        ValueError, match=r"race 'race.mp4' is not valid: give a file that ends in .webp, .gif, .png"
+    ):
+        race.encode_race(BOTH, ".mp4")
+
+
+class Pictures(HTMLParser):
+    """The pictures of a page, and its text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.pictures, self.text, self.tags = [], "", set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        if tag == "img":
+            self.pictures.append(dict(attributes))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_generation_shows_itself():
+    hostile = '<script>alert("a lake")</script>'
+    shown = generation(
+        np.stack([np.arange(TOKENS)] * 2), 2.0, (hostile, "hills"), speedup=1.5, same_tokens=1.0
+    )
+    assert repr(shown) == (
+        "<Generation: 2 pictures of 64 x 64 pixels, 32 tokens in 30 rounds (1.00 a round), 2.00 s, "
+        "1.50x as fast as plain decoding, 100.0% the same tokens>"
+    )
+    page = Pictures(shown._repr_html_())
+    assert page.tags == {"div", "figure", "img", "figcaption", "p"} and hostile in page.text
+    assert [picture["alt"] for picture in page.pictures] == [hostile, "hills"]
+    data = re.fullmatch(r"data:image/png;base64,(.+)", page.pictures[1]["src"])[1]
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), shown.pictures[1])
+    assert Image.open(io.BytesIO(shown._repr_png_())).size == (2 * SIDE + 4, SIDE)
+
+
+def test_without_pictures_there_are_figures_alone():
+    tokens = replace(PLAIN, pictures=None)
+    assert tokens._repr_png_() is None and "<img" not in tokens._repr_html_()
+    assert repr(tokens) == "<Generation: 1 picture, 16 tokens in 15 rounds (1.00 a round), 2.00 s>"
+
+
+def test_many_pictures_are_cut():
+    many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, [f"lake {number}" for number in range(70)])
+    page = Pictures(many._repr_html_())
+    assert len(page.pictures) == showing.MOST_PICTURES and "and 6 more" in page.text
