@@ -80,6 +80,11 @@ def test_one_picture(folder, capsys):
         assert row in printed.out
 
 
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lantern_jax {lantern_jax.__version__}\n"
+
+
 def test_a_race_is_written_beside_the_picture(capsys):
     assert main(["generate", PROMPT, "--race", "race.webp", "--out", "a.png"]) == 0
     assert "100.0% of tokens as plain decoding's" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import NoReturn
 
+from lantern_jax import __version__
 from lantern_jax.commands import bench, convert, encode, generate, info, methods, metrics, quantize, tune
 from lantern_jax.commands import set as picture_set
 
@@ -50,6 +51,7 @@ def _run(argv: list[str] | None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command; ``run`` of what it parses is the function to call."""
     parser = _Parser(prog="lantern", description="Pictures by speculative decoding.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (generate, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize):
         command.add(commands)
