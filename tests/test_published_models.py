@@ -141,11 +141,11 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
     return pipeline
 
 
-# The hub's layout of t2i is read by conversions below; it decodes as t2i does.
+# The hub's layout of t2i is read by conversions below; it decodes as t2i does. Classes: test_convert_command.py.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ("t2i-hub", "anole") else [])
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ("c2i", "t2i-hub", "anole") else [])
         for name in CONVERSIONS
     ],
 )
@@ -177,8 +177,6 @@ def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, t
         assert image.size[0] > 2 * side
     assert again.pictures.std() > 1
 
-    if name == "c2i":
-        return  # Its codebook is of the kind of t2i's.
     relaxed = pipeline.generate(prompts, **KNOBS, **RELAXED)
     assert relaxed.statistics.substituted > 0
     assert relaxed.tokens.min() >= 0 and relaxed.tokens.max() < config.num_codes
