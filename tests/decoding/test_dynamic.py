@@ -157,6 +157,7 @@ def test_strict_decoding_is_plain_decoding(name, temperature, guided):
             assert int(decoded.rounds.sum()) < BATCH * 24 * most
 
 
+@pytest.mark.exhaustive  # The same tree with a memory is in test_echo.py.
 def test_strict_decoding_is_plain_decoding_on_eight_devices():
     np.testing.assert_array_equal(decode("gap", 1.0, True, 0.2, devices=8).tokens, plain(1.0, True).tokens)
 
