@@ -135,8 +135,8 @@ def extracted(converted, pictures, tmp_path_factory):
     return extract_once
 
 
-# Class labels; and captions of their own lengths with row ends that are forced. The others are between.
-@families("c2i", "lumina")
+# Captions of their own lengths with row ends that are forced. Labels: test_drafter.py.
+@families("lumina")
 def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     """Of a picture of the folder and of a sample, both rows, with their paddings."""
     model, workdir = extracted(name)
