@@ -273,10 +273,10 @@ def test_the_bigram_method_follows_the_exact_distribution(drafting, coupling):
 @pytest.mark.parametrize(
     ("model", "devices"),
     [
-        ("chain", 1),
-        ("llamagen", 8),
-        pytest.param("chain", 8, marks=pytest.mark.exhaustive),
+        ("chain", 8),
+        pytest.param("chain", 1, marks=pytest.mark.exhaustive),
         pytest.param("llamagen", 1, marks=pytest.mark.exhaustive),
+        pytest.param("llamagen", 8, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_jacobi_window_is_plain_decoding_in_fewer_rounds(model, devices):

@@ -248,7 +248,8 @@ def assert_follows(tokens, probs):
     assert stats.chisquare(counts, counts.sum() * probs / probs.sum()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+# Whole generations by accept tests: test_rejection_loop.py.
+@pytest.mark.parametrize("coupling", ["gumbel", pytest.param("rejection", marks=pytest.mark.exhaustive)])
 def test_strict_rounds_follow_the_target(coupling):
     tokens, verdict = decode_round(BUSHY, COUPLINGS[coupling], Strict(), 1)
     first, second = emitted(tokens, verdict)
