@@ -100,8 +100,8 @@ MAIN = (("medusa", "llamagen", True, 0.0), *((kind, "lumina", True, 1.0) for kin
 )
 def test_strict_decoding_is_plain_decoding(kind, name, guided, temperature):
     target, params, drafting, drafter = models(name, kind)
-    options = options_of(name, 3, guided, temperature)
-    given = (target, params, conditioning_of(name, 3), jax.random.split(jax.random.key(4), 3))
+    options = options_of(name, ROWS, guided, temperature)
+    given = (target, params, conditioning_of(name, ROWS), jax.random.split(jax.random.key(4), ROWS))
     expected = autoregressive_decode(*given, **options)
     decoded = speculative_decode(*given, drafting=drafting, drafting_params=drafter, **options)
     np.testing.assert_array_equal(decoded.tokens, expected.tokens)
