@@ -118,11 +118,15 @@ def _run_vq(case, assert_close, convert):
     assert config.l2_norm == case.config.get("codebook_l2_norm", False)
     model, params = VQModel(config), {"params": params}
     pictures = jnp.asarray(arrays["image_nchw"].transpose(0, 2, 3, 1))
-    vectors = model.apply(params, pictures, method="encode")
+
+    def apply(method, *inputs):
+        return jax.jit(partial(model.apply, method=method))(params, *inputs)
+
+    vectors = apply("encode", pictures)
     assert_close(vectors, arrays["pre_quant_nchw"].transpose(0, 2, 3, 1))
-    indices = model.apply(params, vectors, method="quantize")
+    indices = apply("quantize", vectors)
     np.testing.assert_array_equal(indices, arrays["indices"].reshape(indices.shape))
-    decoded = model.apply(params, jnp.asarray(arrays["codes"], jnp.int32), method="decode")
+    decoded = apply("decode", jnp.asarray(arrays["codes"], jnp.int32))
     assert_close(decoded, arrays["decoded_nchw"].transpose(0, 2, 3, 1))
 
 

@@ -18,7 +18,7 @@ from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
 PROMPTS = ["green hills at noon", "a foggy forest"]
 # Small enough for a picture of 4 x 4 codes, but for what names the method.
-KNOBS = {"nodes": 7, "depth": 3, "frontier": 2, "children": 3, "window": 5, "ahead": 2, "k": 4}
+KNOBS = {"nodes": 7, "depth": 2, "frontier": 2, "children": 3, "window": 5, "ahead": 2, "k": 4}
 # A high temperature: the noise decides, and a drafter that knows nothing is often right.
 TEMPERATURE = 4.0
 EXACT = ("auto", "gumbel", "led", "echo", "jacobi", "ar")
@@ -33,8 +33,10 @@ def pipeline() -> Pipeline:
 
 
 def knobs_of(name: str) -> dict:
-    """A window of five has a front of one, a tree for three heads is small."""
+    """A window of five has a front of one, a tree for three heads is small, a chain short."""
     knobs = {"method": name, "temperature": TEMPERATURE, **KNOBS}
+    if name in ("cool", "block"):
+        knobs["tree"] = [[0], [0, 0]]
     if name in ("medusa", "vadusa"):
         knobs["tree"] = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
     if name == "pac":
@@ -48,7 +50,7 @@ def generated(name: str):
 
 
 def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
-    """All methods, ``rare`` ones on demand: each of their pieces is a piece of another one."""
+    """All methods, ``rare`` ones on demand: each of their pieces is a piece of another one, or decodes elsewhere."""
     assert set(rare) | set(skipped) <= set(methods())
     return [
         pytest.param(name, marks=[pytest.mark.exhaustive] if name in rare else [])
@@ -61,7 +63,12 @@ def test_the_groups_are_of_presets():
     assert set(EXACT) | set(LOSSY) <= set(methods())
 
 
-@pytest.mark.parametrize("name", but(("eagle", "eagle2", "lantern++", "sjd", "scd")))
+# Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_dynamic.py and
+# test_drafter_kinds.py there, "lantern-g" in test_engine.py.
+RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec")
+
+
+@pytest.mark.parametrize("name", but(RARE))
 def test_a_method_makes_pictures(name):
     made = generated(name)
     assert made.tokens.shape == (4, TOKENS) and made.pictures.shape[0] == 4
@@ -80,7 +87,10 @@ def test_a_method_makes_pictures(name):
 NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 
 
-@pytest.mark.parametrize("name", but(("jacobi", "scd", "eagle3", "parallelspec"), NOT_GREEDY))
+# Chains under block verification and trees of gaps are greedy in decoding/test_block.py and test_dynamic.py.
+@pytest.mark.parametrize(
+    "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo"), NOT_GREEDY)
+)
 def test_a_method_is_greedy_at_temperature_zero(name):
     """Strict ones give plain decoding's tokens there, whatever the coupling."""
     knobs = knobs_of(name) | {"temperature": 0.0}
@@ -89,10 +99,18 @@ def test_a_method_is_greedy_at_temperature_zero(name):
     np.testing.assert_array_equal(made.tokens, plain.tokens)
 
 
+# What the method of a rare name adds to another one: its pieces, without a program for them alone.
+ADDED = {
+    "cool": {"drafting": "eagle3"},
+    "lantern": {"threshold": 0.05},
+    "parallelspec": {"rule": "near", "coupling": "gumbel"},
+}
+
+
 def program_and_inputs(name: str):
     """The program of a method at tiny sizes, and shapes for its inputs, three pictures and guidance."""
     checkpoint, made = tiny_checkpoint(), drafters()
-    settings = pipeline().check(PROMPTS, **knobs_of(name), top_k=9, top_p=0.9)
+    settings = pipeline().check(PROMPTS, **knobs_of(name) | ADDED.get(name, {}), top_k=9, top_p=0.9)
     configs = {kind: config for kind, (config, _) in made.items()}
     job = assembly.job(checkpoint.target_config, configs, np.dtype(np.float32), settings)
     params = checkpoint.target_params
@@ -109,7 +127,10 @@ def program_and_inputs(name: str):
 
 @pytest.mark.parametrize(
     "name",
-    but(("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd"), ("auto", "gumbel", "eagle")),
+    but(
+        ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3"),
+        ("auto", "gumbel", "eagle"),
+    ),
 )
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
     """As lowered for a GPU: no branch, no sort, no way to the host, one loop whose end the data decide."""

@@ -103,11 +103,11 @@ def test_refilled_is_made_alone(method):
 
 
 def test_devices_refill_their_own_slots():
-    one, spread = tiny_pipeline(), pipeline_on(2)
-    job = one.job(one.check("a lake", method="scd", **METHODS["scd"]))
+    spread = pipeline_on(2)
+    job = spread.job(spread.check("a lake", method="scd", **METHODS["scd"]))
     made = refilled(spread.engine, job, rows_of(spread), 9)
     assert {on for kind, _, _, on, *_ in spread.engine.programs if kind == "refill"} == {2}
-    assert_same(made, unrefilled(one.engine, job, rows_of(one), 9))
+    assert_same(made, unrefilled(spread.engine, job, rows_of(spread), 9))
 
 
 @pytest.mark.parametrize("drafting", ["eagle", "jacobi"])

@@ -54,7 +54,7 @@ def test_values_are_told_apart_by_a_nearest_mean(name):
     base = {"time": "noon", "terrain": "mountains", "weather": "clear", "water": "none"}
 
     def thumbnails(value, start):
-        scenes = (Scene(**{**base, name: value}, key=(8, start + row)) for row in range(6))
+        scenes = (Scene(**{**base, name: value}, key=(8, start + row)) for row in range(4))
         return np.stack([render(scene, 16).astype(np.float32).ravel() for scene in scenes])
 
     means = np.stack([thumbnails(value, 0).mean(0) for value in values])
@@ -62,7 +62,7 @@ def test_values_are_told_apart_by_a_nearest_mean(name):
     for row, value in enumerate(values):
         away = np.linalg.norm(thumbnails(value, 100)[:, None] - means[None], axis=-1)
         right += (away.argmin(1) == row).sum()
-    assert right / (6 * len(values)) >= 0.75
+    assert right / (4 * len(values)) >= 0.75
 
 
 def test_caption_names_all_attributes():

@@ -1,5 +1,6 @@
 """Acceptance rules: A(x), m(x) and bad input."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,10 +23,14 @@ def lend(rule, p, table, token=0):
     """(lenders, total) of one token on trial under the distribution ``p`` [V], neighbours ``table`` [k]."""
     neighbours = jnp.full((len(p), len(table)), -1, jnp.int32).at[token].set(jnp.asarray(table, jnp.int32))
     codebook = Codebook(neighbours, jnp.zeros((len(p), 2)))
-    p = jnp.asarray(p, jnp.float32)
-    current = Probabilities(at=lambda ids: p[ids], rows=lambda: p[None])
-    loan = rule.lend(current, jnp.full(1, token, jnp.int32), jnp.ones(1, jnp.int32), codebook)
+    loan = lent_by(rule, jnp.asarray(p, jnp.float32), jnp.full(1, token, jnp.int32), codebook)
     return [int(code) for code in loan.lenders[0] if code >= 0], float(loan.lent[0])
+
+
+@jax.jit
+def lent_by(rule, p, token, codebook):
+    current = Probabilities(at=lambda ids: p[ids], rows=lambda: p[None])
+    return rule.lend(current, token, jnp.ones(1, jnp.int32), codebook)
 
 
 def prefix(p_x, near, ids, bound):

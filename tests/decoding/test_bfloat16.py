@@ -24,9 +24,9 @@ from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_targe
 
 from . import toy_models as toys
 
-BATCH, GUIDANCE, SEEDS = 32, 2.5, (0, 1)
-CONFIG = LlamaGenConfig(64, 2, 2, vocab_size=256, grid=6, hidden_dim=128, num_labels=6)
-TREES = {"chain": DraftTree.chain(4), "mc_sim_7b_63": named_tree("mc_sim_7b_63")}
+BATCH, GUIDANCE, SEEDS = 32, 2.5, (0,)
+CONFIG = LlamaGenConfig(64, 1, 2, vocab_size=256, grid=6, hidden_dim=128, num_labels=6)
+TREES = {"chain": DraftTree.chain(2), "mc_sim_7b_63": named_tree("mc_sim_7b_63")}
 
 
 @cache

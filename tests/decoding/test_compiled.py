@@ -73,6 +73,11 @@ def abstract_inputs(batch: int) -> Inputs:
     )
 
 
+def strict_inputs(batch: int) -> Inputs:
+    """With the rule that compiles soonest."""
+    return abstract_inputs(batch).replace(rule=loop.as_rule("strict"), codebook=None)
+
+
 def loop_lines(hlo: str) -> list[str]:
     """Lines of the optimised HLO that run inside some while loop, called computations included."""
     computations, name = {}, None
@@ -107,7 +112,15 @@ def made(line: str) -> tuple[str, list[int]]:
     return found[2], [int(size) for size in found[1].split(",") if size]
 
 
-COPIES = [("gumbel", 3, "wide"), ("rejection", 1, "small"), ("plain", 3, None)]
+def check_lines(lines: list[str]) -> None:
+    """Nothing is sorted, nothing leaves the device."""
+    assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
+    host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
+    assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
+
+
+# The shared noise and a relaxed rule are in the piece of a generation at the end.
+COPIES = [("rejection", 1, "small"), ("plain", 3, None)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +129,13 @@ COPIES = [("gumbel", 3, "wide"), ("rejection", 1, "small"), ("plain", 3, None)]
         *COPIES,
         *(
             pytest.param(method, batch, "wide", marks=pytest.mark.exhaustive)
-            for method, batch in (("gumbel", 1), ("rejection", 1), ("rejection", 3), ("plain", 1))
+            for method, batch in (
+                ("gumbel", 1),
+                ("gumbel", 3),
+                ("rejection", 1),
+                ("rejection", 3),
+                ("plain", 1),
+            )
         ),
     ],
 )
@@ -125,7 +144,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, 
     if method != "plain":
         tree = {"wide": TREE, "small": SMALL}[tree]
         program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), as_coupling(method))
-    lowered = loop._decode_jit.lower(program, abstract_inputs(batch))
+    lowered = loop._decode_jit.lower(program, strict_inputs(batch))
     hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
     lines = loop_lines(hlo)
     slots = GRID * GRID + program.drafting.max_depth + 1
@@ -143,9 +162,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, 
         "the test does not see the cache being written: is it still looking at the right loop?"
     )
     assert not sizes, sizes
-    assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
-    host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
-    assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
+    check_lines(lines)
 
 
 def test_bfloat16_parameters_are_not_copied_into_float32():
@@ -153,7 +170,7 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     program = Program(
         llamagen_target(TARGET, jnp.bfloat16), eagle(eagle_drafter(DRAFTER, jnp.bfloat16), SMALL)
     )
-    inputs = abstract_inputs(1)
+    inputs = strict_inputs(1)
     narrow = [
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
         for params in (inputs.target_params, inputs.drafting_params)
@@ -168,10 +185,10 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
 @pytest.mark.parametrize(
     ("devices", "platform"),
     [
-        (1, "cuda"),
-        (8, "tpu"),
+        (8, "cuda"),
+        pytest.param(1, "cuda", marks=pytest.mark.exhaustive),
         pytest.param(1, "tpu", marks=pytest.mark.exhaustive),
-        pytest.param(8, "cuda", marks=pytest.mark.exhaustive),
+        pytest.param(8, "tpu", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_loop_exports_for_accelerators(devices, platform):
@@ -283,8 +300,8 @@ def name_of(case: Case) -> str:
 
 
 # Every value of every field, not every combination. Compiling takes longest by far: fewer still, and none for cuda,
-# whose kernels a CPU does not compile.
-COMPILED, LOWERED = (6, 8, 11, 12), (0, 3, 4, 5, 9)
+# whose kernels a CPU does not compile. Case 8 is compiled with a loop more below.
+COMPILED, RARELY_COMPILED, LOWERED = (6, 11, 12), (7, 8), (4, 5, 9)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +309,7 @@ COMPILED, LOWERED = (6, 8, 11, 12), (0, 3, 4, 5, 9)
     [
         pytest.param(case, id=name_of(case), marks=() if i in LOWERED else pytest.mark.exhaustive)
         for i, case in enumerate(CASES)
-        if i not in (*COMPILED, 7)
+        if i not in (*COMPILED, *RARELY_COMPILED)
     ],
 )
 def test_nothing_branches_on_data(case):
@@ -304,7 +321,10 @@ def test_nothing_branches_on_data(case):
     "case",
     [
         *(pytest.param(CASES[i], id=name_of(CASES[i])) for i in COMPILED),
-        pytest.param(CASES[7], id=name_of(CASES[7]), marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(CASES[i], id=name_of(CASES[i]), marks=pytest.mark.exhaustive)
+            for i in RARELY_COMPILED
+        ),
     ],
 )
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
@@ -319,7 +339,7 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
     ("coupling", "platform"),
     [
         ("gumbel", "cuda"),
-        ("rejection", "tpu"),
+        pytest.param("rejection", "tpu", marks=pytest.mark.exhaustive),
         pytest.param("gumbel", "tpu", marks=pytest.mark.exhaustive),
         pytest.param("rejection", "cuda", marks=pytest.mark.exhaustive),
     ],
@@ -379,7 +399,7 @@ def test_a_branch_and_a_loop_inside_a_round_would_be_found():
 )
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes its state over: every leaf of it is an alias of the result, and no cache is copied,
-    inside the loop or around it."""
+    inside the loop or around it. Nor does anything sort there or leave the device."""
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
     inputs = abstract_inputs(batch)
     state = jax.eval_shape(lambda inputs: programs._joined(loop.start(program, inputs)), inputs)
@@ -405,3 +425,4 @@ def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batc
     assert any(operation in ("dynamic-update-slice", "scatter") for operation, _ in made_caches)
     moved = ("copy", "transpose", "concatenate", "convert", "pad", "reverse", "copy-start")
     assert not [line for operation, line in made_caches if operation in moved]
+    check_lines(loop_lines(hlo))

@@ -1,5 +1,6 @@
 """Trees grown by the drafter's word: their shape, the equality with plain decoding, the law under accept tests."""
 
+import itertools
 from functools import cache
 
 import jax
@@ -40,7 +41,9 @@ NARROW_WIDE_DEEP = ("chain", "medusa_2_7b_63", "demo_57")
 )
 def test_a_topology_made_of_parents_is_the_static_tree(name):
     tree = named_tree(name)
-    made = topology_of(jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1])
+    made = jax.jit(topology_of, static_argnums=(1, 2))(
+        jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1]
+    )
     for field in ("depth", "ancestors", "node_paths", "children"):
         np.testing.assert_array_equal(getattr(made, field)[0], getattr(tree, field), field)
     assert made.num_nodes == tree.num_nodes and made.max_depth == tree.max_depth
@@ -90,8 +93,14 @@ def test_the_best_nodes_are_kept(name):
     one = jnp.zeros(batch, jnp.int32)
     draws = SharedNoise(jnp.asarray(noise)) if tree.ranking == "gap" else Greedy()
     pending = Pending(jnp.asarray(roots)[:, None], one + 1, one)
-    ground = Ground(expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
-    draft = grow_dynamic(tree, ground)
+
+    @jax.jit
+    def grow(draws):
+        return grow_dynamic(
+            tree, Ground(expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
+        )
+
+    draft = grow(draws)
     depths = []
     for row in range(batch):
         wanted = slow_tree(table.astype(np.float64), noise[row], roots[row], tree)
@@ -128,11 +137,19 @@ def plain(temperature, guided):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_strict_decoding_is_plain_decoding(name):
-    # Greedy decoding of the published kind is below, under rejection.
-    extra = {"published": [(1.0, False, 0.7)], "gap": [(0.0, True, 0.2)], "ddd": []}
-    for temperature, guided, noise in ((1.0, True, 0.2), (1.0, True, 1e3), *extra[name]):
+# Greedy decoding of the published kind is below, under rejection.
+MAIN = (("published", 1.0, True), ("gap", 1.0, True), ("ddd", 1.0, False))
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "guided"),
+    [
+        pytest.param(*case, marks=() if case in MAIN else pytest.mark.exhaustive)
+        for case in itertools.product(TREES, [0.0, 1.0], [False, True])
+    ],
+)
+def test_strict_decoding_is_plain_decoding(name, temperature, guided):
+    for noise in (0.2, 1e3):
         decoded = decode(name, temperature, guided, noise)
         np.testing.assert_array_equal(decoded.tokens, plain(temperature, guided).tokens)
         if noise == 0.2:
@@ -140,6 +157,7 @@ def test_strict_decoding_is_plain_decoding(name):
             assert int(decoded.rounds.sum()) < BATCH * 24 * most
 
 
+@pytest.mark.exhaustive  # The same tree with a memory is in test_echo.py.
 def test_strict_decoding_is_plain_decoding_on_eight_devices():
     np.testing.assert_array_equal(decode("gap", 1.0, True, 0.2, devices=8).tokens, plain(1.0, True).tokens)
 
@@ -155,7 +173,8 @@ def test_gaps_find_more_than_probabilities_do():
     assert gap < 0.85 * published
 
 
-@pytest.mark.parametrize("name", ["published", "ddd"])
+# One that stops early grows as the published one does until then.
+@pytest.mark.parametrize("name", [pytest.param("published", marks=pytest.mark.exhaustive), "ddd"])
 def test_point_masses_follow_the_exact_distribution_under_rejection(name):
     vocab, length, samples = laws.VOCAB, laws.LENGTH, laws.SAMPLES
     target, params = toys.markov_target(vocab, length), toys.markov_params(vocab)

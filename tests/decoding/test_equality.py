@@ -102,14 +102,13 @@ def check(decoded, expected):
     return accepted.sum(axis=0)
 
 
-# A narrow tree, a bushy one and the demo's largest one; the others are other numbers of the same.
+# A narrow tree and the demo's largest one, bushy ones below; the others are other numbers of the same.
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
-@pytest.mark.parametrize(
-    ("name", "guided"), cases(("chain", False), ("mc_sim_7b_63", True), ("demo_57", False))
-)
+@pytest.mark.parametrize(("name", "guided"), cases(("chain", True), ("demo_57", False)))
 def test_one_device(name, batch, guided):
     tree, good, random = TREES[name], 0, 0
-    for temperature in TEMPERATURES:
+    # A greedy program more, but not for the largest tree.
+    for temperature in TEMPERATURES[name == "demo_57" :]:
         # Greedy decoding draws nothing from its keys.
         for seed in SEEDS if temperature else SEEDS[:1]:
             expected = plain(guided, temperature, seed)[:batch]
@@ -121,21 +120,21 @@ def test_one_device(name, batch, guided):
         assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize(("name", "guided"), cases(("chain", False), ("bushy", True)))
+@pytest.mark.parametrize(("name", "guided"), cases(("bushy", True)))
 def test_eight_devices(name, guided):
     """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
     tree, good = TREES[name], 0
-    for temperature in TEMPERATURES:
-        for batch, seed in ((1, 0), (5, 0), *((ROWS, seed) for seed in SEEDS)):
-            options = {"mesh": mesh(), "active": jnp.arange(ROWS) < batch}
-            expected = plain(guided, temperature, seed)[:batch]
-            for noise in GOOD if batch == ROWS else GOOD[:1]:
-                good = good + check(decode(tree, ROWS, guided, temperature, noise, seed, **options), expected)
-            check(decode(tree, ROWS, guided, temperature, RANDOM, seed, **options), expected)
+    for batch, seed in ((1, 0), (5, 0), *((ROWS, seed) for seed in SEEDS)):
+        options = {"mesh": mesh(), "active": jnp.arange(ROWS) < batch}
+        expected = plain(guided, 1.0, seed)[:batch]
+        for noise in GOOD if batch == ROWS else GOOD[:1]:
+            good = good + check(decode(tree, ROWS, guided, 1.0, noise, seed, **options), expected)
+        check(decode(tree, ROWS, guided, 1.0, RANDOM, seed, **options), expected)
     assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-@pytest.mark.parametrize(("name", "guided"), cases(("chain", True)))
+# By default in test_methods.py and test_published_models.py, from a checkpoint.
+@pytest.mark.parametrize(("name", "guided"), cases())
 def test_an_untrained_drafter(name, guided):
     for temperature in TEMPERATURES:
         check(decode(TREES[name], 5, guided, temperature, "eagle"), plain(guided, temperature)[:5])
@@ -145,10 +144,8 @@ def test_an_untrained_drafter(name, guided):
     "guided", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["unguided", "guided"]
 )
 def test_plain_decoding_on_eight_devices(guided):
-    for temperature in TEMPERATURES:
-        options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
-        decoded = decode(None, ROWS, guided, temperature, RANDOM, **options)
-        check(decoded, plain(guided, temperature)[:5])
+    options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
+    check(decode(None, ROWS, guided, 1.0, RANDOM, **options), plain(guided, 1.0)[:5])
 
 
 @pytest.mark.parametrize(
@@ -165,9 +162,15 @@ def test_filters(filters):
 @pytest.mark.parametrize(
     ("name", "temperature", "coupling"),
     [
-        ("chain", 0.0, "gumbel"),
+        pytest.param("chain", 0.0, "gumbel", marks=pytest.mark.exhaustive),
         *(
-            pytest.param(name, 1.0, coupling, marks=() if name == "bushy" else pytest.mark.exhaustive)
+            pytest.param(
+                name,
+                1.0,
+                coupling,
+                # Accept tests on a traced topology: test_loop.py too, on a target that compiles sooner.
+                marks=() if (name, coupling) == ("bushy", "gumbel") else pytest.mark.exhaustive,
+            )
             for name in TREES
             for coupling in ("gumbel", "rejection")
         ),

@@ -65,12 +65,15 @@ def plain(decode, temperature, guided, forced=None):
 
 # Greedy windows differ from sampled ones in the draws alone: a plain one and a bushy one do.
 GREEDY = ("left", "bushy")
+# All windows decode a chain with forced tokens below: here a plain one, one that looks a row back, a bushy one and a
+# tree that is no window.
+WITH_A_MODEL = (("left", 1.0), ("above", 1.0), ("forked", 1.0), ("bushy", 0.0))
 
 
 @pytest.mark.parametrize(
     ("name", "temperature"),
     [
-        pytest.param(*case, marks=() if case[1] or case[0] in GREEDY else pytest.mark.exhaustive)
+        pytest.param(*case, marks=() if case in WITH_A_MODEL else pytest.mark.exhaustive)
         for case in itertools.product(WINDOWS, [0.0, 1.0])
     ],
 )
@@ -81,7 +84,9 @@ def test_a_window_is_plain_decoding_in_fewer_rounds(name, temperature):
     assert int(decoded.rounds.sum()) < BATCH * (expected.shape[1] - 1)
 
 
-@pytest.mark.parametrize("name", [pytest.param("repeat", marks=pytest.mark.exhaustive), "above", "bushy"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("repeat", "above")), "bushy"]
+)
 def test_a_window_alone_unguided_and_on_eight_devices(name):
     alone = on_llamagen(WINDOWS[name], 1, 0.0, False)
     np.testing.assert_array_equal(alone.tokens, plain(on_llamagen, 0.0, False)[:1])
@@ -117,7 +122,10 @@ def test_a_window_goes_on_behind_a_forced_token(coupling):
     np.testing.assert_array_equal(np.asarray(decoded.accepted) @ (counts + 1), free - 1)
 
 
-@pytest.mark.parametrize("redraw", ["independent", "maximal", "shared"])
+@pytest.mark.parametrize(
+    "redraw",
+    ["maximal", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("independent", "shared"))],
+)
 def test_windows_of_rejection_at_temperature_zero_are_greedy(redraw):
     expected = plain(on_llamagen, 0.0, True)
     for drafting in (speculative_jacobi(toys.VOCAB, 6, redraw), pac(toys.VOCAB, 5, 3, 2, redraw)):

@@ -167,12 +167,7 @@ def plain(model, guided, temperature):
     return np.asarray(DECODERS[model](PLAIN, 8, temperature, guided).tokens)
 
 
-MAIN = (
-    ("chain", "chain", False),
-    ("wide", "chain", True),
-    ("forked", "chain", False),
-    ("wide", "llamagen", True),
-)
+MAIN = (("chain", "chain", False), ("wide", "chain", True), ("wide", "llamagen", True))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +188,8 @@ def test_the_bigram_method_is_plain_decoding(tree, model, guided):
         assert int(decoded.substituted.sum()) == 0
         if model == "chain":
             assert int(decoded.rounds.max()) < LENGTH - 1, "the table is no help: equality would show little"
+    if (tree, model) == ("wide", "chain"):
+        return
     alone = decode(1, 1.0, guided)
     np.testing.assert_array_equal(alone.tokens, expected[:1])
     options = {"mesh": mesh(), "active": jnp.arange(8) < 5}
@@ -200,7 +197,9 @@ def test_the_bigram_method_is_plain_decoding(tree, model, guided):
     np.testing.assert_array_equal(spread.tokens[:5], expected[:5])
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(
+    "tree", [pytest.param(tree, marks=() if tree == "wide" else pytest.mark.exhaustive) for tree in TREES]
+)
 def test_the_bigram_method_at_temperature_zero_under_rejection(tree):
     decoded = on_chain(bigram(TREES[tree]), 5, 0.0, True, coupling="rejection")
     np.testing.assert_array_equal(decoded.tokens, plain("chain", True, 0.0)[:5])
@@ -208,7 +207,12 @@ def test_the_bigram_method_at_temperature_zero_under_rejection(tree):
 
 @pytest.mark.parametrize(
     ("temperature", "devices"),
-    [(0.0, 1), (1.0, 1), (1.0, 8), pytest.param(0.0, 8, marks=pytest.mark.exhaustive)],
+    [
+        (0.0, 1),
+        (1.0, 8),
+        pytest.param(1.0, 1, marks=pytest.mark.exhaustive),
+        pytest.param(0.0, 8, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_distance_substitutes_what_is_near_and_saves_rounds(temperature, devices):
     """Every token is within the distance of what the target wanted there, in the context that was decoded."""
@@ -242,8 +246,8 @@ def test_a_rule_without_a_loan_is_refused_by_rejection():
         on_chain(bigram(TREES["chain"]), 2, 1.0, False, rule=Hamming(jnp.int32(1)), coupling="rejection")
 
 
-# On the shared noise the tokens are plain decoding's, as above: one case does.
-LAWS = (("wide", "rejection"), ("either", "rejection"), ("wide", "gumbel"))
+# On the shared noise the tokens are plain decoding's, as above. One tree alone is half of either.
+LAWS = (("either", "rejection"),)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +273,10 @@ def test_the_bigram_method_follows_the_exact_distribution(drafting, coupling):
 @pytest.mark.parametrize(
     ("model", "devices"),
     [
-        ("chain", 1),
-        ("llamagen", 8),
-        pytest.param("chain", 8, marks=pytest.mark.exhaustive),
+        ("chain", 8),
+        pytest.param("chain", 1, marks=pytest.mark.exhaustive),
         pytest.param("llamagen", 1, marks=pytest.mark.exhaustive),
+        pytest.param("llamagen", 8, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_jacobi_window_is_plain_decoding_in_fewer_rounds(model, devices):
@@ -284,7 +288,7 @@ def test_a_jacobi_window_is_plain_decoding_in_fewer_rounds(model, devices):
         assert int(decoded.rounds.sum()) < 8 * (length - 1)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.exhaustive), 8])
 def test_a_tree_chosen_by_the_data(devices):
     """Each sequence has its own tree, another from round to round."""
     options = {"mesh": mesh()} if devices > 1 else {}

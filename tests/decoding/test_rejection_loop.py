@@ -102,9 +102,9 @@ def test_another_distribution_would_be_found():
 
 
 def test_rejection_at_temperature_zero_is_greedy():
-    batch = 4
-    target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch)
+    batch = 8
+    target, params = toys.markov_target(10, 21), toys.markov_params(10)
+    conditioning = jnp.zeros((batch, 1))
     common = {"guidance": jnp.full(batch, 2.0), "sampling": SamplingParams.create(0.0)}
     drafting = eagle(toys.noisy_drafter(target), TREES["wide"])
 
@@ -119,11 +119,12 @@ def test_rejection_at_temperature_zero_is_greedy():
     np.testing.assert_array_equal(rejection.rounds, gumbel.rounds)
 
 
+# By default in test_rules_loop.py, with a relaxed rule.
 @pytest.mark.parametrize(
     "forced",
     [
         pytest.param(None, id="free", marks=pytest.mark.exhaustive),
-        pytest.param((-1, -1, -1, 4, 5, -1, -1, 2, -1, -1, 7, -1), id="forced"),
+        pytest.param((-1, -1, -1, 4, 5, -1, -1, 2, -1, -1, 7, -1), id="forced", marks=pytest.mark.exhaustive),
     ],
 )
 def test_rejection_on_several_devices_is_rejection_on_one(forced):

@@ -36,7 +36,7 @@ WINDOWS = {
     "pac, independent": pac(VOCAB, 3, 2, 2, "independent"),
     "pac, shared": pac(VOCAB, 2, 2, 2, "shared"),
 }
-MAIN = ("independent", "maximal", "shared", "mixed", "shared, random", "pac", "pac, all codes")
+MAIN = ("independent", "maximal", "shared", "shared, random", "pac", "pac, all codes")
 FORCED = {
     "free": (-1,) * LENGTH,
     "one": (-1, -1, 2, -1, -1),
@@ -72,7 +72,7 @@ def test_a_window_follows_the_exact_distribution(name):
     assert int(decoded.accepted[:, 1:].sum()) > 0
 
 
-AMONG_FORCED = (("maximal", "one"), ("shared", "end"), ("pac", "two"))
+AMONG_FORCED = (("shared", "end"), ("pac", "two"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "stale q" else pytest.mark.exhaustive) for name in WRONG],
+)
 def test_a_window_that_is_nearly_right_is_found_out(name):
     decoded = decode(changed(*WRONG[name]), samples=2 * SAMPLES)
     assert agreement(decoded.tokens, exact_distribution(chain_params())) < 1e-9

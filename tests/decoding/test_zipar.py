@@ -189,7 +189,7 @@ def test_a_window_of_a_row_is_plain_decoding(model, temperature, guided):
     assert len(np.unique(plain.tokens, axis=0)) >= 3
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param("llamagen", marks=pytest.mark.exhaustive), "chameleon"])
 def test_a_smaller_window_saves_passes_and_loses_exactness(model):
     plain, fast = decode(model, None), decode(model, 2)
     width = MODELS[model]()[3]

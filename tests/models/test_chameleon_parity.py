@@ -121,7 +121,7 @@ def random_model(layout):
     )
 
 
-@pytest.mark.parametrize("layout", ["anole", "lumina"])
+@pytest.mark.parametrize("layout", [pytest.param("anole", marks=pytest.mark.exhaustive), "lumina"])
 def test_steps_equal_the_whole_sequence(assert_close, layout):
     """Prefill, a committed chain and a scored one see what one pass over the whole rows sees."""
     config, params = random_model(layout)

@@ -36,26 +36,25 @@ def model_of(name):
 def test_taps_are_the_states_that_enter_layers(name):
     config, make, conditioning, params = model_of(name)
     params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
-    plain, tapped, ends = make(config), make(config, taps=(1, 2)), make(config, taps=[0, 3])
-    assert make(config, taps=(1, 2)) is tapped and make(config, jnp.float32, ()) is plain
+    plain, tapped = make(config), make(config, taps=[0, 1, 2, 3])
+    assert make(config, taps=(0, 1, 2, 3)) is tapped and make(config, jnp.float32, ()) is plain
     tokens, depth = jnp.asarray([[2, 7], [9, 1]], jnp.int32), np.arange(2, dtype=np.int32)
     causal = np.tril(np.ones((2, 2), bool))
     found = []
-    for target in (plain, tapped, ends):
+    for target in (plain, tapped):
         prefill = jax.jit(target.prefill, static_argnums=3)
         cache, logits, prefix = prefill(params, conditioning, GUIDANCE, 8)
         score = jax.jit(lambda *given, target=target: target.score(*given, depth, causal))
         after, features, _ = score(params, cache, tokens)
         found.append((logits, prefix.features, after, features))
-    for other in found[1:]:
-        np.testing.assert_array_equal(found[0][0], other[0])
-        np.testing.assert_array_equal(found[0][2], other[2])
-        assert other[1].shape[-1] == other[3].shape[-1] == 2 * config.dim
+    for at in (0, 2):
+        np.testing.assert_array_equal(found[0][at], found[1][at])
     for at in (1, 3):
-        np.testing.assert_array_equal(found[2][at][..., config.dim :], found[0][at])
-    table = params["params"]["tokens"]["embedding"]
-    np.testing.assert_array_equal(found[2][3][0, ..., : config.dim], table[tokens])
-    assert not np.allclose(found[1][3][..., : config.dim], found[1][3][..., config.dim :], atol=1e-3)
+        assert found[1][at].shape[-1] == 4 * config.dim
+        np.testing.assert_array_equal(found[1][at][..., 3 * config.dim :], found[0][at])
+    first, second, third, _ = np.split(np.asarray(found[1][3]), 4, axis=-1)
+    np.testing.assert_array_equal(first[0], params["params"]["tokens"]["embedding"][tokens])
+    assert not np.allclose(second, third, atol=1e-3)
 
 
 def test_a_tap_is_what_a_shallower_stack_gives_out():

@@ -164,7 +164,8 @@ def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
     }  # fmt: skip
     # Its own cache keeps programs that compile quickly too.
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    arguments = command("--num", "12", "--model", str(saved))
+    # How pictures are decoded is the same to the set: plain decoding compiles soonest.
+    arguments = command("--num", "6", "--tree", "none", "--model", str(saved))
     killed, generator = Path("killed"), random.Random(5)
 
     def start() -> subprocess.Popen:
@@ -179,11 +180,11 @@ def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
         time.sleep(generator.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
-    assert there < len(list(killed.glob("*.tar"))) < 30
+    assert there < len(list(killed.glob("*.tar"))) < 15
     assert start().wait() == 0
     monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: pipeline_on(1))
     assert main([*arguments, "--out", "whole"]) == 0
     ours, theirs = (
         {path.name: path.read_bytes() for path in Path(name).iterdir()} for name in ("killed", "whole")
     )
-    assert ours == theirs and len(ours) == 61
+    assert ours == theirs and len(ours) == 31

@@ -122,9 +122,11 @@ def test_workers_make_the_same_files(whole, tmp_path, workers):
     assert contents(directory) == contents(whole)
 
 
-def test_devices_make_the_same_tokens(whole, tmp_path):
-    directory = tmp_path / "set"
-    make(directory, pipeline=pipeline_on(2))
+def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
+    directory, pipeline = tmp_path / "set", pipeline_on(2)
+    make(directory, pipeline=pipeline)
+    kinds = [kind for kind, *_ in pipeline.engine.programs]
+    assert kinds.count("start") == 1 and "refill" in kinds
     ours, theirs = list(read_set(directory)), list(read_set(whole))
     for one, another in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one.tokens, another.tokens)
@@ -212,13 +214,6 @@ def test_without_sums_and_without_refill(whole, tmp_path, monkeypatch):
     for path in sorted(whole.glob("*.tar")):
         assert (directory / path.name).read_bytes() == path.read_bytes()
     assert merge(directory).sums is None
-
-
-def test_slots_are_refilled(tmp_path):
-    pipeline = pipeline_on(1)
-    make(tmp_path / "set", pipeline=pipeline)
-    kinds = [kind for kind, *_ in pipeline.engine.programs]
-    assert kinds.count("start") == 1 and "refill" in kinds
 
 
 CHANGES = {

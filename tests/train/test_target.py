@@ -11,7 +11,7 @@ from lantern_jax.data.prompts import LANDSCAPES
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train import target
 from train.encode import write_tokens
-from train.loop import data_mesh, loop_config, run
+from train.loop import loop_config, run, training_mesh
 
 CODES = 64
 # Rows of the kernels below as matrices.
@@ -127,7 +127,7 @@ def test_a_step_is_the_same_on_one_device_and_on_many():
     state, batch = jax.jit(task.init)(jax.random.key(0)), task.batch(3)
     key = jax.random.key(5)
     alone, metrics = jax.jit(task.update)(state, batch, key)
-    mesh = data_mesh()
+    mesh = training_mesh()
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     step = jax.jit(task.update, in_shardings=(whole, split, whole), out_shardings=(whole, whole))
     together, shared = step(jax.device_put(state, whole), jax.device_put(batch, split), key)
@@ -139,7 +139,7 @@ def test_a_step_is_the_same_on_one_device_and_on_many():
 
 def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
-    arguments.append("--config.model.num_layers=1")
+    arguments += ["--config.model.num_layers=1", "--config.steps=60"]
     whole, killed = train_whole_and_killed(arguments, tmp_path)
     task = target.make_task(get_config(), *simple_tokens(8))
     for name in ("params", "average"):

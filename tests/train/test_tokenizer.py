@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import tiny_tokenizer
+from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
 from train.encode import encode_landscapes, write_tokens
@@ -72,8 +73,8 @@ def test_critic_losses():
     assert hinge_loss(jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, 2))) == 1.0
     critic = PatchDiscriminator(ch=4)
     pictures = jnp.ones((2, 16, 16, 3))
-    variables = critic.init(jax.random.key(0), pictures)
-    scores, features = critic.apply(variables, pictures)
+    variables = jax.jit(critic.init)(jax.random.key(0), pictures)
+    scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
 
@@ -129,7 +130,9 @@ def test_frozen_parts_keep_their_bits():
     config.model.ch_mult = (1,)
     pictures = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), np.uint8)
     with jax.numpy_dtype_promotion("standard"):
-        start = jax.tree.map(np.asarray, jax.jit(make_task(config, pictures).init)(jax.random.key(7)).params)
+        start = random_leaves(
+            jax.eval_shape(make_task(config, pictures).init, jax.random.key(7)).params, 7, 0.2
+        )
         config.frozen = ("encoder", "quant_conv", "codebook")
         task = make_task(config, pictures, start)
         state = jax.jit(task.init)(jax.random.key(0))
