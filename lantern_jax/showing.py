@@ -1,19 +1,16 @@
-"""How a generation shows itself where it is the last line of a notebook's cell."""
+"""How a ``Generation`` shows itself where it is the last line of a notebook's cell."""
 
 import base64
 import html
-from typing import TYPE_CHECKING
+from typing import Any
 
 from lantern_jax.pictures import encode_png, grid
-
-if TYPE_CHECKING:
-    from lantern_jax.generation import Generation
 
 # A page of more is slow to scroll.
 MOST_PICTURES = 64
 
 
-def line(generation: "Generation") -> str:
+def line(generation: Any) -> str:
     """Its figures in a line."""
     run = generation.statistics
     parts = [f"{run.pictures} picture{'s' * (run.pictures != 1)}"]
@@ -30,7 +27,7 @@ def line(generation: "Generation") -> str:
     return ", ".join(parts)
 
 
-def as_html(generation: "Generation") -> str:
+def as_html(generation: Any) -> str:
     """Pictures with their prompts, and the line below; nothing is asked from elsewhere."""
     figures = f"<p>{html.escape(line(generation))}</p>"
     if generation.pictures is None:
@@ -42,7 +39,7 @@ def as_html(generation: "Generation") -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>{more}{figures}'
 
 
-def as_png(generation: "Generation") -> bytes | None:
+def as_png(generation: Any) -> bytes | None:
     """All pictures in one; None where there are none."""
     return None if generation.pictures is None else encode_png(grid(generation.pictures))
 

@@ -44,7 +44,9 @@ def kinds(pipeline) -> dict[str, int]:
     return {name: names.count(name) for name in ("start", "advance", "draw")}
 
 
-@pytest.mark.parametrize(("devices", "counts"), [(1, (1, 3, 4)), (8, range(2, 9))])
+@pytest.mark.parametrize(
+    ("devices", "counts"), [pytest.param(1, (1, 3, 4), marks=pytest.mark.exhaustive), (8, range(2, 9))]
+)
 def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, compiled):
     pipeline = pipeline_on(devices)
     for count in counts:

@@ -89,6 +89,7 @@ def test_the_plot_holds_every_point_between_its_axes():
     assert {"a<b", "c"} <= {text.text for text in tree.iter(f"{name}text")}
 
 
+@pytest.mark.exhaustive  # A script for people; its parts are tested apart.
 def test_the_whole_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     # One device compiles sooner.
     monkeypatch.setattr(lantern_jax, "load", sharing_programs(partial(lantern_jax.load, mesh="data=1")))

@@ -7,6 +7,7 @@ import pytest
 from eval import accelerator
 
 
+@pytest.mark.exhaustive  # A script that is run where there is an accelerator, and looked at.
 def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=2")

@@ -129,7 +129,8 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "llamagen")) for name in GOOD]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ("llamagen", "lumina"))) for name in GOOD],
 )
 def test_good_targets_are_good(name):
     assert check_target(*GOOD[name](), guidance=2.0) < 1e-3

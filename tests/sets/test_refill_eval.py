@@ -9,6 +9,7 @@ from lantern_jax import call
 from tests.tiny_checkpoint import tiny_pipeline
 
 
+@pytest.mark.exhaustive  # A script for people; what it runs is in test_refill.py.
 def test_idle_slots_are_counted(monkeypatch):
     pipeline, batch, pictures = tiny_pipeline(), 4, 24
     # No drafter: it compiles sooner.

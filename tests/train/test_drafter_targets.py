@@ -271,6 +271,7 @@ def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
     assert drafter.drafter_config(config, sizes) == layouts.drafter_of(sizes)
 
 
+@pytest.mark.exhaustive  # The demo's chain, in test_demo.py, goes this way too.
 @families("lumina")
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
