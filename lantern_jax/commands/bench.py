@@ -11,15 +11,13 @@ from lantern_jax.bench.plots import check_plots
 from lantern_jax.bench.rows import Row, read_rows
 from lantern_jax.bench.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
 from lantern_jax.commands.options import (
-    add_hosts,
     add_knobs,
     add_mesh,
     add_model,
-    all_devices,
-    check_hosts,
     check_mesh,
     given_knobs,
     join_hosts,
+    mesh_of,
 )
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.knobs import check_count, check_seed
@@ -42,7 +40,6 @@ def add(commands) -> None:
     add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
     add_model(bench)
     add_mesh(bench)
-    add_hosts(bench)
     add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
     add(
         "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
@@ -93,8 +90,8 @@ def _run(arguments: argparse.Namespace) -> None:
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_count("--pictures", pictures), check_seed(arguments.seed), check_mesh(arguments.mesh)
-    check_hosts(arguments.hosts)
+    check_count("--pictures", pictures), check_seed(arguments.seed)
+    check_mesh(arguments.mesh, arguments.hosts)
     if arguments.passes is not None:
         check_count("--passes", arguments.passes)
     if arguments.random != (arguments.size is not None):
@@ -207,7 +204,7 @@ def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
     from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
     from lantern_jax.pipeline import load
 
-    mesh = arguments.mesh if arguments.mesh or arguments.hosts is None else all_devices()
+    mesh = mesh_of(arguments)
     if arguments.size is not None:
         return random_subject(arguments.size, arguments.dtype, mesh=mesh)
     pipeline = load(arguments.model, arguments.dtype, mesh=mesh)

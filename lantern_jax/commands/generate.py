@@ -7,16 +7,14 @@ import sys
 from pathlib import Path
 
 from lantern_jax.commands.options import (
-    add_hosts,
     add_knobs,
     add_mesh,
     add_model,
-    all_devices,
-    check_hosts,
     check_knobs,
     check_mesh,
     given_knobs,
     join_hosts,
+    mesh_of,
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_seed
@@ -36,7 +34,6 @@ def add(commands) -> None:
     add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
     add_model(generate)
     add_mesh(generate)
-    add_hosts(generate)
     add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
     add(
@@ -109,15 +106,14 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     check_outputs(plan, [path for path in others if path is not None], arguments.overwrite)
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
-    check_knobs(knobs), check_mesh(arguments.mesh), check_hosts(arguments.hosts)
+    check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
     writes = join_hosts(arguments.hosts)
 
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load
 
     keep_compiled_programs()
-    mesh = arguments.mesh if arguments.mesh or arguments.hosts is None else all_devices()
-    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh)
+    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh_of(arguments))
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
     pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:

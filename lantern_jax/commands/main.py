@@ -7,6 +7,7 @@ from typing import NoReturn
 from lantern_jax import __version__
 from lantern_jax.commands import bench, convert, encode, generate, info, methods, metrics, quantize, tune
 from lantern_jax.commands import set as picture_set
+from lantern_jax.commands.options import hosts_joined
 
 
 class _Parser(argparse.ArgumentParser):
@@ -18,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted."""
     status = _run(argv)
-    if status and _hosts_joined():
+    if status and hosts_joined():
         from lantern_jax import hosts
 
         hosts.leave(status)
@@ -36,9 +37,9 @@ def _run(argv: list[str] | None) -> int:
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             return _fail("the device has too little memory for this: give a smaller --batch or --tree")
-        if not _hosts_joined():
+        if not hosts_joined():
             raise
-        why = str(error).strip().splitlines()[0]
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         return _fail(
             f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
         )
@@ -56,12 +57,6 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (generate, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize):
         command.add(commands)
     return parser
-
-
-def _hosts_joined() -> bool:
-    """Whether this is one of several processes; JAX is not imported for it."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
 
 
 def _fail(message: str) -> int:

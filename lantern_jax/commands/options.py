@@ -21,29 +21,30 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_mesh(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--mesh``."""
+def add_mesh(parser: argparse.ArgumentParser, hosts: bool = True) -> None:
+    """Adds ``--mesh``, and ``--hosts`` for what several processes can do together."""
     parser.add_argument(
         "--mesh",
         metavar="data=D,model=M",
         help="spread pictures over D groups of M devices and split the model over each M (default: all devices, each "
         "with a whole model)",
     )
+    if hosts:
+        parser.add_argument(
+            "--hosts",
+            metavar="ADDRESS:PORT,i/N|auto",
+            help="be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
+        )
 
 
-def check_mesh(mesh: str | None) -> None:
-    """Raises ValueError for a value of ``--mesh`` that is not valid, however many devices there are."""
+def check_mesh(mesh: str | None, hosts: str | None = None) -> None:
+    """Raises ValueError for a value of ``--mesh`` or ``--hosts`` that is not valid, however many devices there are."""
     if mesh is not None:
         mesh_sizes(mesh)
+    if hosts is not None:
+        from lantern_jax.hosts import check
 
-
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--hosts``."""
-    parser.add_argument(
-        "--hosts",
-        metavar="ADDRESS:PORT,i/N|auto",
-        help="be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
-    )
+        check(hosts)
 
 
 def join_hosts(given: str | None) -> bool:
@@ -64,19 +65,19 @@ def join_hosts(given: str | None) -> bool:
     return hosts.is_first()
 
 
-def all_devices() -> str:
-    """The mesh of all devices, each with a whole model."""
+def hosts_joined() -> bool:
+    """Whether this process is one of several; JAX is not imported for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def mesh_of(arguments: argparse.Namespace) -> str | None:
+    """The mesh that was given; else, of processes that joined, that of all their devices, each with a whole model."""
+    if arguments.mesh is not None or not hosts_joined():
+        return arguments.mesh
     import jax
 
     return f"data={jax.device_count()}"
-
-
-def check_hosts(given: str | None) -> None:
-    """Raises ValueError for a value of ``--hosts`` that is not valid."""
-    if given is not None:
-        from lantern_jax import hosts
-
-        hosts.check(given)
 
 
 def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lantern_jax.commands.options import (
-    add_hosts,
     add_knobs,
     add_mesh,
     add_model,
-    check_hosts,
     check_knobs,
     check_mesh,
     given_knobs,
+    hosts_joined,
     join_hosts,
 )
 from lantern_jax.interruption import hearing
@@ -76,7 +75,6 @@ def add(commands) -> None:
     )
     add_model(parser)
     add_mesh(parser)
-    add_hosts(parser)
     add_knobs(parser)
 
 
@@ -86,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> None:
         _merge(arguments, directory)
         return
     knobs = given_knobs(arguments)
-    _check_ray(arguments), check_hosts(arguments.hosts)
+    _check_ray(arguments)
     check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
     check_seed(arguments.seed)
     order = SetOrder(
@@ -101,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> None:
         shard_size=arguments.shard_size,
         sums=arguments.sums,
     )
-    check_knobs(knobs), check_mesh(arguments.mesh)
+    check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
     if arguments.ray:
         _make_on_ray(arguments, order, directory)
         return
@@ -141,9 +139,10 @@ def _check_ray(arguments: argparse.Namespace) -> None:
 
 def _processes() -> tuple[int, int] | None:
     """Index and number of this run's processes where ``jax.distributed`` was begun; JAX is not imported for it."""
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
+    if not hosts_joined():
         return None
+    import jax
+
     return jax.process_index(), jax.process_count()
 
 

@@ -25,7 +25,7 @@ def add(commands) -> None:
     add("words", nargs="*", metavar="PROMPT", help="prompts like those to come (default: some of our own)")
     add("--prompts", metavar="FILE", help="prompts, one a line, or those that `lantern encode` wrote (.npz)")
     add_model(tune)
-    add_mesh(tune)
+    add_mesh(tune, hosts=False)
     add_knobs(tune, KNOBS)
     # Who tunes without a word wants one picture as soon as can be.
     tune.set_defaults(batch=1)

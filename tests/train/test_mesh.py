@@ -13,7 +13,7 @@ from lantern_jax.families import family_of
 from lantern_jax.partition import device_grid, mesh_of, place, where_on
 from tests.tiny_checkpoint import random_leaves
 from train import drafter, features, sources, target
-from train.loop import LoopConfig, restore_latest, run, shardings, training_mesh
+from train.loop import LoopConfig, restore_latest, run
 
 SIZES = target.target_config(tiny_target.get_config())
 MESH = "data=2,model=2"
@@ -78,4 +78,4 @@ def test_a_drafter_trains_split_and_goes_on_elsewhere(stores, tmp_path):
     )
     assert int(both.step) == 2 and jnp.isfinite(both.params["fc"]["kernel"]).all()
     _, kept = restore_latest(tmp_path / "several", jax.eval_shape(lambda state: state, both))
-    assert shardings(kept, training_mesh("data=1,model=2"))
+    jax.tree.map(np.testing.assert_array_equal, kept.params, both.params)
