@@ -7,6 +7,7 @@ checkpoint's default, else that of ``Settings``. A checkpoint's default may depe
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -329,6 +330,13 @@ def for_platform(value: Any, platform: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(platform, value.get("gpu" if platform == "tpu" else "cpu"))
     return value
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
+    values = {name: getattr(settings, name) for name in KNOBS if name != "batch"}
+    values["tree"] = dataclasses.asdict(settings.tree)
+    return json.loads(json.dumps(values))
 
 
 def markdown_tables() -> str:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lantern_jax.sets.plan import SetPlan, settings_json
+from lantern_jax.sets.plan import SetPlan
+from lantern_jax.settings import settings_json
 
 if TYPE_CHECKING:
     from lantern_jax.metrics.features import FeatureReader

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.files import check_writable, write_once
-from lantern_jax.settings import KNOBS, Settings
+from lantern_jax.settings import KNOBS
 
 PLAN_FILE = "set.json"
 FORMAT = "lantern_jax picture set 1"
@@ -133,13 +133,6 @@ class Worker:
 def shard_paths(directory: Path, shard: int) -> tuple[Path, Path]:
     """The file of arrays and that of pictures, in the order in which they are written."""
     return tuple(directory / f"shard-{shard:05d}{suffix}" for suffix in (".npz", ".tar"))
-
-
-def settings_json(settings: Settings) -> dict[str, Any]:
-    """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
-    values = {name: getattr(settings, name) for name in KNOBS if name != "batch"}
-    values["tree"] = dataclasses.asdict(settings.tree)
-    return json.loads(json.dumps(values))
 
 
 def is_set(directory: Path) -> bool:

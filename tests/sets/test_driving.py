@@ -20,9 +20,10 @@ from lantern_jax.pipeline import Pipeline
 from lantern_jax.sets import making, ray_workers, writing
 from lantern_jax.sets.driving import Driver, Event
 from lantern_jax.sets.order import SetOrder, open_order
-from lantern_jax.sets.plan import Worker, begin, settings_json, shard_paths
+from lantern_jax.sets.plan import Worker, begin, shard_paths
 from lantern_jax.sets.ray_workers import SetWorker, Share, share_and_room
 from lantern_jax.sets.reading import read_set
+from lantern_jax.settings import settings_json
 from lantern_jax.tuning.tuned import Found
 from tests.command import assert_refused, must_not_run
 from tests.tiny_checkpoint import CODES, PROMPTS, SIDE, TOKENS, tiny_pipeline

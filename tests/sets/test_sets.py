@@ -20,8 +20,9 @@ from lantern_jax.sets import plan as plans
 from lantern_jax.sets import writing
 from lantern_jax.sets.making import make_set
 from lantern_jax.sets.merging import SUMS_FILE, merge
-from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, settings_json, shard_paths
+from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, shard_paths
 from lantern_jax.sets.reading import is_set, read_arrays, read_set, unpacked
+from lantern_jax.settings import settings_json
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_checkpoint, tiny_pipeline
 
 KNOBS = {"batch": 4}
