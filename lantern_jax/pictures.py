@@ -1,15 +1,19 @@
-"""Pictures as arrays: grids, side by side, the acceptance overlay, PNG bytes.
+"""Pictures as arrays: grids, side by side, the acceptance overlay, PNG bytes and the texts in them.
 
 Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
+import hashlib
 import io
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 _BACKGROUND = 18
 _INK = (235, 235, 235)
@@ -130,11 +134,38 @@ def draw_acceptance(
     return np.concatenate([drawn, _legend(drawn.shape[1], colours)])
 
 
-def encode_png(picture: UInt8[np.ndarray, "H W 3"]) -> bytes:
-    """The picture as the contents of a PNG file."""
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="PNG")
+def encode_png(picture: UInt8[np.ndarray, "H W 3"], text: Mapping[str, str] | None = None) -> bytes:
+    """The picture as the contents of a PNG file, with texts in it by their keywords."""
+    buffer, chunks = io.BytesIO(), PngInfo()
+    for keyword, value in (text or {}).items():
+        # A command's argument may hold bytes that are no text.
+        chunks.add_text(keyword, value.encode("utf-8", "replace").decode())
+    Image.fromarray(picture).save(buffer, format="PNG", pnginfo=chunks)
     return buffer.getvalue()
+
+
+def origin_text(
+    prompt: str, seed: int, number: int, settings: Mapping[str, Any], tokens: Int[np.ndarray, " T"]
+) -> dict[str, str]:
+    """What the PNG of a picture says of where it is from, for ``encode_png``: enough to make it again.
+
+    Args:
+        settings: as ``settings_json`` gives them.
+        number: of the picture, which draws from ``seed`` and this.
+    """
+    return {
+        "Software": "lantern_jax",
+        "prompt": prompt,
+        "seed": str(seed),
+        "number": str(number),
+        "settings": json.dumps(settings),
+        "tokens": tokens_digest(tokens),
+    }
+
+
+def tokens_digest(tokens: Int[np.ndarray, " T"]) -> str:
+    """SHA-256 of a picture's codes as little-endian int32, in hexadecimal: equal for equal pictures."""
+    return hashlib.sha256(np.asarray(tokens, "<i4").tobytes()).hexdigest()
 
 
 def _canvas(height: int, width: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from lantern_jax.commands.options import (
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.settings import settings_json
 
 
 def add(commands) -> None:
@@ -115,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> None:
     keep_compiled_programs()
     pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh_of(arguments))
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
-    pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
+    settings = settings_json(pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs))
     if not pipeline.draws:
         raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
 
@@ -127,7 +128,8 @@ def _run(arguments: argparse.Namespace) -> None:
         num = arguments.num if len(generation.numbers) == count else None
         if not arguments.compare:
             generation = dataclasses.replace(generation, plain=None)
-        write_outputs(plan, picture_files(plan, generation, num, arguments.show_acceptance) | others)
+        pictures = picture_files(plan, generation, num, arguments.show_acceptance, arguments.seed, settings)
+        write_outputs(plan, pictures | others)
 
     count, generation = len(prompts) * arguments.num, None
     note = pipeline.tuning(count, **knobs).note

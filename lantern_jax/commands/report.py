@@ -14,7 +14,7 @@ from rich.table import Table
 
 from lantern_jax.commands.outputs import PicturePlan
 from lantern_jax.generation import Generation, Progress
-from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, side_by_side
+from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
 
 
 @contextlib.contextmanager
@@ -63,17 +63,29 @@ def rates(now: Progress, count: int) -> str:
 
 
 def picture_files(
-    plan: PicturePlan, generation: Generation, num: int | None, show_acceptance: bool
+    plan: PicturePlan,
+    generation: Generation,
+    num: int | None,
+    show_acceptance: bool,
+    seed: int,
+    settings: Mapping[str, Any],
 ) -> dict[Path, bytes]:
     """The contents of the planned files.
 
     With a comparison every picture stands to the right of plain decoding's; a grid of several prompts has a
-    row for each, of ``num`` pictures (None: a grid as square as it goes).
+    row for each, of ``num`` pictures (None: a grid as square as it goes). A file of one picture says inside from which
+    prompt, seed and settings (``settings_json``) it is.
     """
     shown = generation.draw_acceptance() if show_acceptance else list(generation.pictures)
     if generation.plain is not None:
         shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
-    files = dict(zip(plan.pictures, map(encode_png, shown), strict=False))
+    origins = [
+        origin_text(prompt, seed, int(number), settings, tokens)
+        for prompt, number, tokens in zip(
+            generation.prompts, generation.numbers, generation.tokens, strict=True
+        )
+    ]
+    files = dict(zip(plan.pictures, map(encode_png, shown, origins), strict=False))
     if plan.grid is not None:
         files[plan.grid] = encode_png(grid(shown, num if num and 1 < num < len(shown) else None))
     return files
