@@ -149,7 +149,7 @@ class Call:
                         refill = False
                 if not live.any():
                     break
-                most = _until_next(run, live) if refill and taken < len(numbers) else None
+                most = until_next(run, live) if refill and taken < len(numbers) else None
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
 
     def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
@@ -254,7 +254,7 @@ def batches(count: int, most: int) -> Iterator[slice]:
         yield slice(start, min(start + most, count))
 
 
-def _until_next(run: Run, live: Bool[np.ndarray, " n"]) -> int:
+def until_next(run: Run, live: Bool[np.ndarray, " n"]) -> int:
     """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
     rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
     pace = max(run.lengths[live].sum() - live.sum(), 1) / max(rounds, 1)

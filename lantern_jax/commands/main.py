@@ -5,7 +5,18 @@ import sys
 from typing import NoReturn
 
 from lantern_jax import __version__
-from lantern_jax.commands import bench, convert, encode, generate, info, methods, metrics, quantize, tune
+from lantern_jax.commands import (
+    bench,
+    convert,
+    encode,
+    generate,
+    info,
+    methods,
+    metrics,
+    quantize,
+    serve,
+    tune,
+)
 from lantern_jax.commands import set as picture_set
 from lantern_jax.commands.options import hosts_joined
 
@@ -54,7 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="lantern", description="Pictures by speculative decoding.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (generate, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize):
+    for command in (
+        generate, serve, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize,
+    ):  # fmt: skip
         command.add(commands)
     return parser
 

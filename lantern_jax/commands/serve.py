@@ -1,0 +1,128 @@
+"""``lantern serve``: a page and an image endpoint."""
+
+import argparse
+import os
+import socket
+import sys
+from pathlib import Path
+
+from lantern_jax import errors
+from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.knobs import Knob, check_count
+
+TOKEN = "LANTERN_TOKEN"
+
+
+def add(commands) -> None:
+    """Adds ``serve`` to a parser's commands."""
+    serve = commands.add_parser("serve", help="a web page and an image endpoint", allow_abbrev=False)
+    serve.set_defaults(run=_run)
+    add_model(serve)
+    add_mesh(serve, hosts=False)
+    add = serve.add_argument
+    add("--host", default="127.0.0.1", metavar="NAME", help="address to bind to (default: 127.0.0.1)")
+    add("--port", type=int, default=8000, metavar="N", help="port; 0 finds a free one (default: 8000)")
+    add("--batch", type=int, default=4, metavar="B", help="pictures decoded at once (default: 4)")
+    add("--queue", type=int, default=64, metavar="N", help="pictures that may wait (default: 64)")
+    add("--most", type=int, default=10, metavar="N", help="pictures of a request (default: 10)")
+    add(
+        "--seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="after which a request is given up (default: 600)",
+    )
+    add(
+        "--tuned",
+        default="auto",
+        metavar="FILE|auto|off",
+        help="what `lantern tune` found: a file, that of such calls if there is one, or nothing (default: auto)",
+    )
+    add(
+        "--token-file",
+        metavar="FILE",
+        help=f"holds a token that requests must bear (default: the variable {TOKEN}, else none)",
+    )
+    add(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which browsers may call the server, behind a proxy say; may be given again",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    for name in ("batch", "queue", "most"):
+        check_count(f"--{name}", getattr(arguments, name))
+    Knob("--seconds", float, 600.0, "", low=0, low_open=True).check(arguments.seconds)
+    if not 0 <= arguments.port < 2**16:
+        raise errors.invalid("--port", arguments.port, "a whole number from 0 to 65535")
+    check_mesh(arguments.mesh)
+    token = _token(arguments.token_file)
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise ImportError(
+            'lantern serve needs Starlette and uvicorn: pip install "lantern-jax[serve]"'
+        ) from None
+    bound = _bound(arguments.host, arguments.port)
+
+    from lantern_jax.compilation import keep_compiled_programs
+    from lantern_jax.pipeline import load
+    from lantern_jax.serve.application import application
+    from lantern_jax.serve.guards import Door, is_local
+    from lantern_jax.serve.limits import Limits
+
+    with bound:
+        keep_compiled_programs()
+        pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
+        limits = Limits(queue=arguments.queue, pictures=arguments.most, seconds=arguments.seconds)
+        name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
+        door = Door.of(arguments.host, token, arguments.allowed_host)
+        app = application(pipeline, name, door, limits=limits, batch=arguments.batch)
+        if token is None and not is_local(arguments.host):
+            print("lantern: anybody who reaches this address may ask: give --token-file", file=sys.stderr)
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        print(
+            f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
+        )
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, ws="none", server_header=False, proxy_headers=False,
+            limit_concurrency=1000, timeout_graceful_shutdown=3,
+        )  # fmt: skip
+        try:
+            uvicorn.Server(config).run(sockets=[bound])
+        except KeyboardInterrupt:
+            print("lantern: stopped", file=sys.stderr)
+
+
+def _token(file: str | None) -> str | None:
+    """The token of a file or of the environment; ValueError for one that is empty or no line of ASCII."""
+    if file is None:
+        token = os.environ.get(TOKEN)
+        place = f"the variable {TOKEN}"
+    else:
+        token, place = Path(file).read_text(encoding="utf-8").strip(), file
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+        raise ValueError(f"{place} holds no token: give one word of letters, digits and signs")
+    return token
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at that address; OSError, one line, where there can be none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(f"cannot find {host}: {error.strerror or error}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise OSError(
+            f"cannot bind to {host}:{port} ({error.strerror or error}): give another --port"
+        ) from None
+    return bound

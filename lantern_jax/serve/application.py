@@ -1,0 +1,255 @@
+"""The server's routes: the page, the image endpoint in OpenAI's shape, models, health and metrics."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from lantern_jax.pipeline import Pipeline
+from lantern_jax.serve import answers
+from lantern_jax.serve.asking import read_asking
+from lantern_jax.serve.catalogue import example_prompt, model_entry, picture_side
+from lantern_jax.serve.counters import Counters
+from lantern_jax.serve.guards import Door, Guard, content_policy
+from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.serve.ticket import Done, Ticket
+from lantern_jax.serve.worker import Worker
+
+# A stream says something at least as often, in seconds: what lies between drops connections that are silent.
+SILENCE = 10.0
+
+
+def application(
+    pipeline: Pipeline,
+    name: str,
+    door: Door,
+    *,
+    limits: Limits | None = None,
+    batch: int = 4,
+    warm_up: bool = True,
+) -> Starlette:
+    """The server of one model as an ASGI application; its worker runs from startup to shutdown.
+
+    Args:
+        name: of the model, as clients give it.
+        batch: pictures decoded at once.
+        warm_up: whether the programs of the default settings are compiled before anybody asks.
+
+    Raises:
+        ValueError: a checkpoint that takes no prompts or draws no pictures.
+    """
+    example = example_prompt(pipeline)
+    limits, counters = limits or Limits(), Counters()
+    worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
+    page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
+    server = _Server(worker, limits, counters, model_entry(pipeline, name), picture_side(pipeline), page)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        worker.start()
+        yield
+        await run_in_threadpool(worker.stop)
+
+    return Starlette(
+        routes=[
+            Route("/", server.page),
+            Route("/health", server.health),
+            Route("/metrics", server.metrics),
+            Route("/v1/models", server.models),
+            Route("/v1/models/{name}", server.model),
+            Route("/v1/images/generations", server.images, methods=["POST"]),
+        ],
+        middleware=[Middleware(Guard, door=door, counters=counters, policy=content_policy(page))],
+        exception_handlers={Refused: _refusal, HTTPException: _missing, Exception: _broken},
+        lifespan=lifespan,
+    )
+
+
+class _Server:
+    """The answers to requests."""
+
+    def __init__(
+        self, worker: Worker, limits: Limits, counters: Counters, entry: dict[str, Any], side: int, page: str
+    ):
+        self._worker, self._limits, self._counters = worker, limits, counters
+        self._entry, self._side, self._page = entry, side, page
+
+    async def page(self, request: Request) -> Response:
+        return HTMLResponse(self._page)
+
+    async def health(self, request: Request) -> Response:
+        return _json({"status": "ok", "warm": self._worker.is_warm})
+
+    async def metrics(self, request: Request) -> Response:
+        worker = self._worker
+        gauges = {"queue_length": worker.waiting, "decoding": worker.decoding, "warm": int(worker.is_warm)}
+        return PlainTextResponse(
+            self._counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+    async def models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._entry]})
+
+    async def model(self, request: Request) -> Response:
+        if request.path_params["name"] != self._entry["id"]:
+            raise Refused(
+                404, f"no such model: this server has {self._entry['id']}", "model", "model_not_found"
+            )
+        return _json(self._entry)
+
+    async def images(self, request: Request) -> Response:
+        began = time.perf_counter()
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            # Nor can a page elsewhere have a browser send it without asking first.
+            raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
+        content = await _body(request, self._limits)
+        asking = read_asking(content, self._limits, self._entry["id"], self._side)
+        ticket = Ticket(asking, await run_in_threadpool(self._worker.check, asking))
+        ahead = self._worker.submit(ticket)
+        if asking.stream:
+            return _EventStream(self._events(ticket, ahead, began), ticket)
+        try:
+            made = await _unless_gone(request.receive, self._all(ticket))
+        finally:
+            ticket.drop()
+        if made is None:
+            return Response(status_code=400)  # Nobody reads it.
+        self._counters.answered(time.perf_counter() - began)
+        return _json(answers.whole_answer(ticket, made, self._side))
+
+    async def _all(self, ticket: Ticket) -> list[Done]:
+        with _in_time(self._limits.seconds) as deadline:
+            async with deadline:
+                made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
+        return sorted(made, key=lambda done: done.index)
+
+    async def _events(self, ticket: Ticket, ahead: int, began: float) -> AsyncIterator[bytes]:
+        if ticket.asking.details:
+            yield answers.encode_event(answers.queued_event(ticket, ahead))
+        try:
+            with _in_time(self._limits.seconds - (time.perf_counter() - began)) as deadline:
+                async with deadline:
+                    async for event in ticket.events(SILENCE):
+                        if event is None:
+                            yield b": waiting\n\n"
+                        elif isinstance(event, Done):
+                            yield answers.encode_event(answers.completed_event(ticket, event, self._side))
+                        else:
+                            yield answers.encode_event(answers.progress_event(event, self._side))
+            self._counters.answered(time.perf_counter() - began)
+        except Refused as refusal:
+            yield answers.encode_event({"type": "error", **refusal.to_json()})
+
+
+class _EventStream(Response):
+    """Server-sent events, until they end or the client goes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], ticket: Ticket):
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._ticket = events, ticket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def tell() -> bool:
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            return True
+
+        try:
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            await _unless_gone(receive, tell())
+        finally:
+            self._ticket.drop()
+
+
+async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
+    """What the work gives; None where the client goes before, and then it is cancelled."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _in_time(seconds: float):
+    """A deadline to enter; that it passed is a refusal."""
+    try:
+        yield asyncio.timeout(seconds)
+    except TimeoutError:
+        raise Refused(
+            504, "the pictures took too long: ask for fewer, or again when less is going on"
+        ) from None
+
+
+async def _body(request: Request, limits: Limits) -> bytes:
+    """The whole body.
+
+    Raises:
+        Refused: it is too large, or comes too slowly.
+    """
+    large = Refused(
+        413,
+        f"the body is larger than {limits.body_bytes} bytes: send less",
+        headers={"Connection": "close"},
+    )
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdecimal() or int(announced) > limits.body_bytes:
+        raise large
+    content = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > limits.body_bytes:
+                    raise large
+    except TimeoutError:
+        message = f"the body did not come within {limits.body_seconds:g} seconds: send it at once"
+        raise Refused(408, message, headers={"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise Refused(400, "the body ended early") from None
+    return bytes(content)
+
+
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(answers.encode_json(content), status, headers, "application/json")
+
+
+async def _refusal(request: Request, refusal: Refused) -> Response:
+    return _json(refusal.to_json(), refusal.status, refusal.headers)
+
+
+async def _missing(request: Request, error: HTTPException) -> Response:
+    message = {404: "nothing is here", 405: "this is not asked for in that way"}.get(
+        error.status_code, error.detail
+    )
+    refusal = Refused(error.status_code, message, headers=error.headers or {})
+    return await _refusal(request, refusal)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _json(Refused(500, "something went wrong: the server's log says what").to_json(), 500)
