@@ -1,0 +1,169 @@
+"""A server under load: whether requests are lost, memory grows, a killed client's slots come free, batching pays.
+
+    python -m eval.serve_load [--model demo] [--requests 200] [--connections 8] [--batch 4] [--port 0] [--out FILE.json]
+
+It starts `lantern serve` and asks it as clients do:
+
+    first_rows      seconds from a request to the first picture that shows rows, once warm: median and worst of 5
+    load            requests over connections: answered, lost (anything but a picture of the seed's tokens), seconds,
+                    resident memory of the server after a tenth of them and at the end
+    killed          slots that are still taken two seconds after a client was killed in the middle of its stream
+    together        seconds of four clients one after another over those of four at once
+"""
+
+import argparse
+import contextlib
+import json
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lantern_jax.files import write_file
+
+PATH = "/v1/images/generations"
+SEEDS = 16
+
+
+@contextlib.contextmanager
+def served(model: str, batch: int, port: int) -> Iterator[tuple[str, int]]:
+    """The address and the process id of a server, once it is warm."""
+    flags = ["--model", model, "--batch", str(batch), "--port", str(port)]
+    command = [sys.executable, "-m", "lantern_jax", "serve", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = re.search(r"(http://\S+)/,", process.stdout.readline())[1]
+            while not httpx.get(f"{url}/health").json()["warm"]:
+                time.sleep(0.2)
+            yield url, process.pid
+        finally:
+            process.terminate()
+
+
+def megabytes(process: int) -> float:
+    """Resident memory."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+def metric(url: str, name: str) -> float:
+    """What the server's metrics say now."""
+    return float(re.search(rf"^lantern_{name} (\S+)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)[1])
+
+
+def first_rows(url: str, prompt: str) -> list[float]:
+    """Seconds until a stream shows a picture, of five requests."""
+    found = []
+    for seed in range(5):
+        asked = {"prompt": prompt, "seed": seed, "stream": True, "details": True}
+        began = time.perf_counter()
+        with httpx.stream("POST", url + PATH, json=asked, timeout=600) as response:
+            next(line for line in response.iter_lines() if "b64_json" in line)
+            found.append(time.perf_counter() - began)
+            response.read()
+    return found
+
+
+def load(url: str, process: int, prompt: str, requests: int, connections: int) -> dict[str, Any]:
+    """So many requests over so many connections; the same seed must give the same tokens, whoever is served beside."""
+    digests: dict[int, str] = {}
+    memory, lost, done, lock = [], [], [0], threading.Lock()
+    clients = [httpx.Client(base_url=url, timeout=600) for _ in range(connections)]
+
+    def ask(number: int) -> None:
+        seed = number % SEEDS
+        try:
+            answer = clients[number % connections].post(PATH, json={"prompt": prompt, "seed": seed})
+            digest = answer.json()["data"][0]["lantern"]["digest"]
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            lost.append(f"request {number}: {error!r}")
+            return
+        with lock:
+            if digests.setdefault(seed, digest) != digest:
+                lost.append(f"request {number}: other tokens than before for seed {seed}")
+            done[0] += 1
+            if done[0] in (max(requests // 10, 1), requests):
+                memory.append(round(megabytes(process)))
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(connections) as pool:
+        list(pool.map(ask, range(requests)))
+    seconds = time.perf_counter() - began
+    for client in clients:
+        client.close()
+    return {
+        "requests": requests,
+        "answered": done[0],
+        "lost": lost,
+        "seconds": round(seconds, 2),
+        "pictures_a_second": round(done[0] / seconds, 3),
+        "megabytes": memory,
+    }
+
+
+def killed(url: str, prompt: str) -> dict[str, Any]:
+    """Pictures that are decoded or wait before and two seconds after a client is gone in the middle of its stream."""
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({"prompt": prompt, "n": 10, "stream": True, "details": True}).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.recv(1024)
+        while not metric(url, "decoding"):
+            time.sleep(0.01)
+        before = metric(url, "decoding") + metric(url, "queue_length")
+    time.sleep(2)
+    return {"before": before, "after": metric(url, "decoding") + metric(url, "queue_length")}
+
+
+def together(url: str, prompt: str, clients: int = 4) -> dict[str, float]:
+    """Seconds of clients one after another, and at once."""
+
+    def ask(seed: int) -> None:
+        httpx.post(url + PATH, json={"prompt": prompt, "seed": seed}, timeout=600).raise_for_status()
+
+    began = time.perf_counter()
+    for seed in range(clients):
+        ask(seed)
+    middle = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(ask, range(clients)))
+    alone, at_once = middle - began, time.perf_counter() - middle
+    return {"one_after_another": alone, "at_once": at_once, "ratio": alone / at_once}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    began = time.perf_counter()
+    with served(given.model, given.batch, given.port) as (url, process):
+        found: dict[str, Any] = {"seconds_until_warm": round(time.perf_counter() - began, 1)}
+        prompt = httpx.get(f"{url}/v1/models").json()["data"][0]["lantern"]["example"]
+        rows = first_rows(url, prompt)
+        found["first_rows"] = {"median": statistics.median(rows), "worst": max(rows)}
+        found["together"] = [together(url, prompt) for _ in range(3)]
+        found["killed"] = killed(url, prompt)
+        found["load"] = load(url, process, prompt, given.requests, given.connections)
+    text = json.dumps(found, indent=1) + "\n"
+    print(text, end="")
+    if given.out is not None:
+        write_file(given.out, text)
+
+
+if __name__ == "__main__":
+    main()
