@@ -1,0 +1,157 @@
+"""A server of the tiny model on a port of this machine, as its clients meet it."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import uvicorn
+
+from lantern_jax.engine import Engine
+from lantern_jax.pipeline import Pipeline
+from lantern_jax.serve.application import application
+from lantern_jax.serve.guards import Door
+from lantern_jax.serve.limits import Limits
+from tests.tiny_checkpoint import pipeline_on
+
+BATCH, QUEUE = 4, 8
+LIMITS = Limits(queue=QUEUE, body_seconds=0.5, seconds=60, body_bytes=4096)
+
+
+@dataclass
+class Running:
+    """A server that answers.
+
+    Attributes:
+        url: where.
+        pipeline: its own.
+        client: for requests.
+    """
+
+    url: str
+    pipeline: Pipeline
+    client: httpx.Client = field(repr=False)
+
+    @property
+    def engine(self) -> Engine:
+        return self.pipeline.engine
+
+    def library(self) -> Pipeline:
+        """A pipeline of one's own beside the server's, with its compiled programs."""
+        pipeline = pipeline_on(1)
+        pipeline.engine._programs = self.engine._programs
+        return pipeline
+
+    def ask(self, **fields) -> httpx.Response:
+        return self.client.post("/v1/images/generations", json={"prompt": "a lake", **fields})
+
+    def metrics(self) -> dict[str, float]:
+        lines = [line for line in self.client.get("/metrics").text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def wait_for(self, seconds: float = 20, **gauges: float) -> None:
+        """Until metrics of these names have these values."""
+        until(
+            lambda: all(self.metrics()[f"lantern_{name}"] == value for name, value in gauges.items()), seconds
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.url.rsplit(":", 1)[1])
+
+
+def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def running(
+    pipeline: Pipeline | None = None, warm_up: bool = False, limits: Limits = LIMITS, **door
+) -> Iterator[Running]:
+    pipeline = pipeline or pipeline_on(1)
+    app = application(
+        pipeline, "tiny", Door.of("127.0.0.1", door.get("token")), limits=limits, batch=BATCH, warm_up=warm_up
+    )
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2)
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            until(lambda: server.started)
+            with httpx.Client(base_url=url, timeout=60) as client:
+                yield Running(url, pipeline, client)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+class Gate:
+    """Lets a server decode a round at a time."""
+
+    def __init__(self, engine: Engine, monkeypatch):
+        self._rounds, self._open = threading.Semaphore(0), False
+        plain = engine.advance
+
+        def advance(run, rounds=None):
+            if self._open:
+                return plain(run, rounds)
+            assert self._rounds.acquire(timeout=30), "nobody opened the gate"
+            return plain(run, 1)
+
+        monkeypatch.setattr(engine, "advance", advance)
+
+    def let(self, rounds: int) -> None:
+        self._rounds.release(rounds)
+
+    def open(self) -> None:
+        self._open = True
+        self._rounds.release(1000)
+
+
+def events(response: httpx.Response) -> Iterator[dict]:
+    """The server-sent events of an answer; each is of the type that its line says."""
+    kind = None
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            kind = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            event = json.loads(line.removeprefix("data: "))
+            assert event["type"] == kind
+            yield event
+        else:
+            assert line == "" or line.startswith(":"), line
+
+
+def in_threads(tasks: list[Callable]) -> list:
+    """What they return, all begun at once."""
+    results: list = [None] * len(tasks)
+
+    def run(number: int) -> None:
+        results[number] = tasks[number]()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(tasks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def strange_lines(metrics: str) -> list[str]:
+    """Lines that are not of Prometheus' text format."""
+    sample = r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+'
+    comment = r"# TYPE [a-z_]+ (counter|gauge|histogram)"
+    return [line for line in metrics.splitlines() if not re.fullmatch(f"{sample}|{comment}", line)]

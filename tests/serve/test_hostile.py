@@ -1,0 +1,222 @@
+"""Requests that are wrong or mean are refused in a line, and leave the server well."""
+
+import asyncio
+import json
+import socket
+
+import httpx
+import pytest
+
+from lantern_jax.serve.application import application
+from lantern_jax.serve.guards import Door, is_local
+from tests.serve.running import LIMITS, strange_lines
+from tests.tiny_checkpoint import tiny_pipeline
+
+PATH = "/v1/images/generations"
+LAKE = {"prompt": "a lake"}
+# Name -> a body, and a word of the line that refuses it.
+BODIES = {
+    "no prompt": ({}, "prompt"),
+    "prompt of another type": ({"prompt": ["a lake"]}, "not text"),
+    "script": ({"prompt": "<script>alert(1)</script>"}, "unknown word"),
+    "injection": ({"prompt": "a lake'; DROP TABLE pictures; --"}, "unknown word"),
+    "empty prompt": ({"prompt": " "}, "empty prompt"),
+    "long prompt": ({"prompt": "lake " * 400}, "letters"),
+    "half a character": ({"prompt": "a lake \ud800"}, "cannot be shown"),
+    "terminal codes": ({"prompt": "a lake \x1b[2J\x00"}, "cannot be shown"),
+    "no pictures": ({**LAKE, "n": 0}, "n 0"),
+    "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
+    "half a picture": ({**LAKE, "n": 1.5}, "n 1.5"),
+    "truth for a number": ({**LAKE, "n": True}, "n True"),
+    "seed below 0": ({**LAKE, "seed": -1}, "seed -1"),
+    "large seed": ({**LAKE, "seed": 10**300}, "seed 1000"),
+    "size": ({**LAKE, "size": "1024x1024"}, "16x16"),
+    "size of another type": ({**LAKE, "size": {"a": 1}}, "16x16"),
+    "url": ({**LAKE, "response_format": "url"}, "b64_json"),
+    "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
+    "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
+    "unknown field": ({**LAKE, "image": "x"}, "unknown field 'image'"),
+    "unknown method": ({**LAKE, "method": "../../x"}, "unknown method"),
+    "file of this machine": ({**LAKE, "tree": "/etc/passwd"}, "unknown tree"),
+    "traversal": ({**LAKE, "tree": "../../../etc/passwd.json"}, "unknown tree"),
+    "huge tree": ({**LAKE, "tree": [[i] for i in range(100)]}, "tree"),
+    "huge window": ({**LAKE, "method": "jacobi", "window": 4000}, "window 4000"),
+    "huge dynamic tree": ({**LAKE, "tree": "dynamic", "nodes": 4096}, "nodes 4096"),
+    "huge temperature": ({**LAKE, "temperature": 10**400}, ""),
+    "words for a number": ({**LAKE, "guidance": "high"}, "guidance 'high'"),
+    "list for a choice": ({**LAKE, "rule": [1]}, "unknown rule"),
+    "batch": ({**LAKE, "batch": 512}, "batch"),
+    "partial images": ({**LAKE, "stream": True, "partial_images": 4}, "from 0 to 3"),
+    "stream of another type": ({**LAKE, "stream": "yes"}, "true or false"),
+    "no object": ([LAKE], "object"),
+}
+RAW = {
+    "no JSON": (b"prompt=a lake", 400),
+    "nothing": (b"", 400),
+    "no text": (b'{"prompt": "\xff\xfe"}', 400),
+    "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', 400),
+    "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", 400),
+    "thousands of digits": (b'{"prompt": "a lake", "seed": ' + b"9" * 4000 + b"}", 400),
+    "huge": (b'{"prompt": "' + b"lake " * 10000 + b'"}', 413),
+}
+PATHS = (
+    "/etc/passwd",
+    "/../../etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/static/..%2f..%2fetc/passwd",
+    "/v1/models/x",
+)
+
+
+def error_of(response: httpx.Response) -> dict:
+    """The error of an answer, in OpenAI's shape."""
+    error = response.json()["error"]
+    assert sorted(error) == ["code", "message", "param", "type"]
+    assert error["message"] and "\n" not in error["message"]
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    return error
+
+
+@pytest.fixture(autouse=True)
+def and_well_afterwards(server):
+    yield
+    assert server.ask(method="ar").status_code == 200
+
+
+def test_bodies_that_say_something_wrong(server):
+    for name, (body, word) in BODIES.items():
+        headers = {"Content-Type": "application/json"}
+        response = server.client.post(PATH, content=json.dumps(body).encode(), headers=headers)
+        assert response.status_code == 400, (name, response.text)
+        error = error_of(response)
+        assert word in error["message"], (name, error)
+        assert error["type"] == "invalid_request_error"
+    assert server.ask(model="gpt-image-1").status_code == 404
+
+
+def test_the_field_to_blame_is_named(server):
+    for fields in ({"n": 0}, {"seed": -1}, {"guidance": -1.0}, {"tree": "/x"}, {"temperature": "hot"}):
+        assert error_of(server.ask(**fields))["param"] == next(iter(fields))
+
+
+def test_fields_of_other_clients_do_no_harm(server):
+    fields = {"user": "me", "quality": "high", "background": "opaque", "moderation": "low", "style": None}
+    assert server.ask(method="ar", output_format="png", model="tiny", **fields).status_code == 200
+
+
+def test_bodies_that_say_nothing(server):
+    for name, (content, status) in RAW.items():
+        response = server.client.post(PATH, content=content, headers={"Content-Type": "application/json"})
+        assert response.status_code == status, (name, response.text)
+        error_of(response)
+    parts = iter([b"{" + b" " * 3000, b" " * 3000])
+    response = server.client.post(PATH, content=parts, headers={"Content-Type": "application/json"})
+    assert response.status_code == 413, "a body of no announced length"
+
+
+def test_paths_and_methods_that_are_not_there(server):
+    for path in PATHS:
+        assert b" 404 " in raw(
+            server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ), path
+    for method, path in (("GET", PATH), ("DELETE", "/"), ("PUT", "/v1/models")):
+        response = server.client.request(method, path)
+        assert response.status_code == 405
+        error_of(response)
+
+
+def raw(server, text: str) -> bytes:
+    """What the server answers to these very bytes."""
+    with socket.create_connection(server.address, timeout=10) as connection:
+        connection.sendall(text.encode("latin-1"))
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_slow_body_is_given_up(server):
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n"
+    assert raw(server, head + '{"prompt"').startswith(b"HTTP/1.1 408 ")
+
+
+def test_what_is_no_http_is_refused(server):
+    assert raw(server, "\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_pages_of_others_get_nothing(server):
+    """Neither by a name that was made to lead here, nor by a form or a script of another origin."""
+    here = server.url.removeprefix("http://")
+    for headers, status in (
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:8000"}, 403),
+        ({"Host": "["}, 400),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Host": here, "Origin": f"http://{here}", "Content-Type": "application/json"}, 400),
+    ):
+        response = server.client.post(PATH, content=b"{}", headers=headers)
+        assert response.status_code == status, headers
+        error_of(response)
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_a_token_is_wanted_where_there_is_one():
+    async def statuses():
+        door = Door.of("0.0.0.0", "secret")
+        app = application(tiny_pipeline(), "tiny", door, limits=LIMITS, warm_up=False)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://anything"
+        ) as client:
+            found = {}
+            for name, headers in {
+                "none": {},
+                "wrong": {"Authorization": "Bearer secrets"},
+                "odd": {"Authorization": b"Bearer \xff\xe9"},
+                "scheme": {"Authorization": "Basic secret"},
+                "right": {"Authorization": "Bearer secret"},
+            }.items():
+                answers = [await client.get(path, headers=headers) for path in ("/v1/models", "/metrics")]
+                answers.append(
+                    await client.post(
+                        PATH, content=b"", headers={**headers, "Content-Type": "application/json"}
+                    )
+                )
+                found[name] = [answer.status_code for answer in answers]
+                if name == "none":
+                    assert answers[0].headers["www-authenticate"] == "Bearer"
+                    assert error_of(answers[0])["code"] == "invalid_api_key"
+            found["open"] = [(await client.get(path)).status_code for path in ("/", "/health")]
+            return found
+
+    found = asyncio.run(statuses())
+    assert found.pop("right") == [200, 200, 400] and found.pop("open") == [200, 200]
+    assert found == {name: [401, 401, 401] for name in ("none", "wrong", "odd", "scheme")}
+
+
+def test_names_of_this_machine():
+    assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
+    assert not is_local("0.0.0.0") and not is_local("example.org") and not is_local("::")
+    assert "lantern.example" in Door.of("127.0.0.1", None, ["lantern.example"]).hosts
+    assert Door.of("0.0.0.0", None).hosts is None
+
+
+def test_metrics_are_prometheus(server):
+    before = server.metrics()
+    server.ask(n=2, method="ar")
+    server.ask(n=0)
+    assert not strange_lines(server.client.get("/metrics").text)
+    after = server.metrics()
+    name = 'lantern_requests_total{status="%d"}'
+    assert after["lantern_pictures_total"] == before["lantern_pictures_total"] + 2
+    assert after["lantern_tokens_total"] == before["lantern_tokens_total"] + 32
+    assert after["lantern_rounds_total"] == before["lantern_rounds_total"] + 30
+    assert after[name % 400] == before.get(name % 400, 0) + 1
+    count = after["lantern_request_seconds_count"]
+    assert count == before["lantern_request_seconds_count"] + 1
+    assert after['lantern_request_seconds_bucket{le="+Inf"}'] == count
+    buckets = [value for key, value in after.items() if "bucket" in key]
+    assert buckets == sorted(buckets)
+    assert strange_lines("no metric") == ["no metric"]

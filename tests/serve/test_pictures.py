@@ -1,0 +1,254 @@
+"""Pictures of the endpoint: the tokens of the library and the command, whoever else is served beside."""
+
+import base64
+import io
+import json
+import socket
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax.pipeline
+from lantern_jax.commands.main import main
+from lantern_jax.pictures import tokens_digest
+from lantern_jax.programs import NotRefillable
+from lantern_jax.serve.brush import GREY, guessed
+from tests.serve.running import BATCH, QUEUE, events, in_threads, running
+from tests.tiny_checkpoint import GRID, SIDE, TOKENS
+
+PLAIN = {"method": "ar"}
+
+
+def picture_of(data: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(data)))
+
+
+def codes_of(response) -> np.ndarray:
+    assert response.status_code == 200, response.text
+    return np.array([entry["lantern"]["codes"] for entry in response.json()["data"]])
+
+
+@pytest.mark.parametrize("knobs", [{}, {"method": "lantern-g", "lam": 3.0, "temperature": 0.8}])
+def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, monkeypatch, tmp_path, capsys):
+    answer = server.ask(n=3, seed=11, details=True, size=f"{SIDE}x{SIDE}", **knobs).json()
+    library = server.library()
+    made = library.generate("a lake", num=3, seed=11, **knobs)
+    assert answer["usage"]["output_tokens"] == 3 * TOKENS and answer["output_format"] == "png"
+    assert len({tuple(tokens) for tokens in made.tokens}) == 3
+    for number, entry in enumerate(answer["data"]):
+        figures, image = entry["lantern"], picture_of(entry["b64_json"])
+        assert figures["codes"] == made.tokens[number].tolist()
+        assert figures["round_of_token"] == made.round_of_token[number].tolist()
+        assert np.abs(np.asarray(image).astype(int) - made.pictures[number]).max() <= 1
+        assert image.text["prompt"] == "a lake" and image.text["seed"] == "11"
+        assert image.text["number"] == str(number) and image.text["tokens"] == figures["digest"]
+        assert json.loads(image.text["settings"]) == answer["lantern"]["settings"]
+
+    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *arguments, **options: library)
+    options = [text for name, value in knobs.items() for text in (f"--{name}", str(value))]
+    arguments = ["generate", "a lake", "--num", "3", "--seed", "11", "--out", f"{tmp_path}/", *options]
+    assert main(arguments) == 0, capsys.readouterr().err
+    for number, file in enumerate(sorted(tmp_path.glob("0*.png"))):
+        text, image = Image.open(file).text, picture_of(answer["data"][number]["b64_json"])
+        assert dict(text) == dict(image.text)
+        assert text["tokens"] == tokens_digest(made.tokens[number])
+
+
+def test_four_at_once_share_a_run(server, gate, monkeypatch):
+    """Each with a seed of its own, and tokens as if it were alone."""
+    started, plain = [], server.engine.start
+
+    def start(job, conditioning, **options):
+        started.append(options["seed"].tolist())
+        return plain(job, conditioning, **options)
+
+    monkeypatch.setattr(server.engine, "start", start)
+
+    def client(seed: int):
+        def ask():
+            if seed < BATCH:
+                server.wait_for(decoding=1)
+            return codes_of(server.ask(seed=seed, details=True))[0]
+
+        return ask
+
+    def conduct():
+        server.wait_for(decoding=1, queue_length=BATCH)
+        gate.open()
+
+    made = in_threads([*map(client, range(BATCH)), client(BATCH), conduct])
+    library = server.library()
+    expected = [library.generate("a lake", seed=seed).tokens[0] for seed in range(BATCH + 1)]
+    for ours, theirs in zip(made, expected, strict=False):
+        assert np.array_equal(ours, theirs)
+    assert [sorted(seeds) for seeds in started[:2]] == [[BATCH], list(range(BATCH))]
+
+
+def test_slots_are_filled_again(server, gate):
+    """More pictures than slots, a round at a time, of one request."""
+    expected = server.library().generate("a lake", num=7, seed=5).tokens
+    refills = []
+    plain = server.engine.refill
+
+    def refill(run, slots, *arguments, **options):
+        refills.append(len(slots))
+        return plain(run, slots, *arguments, **options)
+
+    server.engine.refill = refill
+    try:
+        gate.let(1000)
+        made = codes_of(server.ask(n=7, seed=5, details=True))
+    finally:
+        del server.engine.refill
+    assert np.array_equal(made, expected)
+    assert sum(refills) == 3, "the last ones had to wait for a whole run"
+
+
+def test_what_cannot_be_refilled_is_finished_first(server, monkeypatch):
+    def refuse(*arguments, **options):
+        raise NotRefillable("no axis of sequences")
+
+    monkeypatch.setattr(server.engine, "refill", refuse)
+    made = codes_of(server.ask(n=6, seed=5, details=True))
+    assert np.array_equal(made, server.library().generate("a lake", num=6, seed=5).tokens)
+
+
+def test_other_settings_do_not_starve(server, gate):
+    """Pictures of the running settings that came later than one of others begin later."""
+    done = []
+
+    def client(name: str, count: int, **fields):
+        def ask():
+            assert server.ask(n=count, **fields).status_code == 200
+            done.append(name)
+
+        return ask
+
+    def conduct():
+        gate.open()
+
+    def after(ahead: int, task):
+        def ask():
+            server.wait_for(decoding=BATCH, queue_length=ahead)
+            task()
+
+        return ask
+
+    many, one = {"temperature": 0.7}, {"temperature": 0.9}
+    in_threads(
+        [
+            client("many", BATCH, **many),
+            after(0, client("first", 2, **many)),
+            after(2, client("other", 1, **one)),
+            after(3, client("last", QUEUE - 3, **many)),
+            after(QUEUE, conduct),
+        ]
+    )
+    assert done.index("other") < done.index("last") and len(done) == 4
+
+
+def test_a_full_queue_is_said(server, gate):
+    def ask(count: int):
+        return lambda: server.ask(n=count).status_code
+
+    def one_too_many():
+        server.wait_for(decoding=BATCH, queue_length=QUEUE)
+        refused = server.ask(n=1)
+        gate.open()
+        return refused
+
+    def later():
+        server.wait_for(decoding=BATCH)
+        return server.ask(n=QUEUE).status_code
+
+    *served, refused = in_threads([ask(BATCH), later, one_too_many])
+    assert served == [200, 200]
+    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+    assert refused.json()["error"]["code"] == "queue_full"
+    assert server.ask().status_code == 200
+
+
+def test_a_stream_shows_the_picture_on_its_way(server, gate):
+    gate.let(1000)
+    asked = {"prompt": "a lake", "seed": 3, "stream": True, "partial_images": 2, **PLAIN}
+    with server.client.stream("POST", "/v1/images/generations", json=asked) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        told = list(events(response))
+    kinds = [event["type"] for event in told]
+    assert kinds == ["image_generation.partial_image"] * 2 + ["image_generation.completed"]
+    assert [event["partial_image_index"] for event in told[:2]] == [0, 1]
+    made = server.library().generate("a lake", seed=3, **PLAIN)
+    assert (
+        told[2]["lantern"]["digest"] == tokens_digest(made.tokens[0])
+        and told[2]["usage"]["total_tokens"] == TOKENS
+    )
+    cell = SIDE // GRID
+    for event in told[:2]:
+        known, picture = event["lantern"]["tokens"], np.asarray(picture_of(event["b64_json"]))
+        cells = picture.reshape(GRID, cell, GRID, cell, 3).transpose(0, 2, 1, 3, 4).reshape(TOKENS, -1)
+        assert (cells[known:] == GREY).all() and not (cells[:known] == GREY).all(axis=1).any()
+        assert 0 < known < TOKENS
+
+
+def test_details_tell_how_far_it_is(server, gate):
+    gate.let(1000)
+    asked = {"prompt": "a lake", "seed": 4, "stream": True, "details": True}
+    with server.client.stream("POST", "/v1/images/generations", json=asked) as response:
+        queued, *progress, end = events(response)
+    assert queued["type"] == "lantern.queued" and queued["ahead"] == 0
+    assert queued["lantern"]["settings"]["method"] == "led"
+    assert {event["type"] for event in progress} == {"lantern.progress"}
+    known = [event["lantern"]["tokens"] for event in progress]
+    assert known == sorted(known) and any("b64_json" in event for event in progress)
+    made = server.library().generate("a lake", seed=4)
+    assert end["lantern"]["codes"] == made.tokens[0].tolist()
+    assert end["lantern"]["round_of_token"] == made.round_of_token[0].tolist()
+    assert end["lantern"]["rounds"] == made.statistics.rounds
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_frees_its_slot(server, gate, stream):
+    before = server.metrics()
+    asked = {"prompt": "a lake", "n": 6, "stream": stream, "details": True}
+    with cut_at_the_end(server, asked):
+        server.wait_for(decoding=BATCH, queue_length=2)
+    # Held all the while; by then it is known, and the next round finds nobody.
+    time.sleep(0.3)
+    gate.let(2)
+    server.wait_for(decoding=0, queue_length=0)
+    after = server.metrics()
+    assert after["lantern_pictures_dropped_total"] == before["lantern_pictures_dropped_total"] + 6
+    assert after["lantern_pictures_total"] == before["lantern_pictures_total"]
+    gate.open()
+    assert server.ask().status_code == 200
+
+
+def cut_at_the_end(server, asked: dict) -> socket.socket:
+    """A request on a connection of its own."""
+    body = json.dumps(asked).encode()
+    head = (
+        f"POST /v1/images/generations HTTP/1.1\r\nHost: {server.url.removeprefix('http://')}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    connection = socket.create_connection(server.address)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def test_warm_means_nothing_is_left_to_compile(server):
+    with running(server.library(), warm_up=True) as warm:
+        warm.wait_for(warm=1)
+        assert warm.client.get("/health").json() == {"status": "ok", "warm": True}
+        programs = set(warm.engine.programs)
+        assert {size for kind, size, *_ in programs if kind == "start"} >= {1, 2, 4}
+        assert warm.ask(n=3).status_code == 200
+        assert set(warm.engine.programs) == programs
+
+
+def test_unknown_codes_are_taken_from_above():
+    assert guessed(np.array([5, 6, 7, 8, -1, -1]), 3).tolist() == [5, 6, 7, 8, 6, 7]
+    assert guessed(np.array([5, -1, -1, -1, -1, -1]), 3).tolist() == [5] * 6
+    assert guessed(np.array([1, 2, -1, 4, -1, -1]), 3).tolist() == [1, 2, 2, 4, 2, 2]
+    assert guessed(np.full(4, -1), 2).tolist() == [0] * 4

@@ -1,0 +1,88 @@
+"""``lantern serve``: what it refuses before anything is computed, and a whole run of it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+import lantern_jax.pipeline
+from lantern_jax.checkpoints.store import save
+from tests.command import assert_refused, must_not_run
+from tests.quick_compilation import QUICK_COMPILATION
+from tests.tiny_checkpoint import tiny_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
+    monkeypatch.delenv("LANTERN_TOKEN", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port", "70000"], "--port 70000 is not valid"),
+        (["--batch", "0"], "--batch 0 is not valid"),
+        (["--queue", "0"], "--queue 0 is not valid"),
+        (["--most", "-1"], "--most -1 is not valid"),
+        (["--seconds", "nan"], "--seconds nan is not valid"),
+        (["--mesh", "data=x"], "mesh 'data=x' is not valid"),
+        (["--token-file", "missing"], "missing"),
+        (["--token-file", "empty"], "empty holds no token"),
+        (["--host", "no such host"], "cannot find no such host"),
+        (["--hosts", "auto"], "--hosts"),
+    ],
+)
+def test_flags(flags, words, capsys):
+    Path("empty").write_text("\n")
+    assert words in assert_refused(["serve", *flags], capsys)
+
+
+def test_a_missing_extra_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert 'pip install "lantern-jax[serve]"' in assert_refused(["serve"], capsys)
+
+
+def test_a_port_in_use(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"cannot bind to 127.0.0.1:{port}" in assert_refused(["serve", "--port", port], capsys)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_it_serves_until_it_is_interrupted(tmp_path):
+    model = save(tmp_path / "tiny", tiny_checkpoint())
+    (tmp_path / "token").write_text("secret\n")
+    flags = ["--model", str(model), "--port", "0", "--batch", "1", "--token-file", "token"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join(QUICK_COMPILATION),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "lantern_jax", "serve", *flags],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            line = process.stdout.readline()
+            url = re.search(r"serving tiny at (http://127\.0\.0\.1:\d+)/", line)[1]
+            asked = {"prompt": "a lake", "seed": 1, "method": "ar"}
+            assert httpx.post(f"{url}/v1/images/generations", json=asked).status_code == 401
+            headers = {"Authorization": "Bearer secret"}
+            answer = httpx.post(f"{url}/v1/images/generations", json=asked, headers=headers, timeout=60)
+            assert answer.status_code == 200 and answer.json()["data"][0]["lantern"]["rounds"] == 15
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and errors == "lantern: stopped\n"
