@@ -84,6 +84,8 @@ def _run(arguments: argparse.Namespace) -> None:
         app = application(pipeline, name, door, limits=limits, batch=arguments.batch)
         if token is None and not is_local(arguments.host):
             print("lantern: anybody who reaches this address may ask: give --token-file", file=sys.stderr)
+        # Whoever asks from here on is answered as soon as the server runs.
+        bound.listen()
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         print(
             f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
@@ -118,7 +120,8 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise OSError(f"cannot find {host}: {error.strerror or error}") from None
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # A port that was just left can be taken at once.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()

@@ -188,7 +188,7 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        return working.result() if working.done() and not working.cancelled() else None
     finally:
         for task in (working, watching):
             task.cancel()

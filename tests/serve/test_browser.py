@@ -95,5 +95,6 @@ def test_rows_appear_and_cancel_frees_the_slot(server, page, gate):
 
 def test_an_error_is_shown_in_words(page):
     paint(page, prompt="<b>octopus</b>")
-    api.expect(page.locator("#status")).to_contain_text("unknown word 'octopus'")
+    api.expect(page.locator("#status")).to_have_text("prompt: unknown word 'b', 'octopus', 'b'")
     assert page.locator("#status b").count() == 0
+    assert "lake" in page.locator("#words").inner_text()

@@ -1,0 +1,68 @@
+"""What a request hears from the device's thread."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from lantern_jax.serve.asking import Asking
+from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.ticket import Done, Progress, Ticket
+from lantern_jax.settings import Settings
+
+CODES = np.arange(4)
+
+
+def asking(num: int) -> Asking:
+    return Asking("a lake", num, 0, {}, stream=True, partial_images=1, details=True)
+
+
+def done(index: int) -> Done:
+    return Done(index, b"", CODES, CODES, "", 3, 0.1, 0.0)
+
+
+def heard(num: int, told: list, silence: float = 5.0) -> list:
+    """What a ticket's listener hears of what another thread told before it began to listen."""
+
+    async def listen():
+        ticket = Ticket(asking(num), Settings())
+        thread = threading.Thread(target=lambda: [ticket.tell(event) for event in told])
+        thread.start()
+        thread.join()
+        await asyncio.sleep(0.01)
+        return [event async for event in ticket.events(silence)]
+
+    return asyncio.run(listen())
+
+
+def test_of_progress_the_newest_is_heard_once():
+    told = [
+        Progress(0, 1, 4, 1, 0.1, b"first"),
+        Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
+        Progress(1, 1, 4, 1, 0.1),
+        Progress(0, 3, 4, 3, 0.3),
+        done(0),
+        done(1),
+    ]
+    newest, asked_for, other, *ends = heard(2, told)
+    assert (newest.tokens, newest.png) == (3, b"first"), "its picture is lost"
+    assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]
+
+
+def test_a_refusal_ends_it():
+    with pytest.raises(Refused) as caught:
+        heard(2, [done(0), Refused(503, "no")])
+    assert caught.value.status == 503
+
+
+def test_silence_is_told():
+    async def listen():
+        ticket = Ticket(asking(1), Settings())
+        listener = ticket.events(0.01)
+        first = await anext(listener)
+        ticket.tell(done(0))
+        return first, [event async for event in listener if event is not None]
+
+    first, rest = asyncio.run(listen())
+    assert first is None and [event.index for event in rest] == [0]
