@@ -6,12 +6,13 @@ It starts `lantern serve` and asks it as clients do:
 
     first_rows      seconds from a request to the first picture that shows rows, once warm: median and worst of 5
     load            requests over connections: answered, lost (anything but a picture of the seed's tokens), seconds,
-                    resident memory of the server after a tenth of them and at the end
+                    resident memory of the server after every tenth of them
     killed          slots that are still taken two seconds after a client was killed in the middle of its stream
     together        seconds of four clients one after another over those of four at once
 """
 
 import argparse
+import collections
 import contextlib
 import json
 import re
@@ -67,9 +68,10 @@ def first_rows(url: str, prompt: str) -> list[float]:
         asked = {"prompt": prompt, "seed": seed, "stream": True, "details": True}
         began = time.perf_counter()
         with httpx.stream("POST", url + PATH, json=asked, timeout=600) as response:
-            next(line for line in response.iter_lines() if "b64_json" in line)
+            lines = response.iter_lines()
+            next(line for line in lines if "b64_json" in line)
             found.append(time.perf_counter() - began)
-            response.read()
+            collections.deque(lines, maxlen=0)
     return found
 
 
@@ -91,7 +93,7 @@ def load(url: str, process: int, prompt: str, requests: int, connections: int) -
             if digests.setdefault(seed, digest) != digest:
                 lost.append(f"request {number}: other tokens than before for seed {seed}")
             done[0] += 1
-            if done[0] in (max(requests // 10, 1), requests):
+            if done[0] % max(requests // 10, 1) == 0:
                 memory.append(round(megabytes(process)))
 
     began = time.perf_counter()
