@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 _BACKGROUND = 18
@@ -26,6 +26,12 @@ _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (2
 def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
     """The pictures as PIL images."""
     return [Image.fromarray(picture) for picture in pictures]
+
+
+def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
+    upright = ImageOps.exif_transpose(image).convert("RGB")
+    return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS), dtype=np.uint8)
 
 
 def grid(
@@ -91,6 +97,8 @@ def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, 
     """For every token, how many draft tokens its round accepted: the round's tokens without the bonus token."""
     rounds = np.asarray(round_of_token)
     sizes = np.bincount(rounds, minlength=1)
+    # Round 0 accepted nothing: its tokens are the prefill's, or were given.
+    sizes[0] = 1
     return (sizes[rounds] - 1).astype(np.int32)
 
 
@@ -147,7 +155,8 @@ def encode_png(picture: UInt8[np.ndarray, "H W 3"], text: Mapping[str, str] | No
 def origin_text(
     prompt: str, seed: int, number: int, settings: Mapping[str, Any], tokens: Int[np.ndarray, " T"]
 ) -> dict[str, str]:
-    """What the PNG of a picture says of where it is from, for ``encode_png``: enough to make it again.
+    """What the PNG of a picture says of where it is from, for ``encode_png``: enough to make it again, with the
+    picture at hand where it goes on from one.
 
     Args:
         settings: as ``settings_json`` gives them.

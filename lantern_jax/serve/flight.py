@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.call import PIECE_SECONDS, until_next, why_not_finite
-from lantern_jax.engine import Engine, Job
+from lantern_jax.engine import Engine
+from lantern_jax.jobs import Job
 from lantern_jax.pictures import encode_png, origin_text, tokens_digest
 from lantern_jax.serve.brush import Brush
 from lantern_jax.serve.counters import Counters
@@ -119,7 +120,7 @@ class Flight:
     def advance(self, hurry: bool) -> None:
         """A piece further; with ``hurry`` no longer than until about the next picture is done."""
         live = np.array([order is not None for order in self.slots])
-        most = until_next(self._run, live) if hurry else None
+        most = until_next(self._run, live, given=0) if hurry else None
         before = self._run.timing.decoding
         self._run = self._tools.engine.advance_for(self._run, PIECE_SECONDS, most)
         self._tools.counters.seconds += self._run.timing.decoding - before
