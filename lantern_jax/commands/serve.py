@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError:
         raise ImportError(
             'lantern serve needs Starlette and uvicorn: pip install "lantern-jax[serve]"'
@@ -74,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.serve.application import application
     from lantern_jax.serve.guards import Door, is_local
     from lantern_jax.serve.limits import Limits
+    from lantern_jax.serve.server import Server
 
     with bound:
         keep_compiled_programs()
@@ -90,12 +91,8 @@ def _run(arguments: argparse.Namespace) -> None:
         print(
             f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
         )
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, ws="none", server_header=False, proxy_headers=False,
-            limit_concurrency=1000, timeout_graceful_shutdown=3,
-        )  # fmt: skip
         try:
-            uvicorn.Server(config).run(sockets=[bound])
+            Server(app).run(sockets=[bound])
         except KeyboardInterrupt:
             print("lantern: stopped", file=sys.stderr)
 

@@ -46,6 +46,9 @@ def application(
         batch: pictures decoded at once.
         warm_up: whether the programs of the default settings are compiled before anybody asks.
 
+    Returns:
+        The application; ``state.worker`` is its ``Worker``.
+
     Raises:
         ValueError: a checkpoint that takes no prompts or draws no pictures.
     """
@@ -61,7 +64,7 @@ def application(
         yield
         await run_in_threadpool(worker.stop)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", server.page),
             Route("/health", server.health),
@@ -74,6 +77,8 @@ def application(
         exception_handlers={Refused: _refusal, HTTPException: _missing, Exception: _broken},
         lifespan=lifespan,
     )
+    app.state.worker = worker
+    return app
 
 
 class _Server:

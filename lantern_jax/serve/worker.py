@@ -67,11 +67,15 @@ class Worker:
         """Begins to work."""
         self._thread.start()
 
-    def stop(self, seconds: float = 30.0) -> None:
-        """Refuses whoever waits, and ends after the piece of work that is on its way."""
+    def refuse(self) -> None:
+        """Refuses whoever waits and whoever comes, and ends after the piece of work that is on its way."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """As ``refuse``; waits for the end, at most so long."""
+        self.refuse()
         self._thread.join(seconds)
 
     @property
@@ -145,7 +149,8 @@ class Worker:
                     self._forget()
                 except Exception:  # The thread must go on, whatever one request did.
                     _log.exception("lantern serve: unexpected, going on")
-        self._admit()
+        for ticket in self._came:
+            ticket.tell(Refused(503, _STOPPING))
         self._fail(self._line, Refused(503, _STOPPING))
 
     def _wait(self) -> bool:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import httpx
-import uvicorn
 
 from lantern_jax.engine import Engine
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.serve.application import application
 from lantern_jax.serve.guards import Door
 from lantern_jax.serve.limits import Limits
+from lantern_jax.serve.server import Server
+from lantern_jax.serve.worker import Worker
 from tests.tiny_checkpoint import pipeline_on
 
 BATCH, QUEUE = 4, 8
@@ -30,11 +31,13 @@ class Running:
     Attributes:
         url: where.
         pipeline: its own.
+        worker: of its application.
         client: for requests.
     """
 
     url: str
     pipeline: Pipeline
+    worker: Worker
     client: httpx.Client = field(repr=False)
 
     @property
@@ -80,15 +83,13 @@ def running(pipeline: Pipeline | None = None, warm_up: bool = False, batch: int 
     )
     with socket.create_server(("127.0.0.1", 0)) as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=2)
-        )
+        server = Server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:
             until(lambda: server.started)
             with httpx.Client(base_url=url, timeout=60) as client:
-                yield Running(url, pipeline, client)
+                yield Running(url, pipeline, app.state.worker, client)
         finally:
             server.should_exit = True
             thread.join(30)

@@ -15,8 +15,8 @@ from lantern_jax.commands.main import main
 from lantern_jax.pictures import tokens_digest
 from lantern_jax.programs import NotRefillable
 from lantern_jax.serve.brush import GREY, guessed
-from tests.serve.running import BATCH, QUEUE, events, in_threads, running
-from tests.tiny_checkpoint import GRID, SIDE, TOKENS
+from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running
+from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
 PLAIN = {"method": "ar"}
 
@@ -245,6 +245,31 @@ def test_warm_means_nothing_is_left_to_compile(server):
         assert {size for kind, size, *_ in programs if kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200
         assert set(warm.engine.programs) == programs
+
+
+def test_the_end_is_told_to_whoever_waits(server):
+    """A server that ends in the middle of a stream says so in the stream."""
+    with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as ending:
+        gate = Gate(ending.engine, monkeypatch)
+        asked = {"prompt": "a lake", "stream": True, "details": True}
+        with ending.client.stream("POST", "/v1/images/generations", json=asked) as response:
+            told = events(response)
+            assert next(told)["type"] == "lantern.queued"
+            ending.wait_for(decoding=1)
+            ending.worker.refuse()
+            gate.open()
+            assert list(told)[-1]["error"]["message"] == "the server is stopping: ask again later"
+        assert ending.ask().status_code == 503
+
+
+@pytest.mark.exhaustive
+def test_over_two_devices():
+    """Every run has a slot on each, so that nothing is moved between them."""
+    with running(pipeline_on(2), batch=2) as spread:
+        made = codes_of(spread.ask(n=3, seed=5, details=True))
+        assert {groups for kind, _, groups, *_ in spread.engine.programs if kind != "draw"} == {2}
+        expected = pipeline_on(1).generate("a lake", num=3, seed=5, batch=2)
+    assert np.array_equal(made, expected.tokens)
 
 
 def test_unknown_codes_are_taken_from_above():
