@@ -142,8 +142,8 @@ def draw_acceptance(
     return np.concatenate([drawn, _legend(drawn.shape[1], colours)])
 
 
-def encode_png(picture: UInt8[np.ndarray, "H W 3"], text: Mapping[str, str] | None = None) -> bytes:
-    """The picture as the contents of a PNG file, with texts in it by their keywords."""
+def encode_png(picture: UInt8[np.ndarray, "H W c"], text: Mapping[str, str] | None = None) -> bytes:
+    """The picture as the contents of a PNG file, with texts in it by their keywords; c is 3, or 4 with opacity."""
     buffer, chunks = io.BytesIO(), PngInfo()
     for keyword, value in (text or {}).items():
         # A command's argument may hold bytes that are no text.

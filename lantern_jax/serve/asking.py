@@ -24,7 +24,9 @@ HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
 OWN = ("details", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "stream")
 PARTIAL_IMAGES = 3
 # Knobs whose values decide how much memory a round takes, and the most that is taken of each.
-_MOST = {"nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4}
+_MOST = {
+    "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
+}  # fmt: skip
 _TREES = (NO_TREE, "dynamic")
 
 

@@ -48,8 +48,8 @@ class Brush:
         self.spent += timing.drawing
         return pictures[0]
 
-    def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
-        """The picture of the codes that are known, grey where they are -1."""
+    def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
+        """The picture of the codes that are known; grey, and clear, where they are -1."""
         began = time.perf_counter()
         known = codes >= 0
         picture = _covered(self.draw(guessed(codes, self._columns)), known, self._columns)
@@ -70,8 +70,8 @@ def guessed(codes: Int[np.ndarray, " T"], columns: int) -> Int[np.ndarray, " T"]
 
 def _covered(
     picture: UInt8[np.ndarray, "H W 3"], known: Bool[np.ndarray, " T"], columns: int
-) -> UInt8[np.ndarray, "H W 3"]:
+) -> UInt8[np.ndarray, "H W 4"]:
     cells = known.reshape(-1, columns)
     height, width = (size // count for size, count in zip(picture.shape, cells.shape, strict=False))
-    shown = np.repeat(np.repeat(cells, height, axis=0), width, axis=1)
-    return np.where(shown[:, :, None], picture, np.uint8(GREY))
+    shown = np.repeat(np.repeat(cells, height, axis=0), width, axis=1)[:, :, None]
+    return np.concatenate([np.where(shown, picture, np.uint8(GREY)), np.uint8(255) * shown], axis=2)

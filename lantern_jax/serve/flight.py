@@ -178,7 +178,9 @@ class Flight:
                 continue
             png = None
             if partial is not None or (order is turn and self._tools.brush.rested):
-                png = encode_png(self._tools.brush.sketch(codes))
+                sketch = self._tools.brush.sketch(codes)
+                # What OpenAI's clients get has no clear places.
+                png = encode_png(sketch if partial is None else sketch[..., :3])
                 order.sketched = time.perf_counter()
             seconds = self._run.timing.decoding - order.began
             order.ticket.tell(Progress(order.index, known, len(codes), rounds, seconds, png, partial))

@@ -41,6 +41,7 @@ BODIES = {
     "traversal": ({**LAKE, "tree": "../../../etc/passwd.json"}, "unknown tree"),
     "huge tree": ({**LAKE, "tree": [[i] for i in range(100)]}, "tree"),
     "huge window": ({**LAKE, "method": "jacobi", "window": 4000}, "window 4000"),
+    "a billion samples": ({**LAKE, "rule": "tolerance", "samples": 10**9}, "samples 1000000000"),
     "huge dynamic tree": ({**LAKE, "tree": "dynamic", "nodes": 4096}, "nodes 4096"),
     "huge temperature": ({**LAKE, "temperature": 10**400}, ""),
     "words for a number": ({**LAKE, "guidance": "high"}, "guidance 'high'"),

@@ -187,6 +187,7 @@ def test_a_stream_shows_the_picture_on_its_way(server, gate):
     cell = SIDE // GRID
     for event in told[:2]:
         known, picture = event["lantern"]["tokens"], np.asarray(picture_of(event["b64_json"]))
+        assert picture.shape == (SIDE, SIDE, 3)
         cells = picture.reshape(GRID, cell, GRID, cell, 3).transpose(0, 2, 1, 3, 4).reshape(TOKENS, -1)
         assert (cells[known:] == GREY).all() and not (cells[:known] == GREY).all(axis=1).any()
         assert 0 < known < TOKENS
@@ -202,6 +203,13 @@ def test_details_tell_how_far_it_is(server, gate):
     assert {event["type"] for event in progress} == {"lantern.progress"}
     known = [event["lantern"]["tokens"] for event in progress]
     assert known == sorted(known) and any("b64_json" in event for event in progress)
+    for event in progress:
+        if "b64_json" in event:
+            opacity = np.asarray(picture_of(event["b64_json"]))[..., 3]
+            assert (opacity == 255).mean() == event["lantern"]["tokens"] / TOKENS and set(opacity.flat) <= {
+                0,
+                255,
+            }
     made = server.library().generate("a lake", seed=4)
     assert end["lantern"]["codes"] == made.tokens[0].tolist()
     assert end["lantern"]["round_of_token"] == made.round_of_token[0].tolist()
