@@ -12,6 +12,7 @@ from PIL import Image
 from lantern_jax import pictures as picture_files
 from lantern_jax import showing
 from lantern_jax.decoding.stream import Decoded
+from lantern_jax.race import Race
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,20 @@ class Generation:
     def images(self) -> list[Image.Image]:
         """The pictures as PIL images."""
         return [] if self.pictures is None else picture_files.to_images(self.pictures)
+
+    def race(self, number: int = 0) -> Race:
+        """Plain and speculative decoding painting one of the pictures; in a notebook it runs, ``save`` writes it.
+
+        Raises:
+            ValueError: without ``compare``, or without pictures; no picture of that number.
+        """
+        if self.plain is None or self.pictures is None:
+            raise ValueError(
+                "a race needs pictures with plain decoding beside them: generate with compare=True"
+            )
+        if not 0 <= number < len(self.pictures):
+            raise ValueError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
+        return Race(self, number)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """The pictures with the number of draft tokens that each round accepted drawn over them.
