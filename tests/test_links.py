@@ -57,13 +57,8 @@ def test_links_lead_somewhere(page):
 
 
 def test_broken_links_are_found():
-    page = ROOT / "docs" / "page.md"
-    text = "[a](scale.md#no-such-heading) [b](scale.md#several-hosts-no) [c](nothing.md) ![d](method.svg) [e](#f)"
-    assert broken(page, text.replace("[e](#f)", "")) == [
-        "scale.md#no-such-heading",
-        "scale.md#several-hosts-no",
-        "nothing.md",
-    ]
+    text = "[a](scale.md#no-such-heading) [b](nothing.md) ![c](method.svg) [d](scale.md#over-several-hosts)"
+    assert broken(ROOT / "docs" / "page.md", text) == ["scale.md#no-such-heading", "nothing.md"]
     assert slugs("# What `k` costs\n## A\n## A\n") == {"what-k-costs", "a", "a-1"}
 
 

@@ -38,7 +38,7 @@ generation = lantern.generate("a lake", seed="seven")
 print(generation.statistic)
 """
 
-# What is not ours is not read: it takes most of a minute, and whoever has it checked has it in a cache.
+# What is not ours is not read: with JAX and NumPy it takes three times as long, and finds the same.
 SETTINGS = """
 [mypy]
 follow_imports = silent
