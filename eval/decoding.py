@@ -33,13 +33,15 @@ import lantern_jax
 from lantern_jax.bench.subject import PROMPTS
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
-from lantern_jax.engine import Engine, Job, Parameters, Run
+from lantern_jax.engine import Engine
 from lantern_jax.families import family_of
+from lantern_jax.jobs import Job, Run
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
+from lantern_jax.programs import Parameters
 
 REPEATS = 3
 ROUNDS = 48

@@ -24,8 +24,8 @@ from eval.set_kills import prompts
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.call import Call
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.engine import Job
 from lantern_jax.files import write_file
+from lantern_jax.jobs import Job
 
 
 def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:

@@ -16,7 +16,9 @@ _MODULES = {
     "compilation": ("keep_compiled_programs",),
     "pictures": ("draw_acceptance", "grid", "side_by_side"),
     # Decoding, for any model and any way of guessing that fill their records.
-    "decoding.loop": ("Program", "autoregressive_decode", "speculative_decode"),
+    "decoding.loop": ("autoregressive_decode", "speculative_decode"),
+    "decoding.program": ("Program",),
+    "decoding.completion": ("Completion",),
     "decoding.stream": ("Decoded",),
     "decoding.protocols": ("Draft", "Drafting", "Outcome", "Pending", "Prefix", "Target"),
     "decoding.drafting.eagle": ("Drafter", "eagle"),
@@ -58,7 +60,9 @@ _MODULES = {
     "decoding.neighbours": ("nearest_codes",),
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Batches on devices, some rounds at a time.
-    "engine": ("Engine", "Job", "Parameters", "Run"),
+    "engine": ("Engine",),
+    "jobs": ("Job", "Run"),
+    "programs": ("Parameters",),
     # Models and checkpoints.
     "models.llamagen": (
         "CaptionConditioning",

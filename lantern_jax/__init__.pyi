@@ -17,6 +17,7 @@ from lantern_jax.decoding.cache import KVCache as KVCache
 from lantern_jax.decoding.cache import commit as commit
 from lantern_jax.decoding.cache import new_cache as new_cache
 from lantern_jax.decoding.check_target import check_target as check_target
+from lantern_jax.decoding.completion import Completion as Completion
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target as drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter as Drafter
 from lantern_jax.decoding.drafting.eagle import eagle as eagle
@@ -29,12 +30,12 @@ from lantern_jax.decoding.echo import Echo as Echo
 from lantern_jax.decoding.gumbel import Greedy as Greedy
 from lantern_jax.decoding.gumbel import Gumbel as Gumbel
 from lantern_jax.decoding.gumbel import SharedNoise as SharedNoise
-from lantern_jax.decoding.loop import Program as Program
 from lantern_jax.decoding.loop import autoregressive_decode as autoregressive_decode
 from lantern_jax.decoding.loop import speculative_decode as speculative_decode
 from lantern_jax.decoding.methods import Method as Method
 from lantern_jax.decoding.methods import methods as methods
 from lantern_jax.decoding.neighbours import nearest_codes as nearest_codes
+from lantern_jax.decoding.program import Program as Program
 from lantern_jax.decoding.protocols import Draft as Draft
 from lantern_jax.decoding.protocols import Drafting as Drafting
 from lantern_jax.decoding.protocols import Outcome as Outcome
@@ -68,15 +69,14 @@ from lantern_jax.decoding.verification import Verification as Verification
 from lantern_jax.decoding.verification import verify_tree as verify_tree
 from lantern_jax.decoding.zipar import Rows as Rows
 from lantern_jax.engine import Engine as Engine
-from lantern_jax.engine import Job as Job
-from lantern_jax.engine import Parameters as Parameters
-from lantern_jax.engine import Run as Run
 from lantern_jax.generation import Generation as Generation
 from lantern_jax.generation import Interrupted as Interrupted
 from lantern_jax.generation import Picture as Picture
 from lantern_jax.generation import Progress as Progress
 from lantern_jax.generation import Statistics as Statistics
 from lantern_jax.generation import Timing as Timing
+from lantern_jax.jobs import Job as Job
+from lantern_jax.jobs import Run as Run
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
@@ -106,6 +106,7 @@ from lantern_jax.pictures import grid as grid
 from lantern_jax.pictures import side_by_side as side_by_side
 from lantern_jax.pipeline import Pipeline as Pipeline
 from lantern_jax.pipeline import load as load
+from lantern_jax.programs import Parameters as Parameters
 from lantern_jax.settings import Knobs as Knobs
 from lantern_jax.settings import Settings as Settings
 from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabulary

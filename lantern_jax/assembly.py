@@ -12,13 +12,13 @@ from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
 from lantern_jax.decoding.drafting.led import led_window
 from lantern_jax.decoding.echo import Echo
 from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.verification import Coupling
 from lantern_jax.decoding.zipar import Rows
-from lantern_jax.engine import Job
 from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.jobs import Job
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.settings import Settings, resolve_settings
 

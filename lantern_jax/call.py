@@ -15,10 +15,12 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from lantern_jax import hosts
+from lantern_jax.decoding import completion
 from lantern_jax.decoding.stream import Decoded
-from lantern_jax.engine import Engine, Job, Run
+from lantern_jax.engine import Engine
 from lantern_jax.generation import Generation, Interrupted, Picture, Progress, Timing, compared, summarise
 from lantern_jax.interruption import hearing
+from lantern_jax.jobs import Job, Run
 from lantern_jax.programs import NotRefillable
 from lantern_jax.text.encoders import Conditioning
 
@@ -32,7 +34,7 @@ class Call:
 
     Attributes:
         engine: runs it.
-        conditioning: leaves [prompts, ...], conditional rows on the host.
+        conditioning: leaves [prompts, ...], conditional rows on the host; may be a ``Completion``.
         prompts: their names.
         num: pictures a prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
@@ -50,6 +52,12 @@ class Call:
     batch: int
     free: Int[np.ndarray, " T"]
     draws: bool
+
+    @property
+    def given(self) -> int:
+        """How many of a stream's first tokens are given (``decoding.completion``)."""
+        _, tokens = completion.parts(self.conditioning)
+        return 0 if tokens is None else tokens.shape[1]
 
     def generate(self, job: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
         """All pictures.
@@ -149,7 +157,7 @@ class Call:
                         refill = False
                 if not live.any():
                     break
-                most = _until_next(run, live) if refill and taken < len(numbers) else None
+                most = _until_next(run, live, self.given) if refill and taken < len(numbers) else None
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
 
     def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
@@ -206,7 +214,7 @@ class Call:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, held.spent),
+            statistics=summarise(decoded, held.spent, int(np.sum(self.free < self.given))),
             numbers=(self.first + numbers).astype(np.int64),
         )
 
@@ -254,10 +262,10 @@ def batches(count: int, most: int) -> Iterator[slice]:
         yield slice(start, min(start + most, count))
 
 
-def _until_next(run: Run, live: Bool[np.ndarray, " n"]) -> int:
+def _until_next(run: Run, live: Bool[np.ndarray, " n"], given: int) -> int:
     """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
     rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
-    pace = max(run.lengths[live].sum() - live.sum(), 1) / max(rounds, 1)
+    pace = max(run.lengths[live].sum() - live.sum() * max(given, 1), 1) / max(rounds, 1)
     return max(1, int((run.total - run.lengths[live].max()) / pace))
 
 

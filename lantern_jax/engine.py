@@ -7,82 +7,23 @@ Axes: n sequences asked for, B sequences of a program (with padding), T stream t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, PyTree, UInt8
+from jaxtyping import Bool, Int, PyTree, UInt8
 
 from lantern_jax import hosts, programs
 from lantern_jax.compilation import compile_ahead, run_timed
-from lantern_jax.decoding.acceptance import Rule, Strict
-from lantern_jax.decoding.loop import Program, State
-from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding import completion
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.generation import Timing
+from lantern_jax.jobs import Job, Run
 from lantern_jax.models.vq import VQModel
 from lantern_jax.partition import Where, device_grid, everywhere, mesh_of, place, where_on
 from lantern_jax.programs import Parameters
-
-
-@dataclass(frozen=True)
-class Job:
-    """How a batch is decoded.
-
-    Attributes:
-        program: what is compiled.
-        guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
-        sampling, rule: swept, but for what is static in them.
-        drafter: whose parameters the drafting takes; None where it has none.
-    """
-
-    program: Program
-    guidance: float = 1.0
-    sampling: SamplingParams = field(default_factory=SamplingParams.create)
-    rule: Rule = field(default_factory=Strict)
-    drafter: str | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """A batch on its way. ``Engine.advance`` takes it and leaves it empty: go on with what it returns.
-
-    Attributes:
-        job, seed: what it was started with.
-        numbers: int64 [n], the number of the sequence in each slot.
-        lengths: int32 [n], stream tokens that each sequence knows.
-        timing: seconds so far.
-        keys, state: the sequences' and the loop's, on the devices.
-        shared: what programs take besides: parameters of target and drafting, guidance, sampling, rule, codebook.
-        program: what names the one that advances it.
-    """
-
-    job: Job
-    seed: int
-    numbers: Int[np.ndarray, " n"]
-    lengths: Int[np.ndarray, " n"]
-    timing: Timing
-    keys: Key[Array, " B"]
-    state: State
-    shared: tuple
-    program: tuple
-
-    @property
-    def total(self) -> int:
-        """T."""
-        return self.job.program.target.num_tokens
-
-    @property
-    def finished(self) -> Bool[np.ndarray, " n"]:
-        """bool [n], which sequences are done."""
-        return self.lengths >= self.total
-
-    @property
-    def done(self) -> bool:
-        """Whether all are."""
-        return bool(self.finished.all())
 
 
 class Engine:
@@ -125,20 +66,15 @@ class Engine:
         self._programs.clear()
 
     def start(
-        self,
-        job: Job,
-        conditioning: Any,
-        *,
-        seed: int = 0,
-        first: int = 0,
-        numbers: Int[np.ndarray, " n"] | None = None,
-        most: int | None = None,
-    ) -> Run:
+        self, job: Job, conditioning: Any, *, seed: int | Int[np.ndarray, " n"] = 0, first: int = 0,
+        numbers: Int[np.ndarray, " n"] | None = None, most: int | None = None,
+    ) -> Run:  # fmt: skip
         """Prefills a batch.
 
         Args:
             conditioning: leaves [n, ...], conditional rows on the host.
-            seed, numbers: sequence j, whatever the batch, draws from fold_in(key(seed), j).
+            seed, numbers: sequence j, whatever the batch, draws from fold_in(key(seed), j). One seed for all, or each
+                sequence has a seed of its own.
             first: number of the first sequence where ``numbers`` is None; the others follow.
             most: a program takes no more sequences than this; None for no limit.
         """
@@ -147,25 +83,25 @@ class Engine:
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
+        seeds = np.broadcast_to(np.asarray(seed, np.int64), numbers.shape)
         parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
         codebook = None if job.rule.is_strict else parameters.codebook
         shared = self._given((parameters.target, drafting, guidance, job.sampling, job.rule, codebook))
-        begin = self._given(
-            programs.begin(job.guidance, shared, conditioning, seed, np.resize(numbers, size))
-        )
+        begin = self._given(programs.begin(job.guidance, shared, conditioning, seeds, numbers, size))
 
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
-        shapes = tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
-        begin_key = ("start", size, groups, *statics, shapes)
-        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), shapes)
+        # Whether first tokens are given is of no matter once they are read.
+        taken, _ = completion.parts(conditioning)
+        begin_key = ("start", size, groups, *statics, _shapes(conditioning))
+        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), _shapes(taken))
         compiling = 0.0
-        if step_key not in self._programs:
+        if not {begin_key, step_key} <= self._programs.keys():
             compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, self._given(rows < count))
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
-        return Run(job, seed, numbers, lengths, timing, keys, state, shared, step_key)
+        return Run(job, seeds, numbers, lengths, timing, keys, state, shared, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
@@ -177,14 +113,16 @@ class Engine:
         return replace(run, lengths=lengths, timing=timing, state=state)
 
     def refill(
-        self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"]
-    ) -> Run:
-        """New sequences in slots whose own are finished; the state of ``run`` is used up. They draw from their numbers
-        alone: their tokens are those that they have in any other batch.
+        self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"],
+        seeds: Int[np.ndarray, " k"] | None = None,
+    ) -> Run:  # fmt: skip
+        """New sequences in place of others, finished or not; the state of ``run`` is used up. Their tokens are those
+        that they have in any other batch.
 
         Args:
             slots: of the n of the run, each once.
             conditioning, numbers: of the new sequences, as in ``start``.
+            seeds: likewise; None for those of the slots.
 
         Raises:
             NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
@@ -192,11 +130,11 @@ class Engine:
         _, size, groups, *others = run.program
         places, rows = programs.places(slots, groups, size // groups)
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
-        held = run.numbers.copy()
-        held[slots] = numbers
-        begin = programs.begin(run.job.guidance, run.shared, conditioning, run.seed, np.resize(held, size))
+        held, drawn = run.numbers.copy(), run.seeds.copy()
+        held[slots], drawn[slots] = numbers, drawn[slots] if seeds is None else seeds
+        begin = programs.begin(run.job.guidance, run.shared, conditioning, drawn, held, size)
         begin, places = self._given((begin, places))
-        key, compiling = ("refill", len(rows), size, groups, *others), 0.0
+        key, compiling = ("refill", len(rows), size, groups, *others, _shapes(conditioning)), 0.0
         if key not in self._programs:
             function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
             options = {"donate_argnums": 8, "results": self._kept(run.keys, run.state)}
@@ -204,7 +142,7 @@ class Engine:
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         lengths = hosts.fetched(lengths)[: len(held)]
-        return replace(run, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
+        return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
         """As ``advance``, by as many rounds as take so long and no more than ``most``: one to begin with, then by the
@@ -230,18 +168,26 @@ class Engine:
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
         """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
-        groups, size = self._spread_over(len(tokens), most)
+        (pictures, finite), timing = self._with_tokenizer("draw", np.asarray(tokens, np.int32), most)
+        return pictures, finite, timing
+
+    def encode(self, pictures: UInt8[np.ndarray, "n H W 3"]) -> Int[np.ndarray, "n C"]:
+        """The codes of pictures; ValueError where their sides do not divide into codes."""
+        return self._with_tokenizer("encode", pictures, None)[0]
+
+    def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:
+        """What the tokenizer's program of a kind makes of rows, on the host."""
+        groups, size = self._spread_over(len(rows), most)
         size += -size % (groups * self.devices.shape[1])
         parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
-        padded = np.pad(np.asarray(tokens, np.int32), ((0, size - len(tokens)), (0, 0)))
-        padded, key, compiling = self._given(padded), ("draw", size, groups), 0.0
-        if key not in self._programs:
-            function = partial(programs.draw, self._tokenizer, mesh)
-            compiling = self._compile(key, function, parameters, padded)
-        (pictures, finite), seconds = run_timed(self._programs[key], parameters, padded)
-        timing = Timing(drawing=seconds, compiling=compiling)
-        pictures, finite = hosts.fetched((pictures, finite))
-        return pictures[: len(tokens)], finite[: len(tokens)], timing
+        padded = self._given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
+        key = (kind, size, groups, rows.shape[1:])
+        compiling = self._compile(
+            key, partial(getattr(programs, kind), self._tokenizer, mesh), parameters, padded
+        )
+        results, seconds = run_timed(self._programs[key], parameters, padded)
+        results = jax.tree.map(lambda leaf: leaf[: len(rows)], hosts.fetched(results))
+        return results, Timing(drawing=seconds, compiling=compiling)
 
     @property
     def parameters(self) -> Parameters:
@@ -258,7 +204,9 @@ class Engine:
         return self._parameters.drafters[name]
 
     def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> float:
-        """Compiles a program, on all processes that have a part in it; returns the seconds."""
+        """Compiles a program unless it is there, on all processes that have a part in it; returns the seconds."""
+        if key in self._programs:
+            return 0.0
         self._programs[key], seconds = compile_ahead(function, *arguments, **options)
         if self.spans:
             hosts.wait()
@@ -266,9 +214,8 @@ class Engine:
 
     def _compile_both(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
         """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
-        (idle, one), seconds = self._given((np.zeros(size, bool), np.int32(1))), 0.0
-        if begin_key not in self._programs:
-            seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
+        idle, one = self._given((np.zeros(size, bool), np.int32(1)))
+        seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
         step, options = partial(programs.advance, program, mesh), {"results": self._kept(state)}
@@ -297,3 +244,8 @@ class Engine:
             parts = jax.block_until_ready(place(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), groups
         return self._parameters
+
+
+def _shapes(conditioning: Any) -> tuple:
+    """Of a sequence."""
+    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))

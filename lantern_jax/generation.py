@@ -20,9 +20,10 @@ class Statistics:
 
     Attributes:
         pictures: n.
-        tokens: tokens sampled, forced ones left out.
+        tokens: tokens sampled; forced and given ones are left out.
         rounds: target passes after prefill.
-        step_compression: (tokens - n) / rounds: tokens after the first of each picture, a target pass.
+        step_compression: (tokens - n) / rounds: tokens after the first of each picture, a target pass; with given
+            first tokens, which leave nothing to prefill, tokens / rounds.
         seconds: wall time of decoding tokens, prefill included, without compiling and without the VQ decoder; of an
             interrupted call also what was spent on pictures that are not done.
         picture_seconds: wall time of the VQ decoder.
@@ -80,15 +81,16 @@ class Timing:
         )
 
 
-def summarise(decoded: Decoded, timing: Timing) -> Statistics:
-    """Statistics of decoded sequences (NumPy leaves, forced tokens left out)."""
-    count, tokens, rounds = len(decoded.tokens), decoded.tokens.size, int(decoded.rounds.sum())
+def summarise(decoded: Decoded, timing: Timing, given: int = 0) -> Statistics:
+    """Statistics of decoded sequences (NumPy leaves, forced tokens left out); so many tokens of each were given."""
+    count, rounds = len(decoded.tokens), int(decoded.rounds.sum())
+    tokens, before = decoded.tokens.size - count * given, 0 if given else count
     substituted = int(decoded.substituted.sum())
     return Statistics(
         pictures=count,
         tokens=tokens,
         rounds=rounds,
-        step_compression=(tokens - count) / max(rounds, 1),
+        step_compression=(tokens - before) / max(rounds, 1),
         seconds=timing.decoding,
         picture_seconds=timing.drawing,
         compile_seconds=timing.compiling,
@@ -179,7 +181,7 @@ class Generation:
         prompts: the prompt of every picture.
         pictures: uint8 [n, H, W, 3]; None when the checkpoint has no VQ tokenizer.
         tokens: int32 [n, T], the picture's codes row by row; tokens that the format forces are left out.
-        round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill.
+        round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill, or a token that was given.
         statistics: see ``Statistics``.
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: the same by plain decoding, with ``compare``; else None.

@@ -98,6 +98,15 @@ def check_seed(seed: Any, name: str = "seed") -> int:
     return int(seed)
 
 
+def check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
+    """How many pictures there are of so many prompts; ValueError for a number that is not valid."""
+    count = check_count("num", num) * prompts
+    check_seed(seed)
+    if check_seed(first, "first") > 2**32 - count:
+        raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")
+    return count
+
+
 def mesh_sizes(text: str) -> dict[str, int]:
     """{"data": devices, "model": devices} of a text such as "data=2,model=4"; an axis left out has one.
 

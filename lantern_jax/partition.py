@@ -1,7 +1,7 @@
 """Models over several devices: which axis of a parameter is split, and how the work of one sequence is.
 
 A mesh has the axes "data", over which sequences are spread, and "model", over which heads, feed-forward columns and
-codes are. Programs are manual over "data" alone (``decoding.loop.over_mesh``): code speaks of one group's sequences.
+codes are. Programs are manual over "data" alone (``over_mesh``): code speaks of one group's sequences.
 Along "model" the compiler splits what is computed, by the parameters it is given; ``split`` and ``whole`` tell it
 where it would choose otherwise. Without a model axis both change nothing.
 
@@ -227,3 +227,14 @@ def where_on(grid: np.ndarray) -> Where:
     if mesh is None:
         return SingleDeviceSharding(grid[0, 0])
     return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
+
+
+def over_mesh(function, mesh: Mesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
+    """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
+    axis_types = (AxisType.Auto,) * len(mesh.axis_names)
+    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
+    names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
+    )

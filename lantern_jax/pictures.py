@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 _BACKGROUND = 18
 _INK = (235, 235, 235)
@@ -22,6 +22,12 @@ _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (2
 def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
     """The pictures as PIL images."""
     return [Image.fromarray(picture) for picture in pictures]
+
+
+def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
+    upright = ImageOps.exif_transpose(image).convert("RGB")
+    return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS), dtype=np.uint8)
 
 
 def grid(
@@ -97,6 +103,8 @@ def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, 
     """For every token, how many draft tokens its round accepted: the round's tokens without the bonus token."""
     rounds = np.asarray(round_of_token)
     sizes = np.bincount(rounds, minlength=1)
+    # Round 0 accepted nothing: its tokens are the prefill's, or were given.
+    sizes[0] = 1
     return (sizes[rounds] - 1).astype(np.int32)
 
 

@@ -13,21 +13,24 @@ from typing import Any, Unpack
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
-from lantern_jax import assembly, errors
+from lantern_jax import assembly
 from lantern_jax.call import Call
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
-from lantern_jax.engine import Engine, Job
+from lantern_jax.decoding.completion import Completion
+from lantern_jax.engine import Engine
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
-from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.jobs import Job
+from lantern_jax.knobs import check_numbers
 from lantern_jax.models.vq import VQModel
 from lantern_jax.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.partition import device_grid
-from lantern_jax.prompting import prompt_encoder
+from lantern_jax.prompting import listed, prompt_encoder
 from lantern_jax.settings import Knobs, Settings
+from lantern_jax.starts import Grid, Start, first_tokens
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.tuning.tuned import AUTO, Found, Key, Shelf
 
@@ -80,8 +83,10 @@ class Pipeline:
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self._encoder = prompt_encoder(checkpoint)
+        self._record = self.family.target(checkpoint.target_config, dtype)
         # Positions of the token stream that are the picture's codes; the others the format forces.
-        self._free = np.flatnonzero(self.family.target(checkpoint.target_config, dtype).forced < 0)
+        self._free = np.flatnonzero(self._record.forced < 0)
+        self._grid = Grid.of(checkpoint)
         self._drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
@@ -102,6 +107,8 @@ class Pipeline:
         num: int = 1,
         seed: int = 0,
         first: int = 0,
+        start: Start | Sequence[Start] | None = None,
+        keep_rows: int | None = None,
         compare: bool = False,
         progress: Callable[[Progress], None] | None = None,
         **knobs: Unpack[Knobs],
@@ -120,6 +127,10 @@ class Pipeline:
             num: pictures a prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
+            start: pictures to go on with, or their codes, one a prompt or one for all: PIL images or uint8
+                [H, W, 3], whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded;
+                in a picture's own seed, it comes out again.
+            keep_rows: how many rows of codes of ``start`` stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
             progress: called several times a second, and at the end; with ``compare`` of both decodings as of one.
             knobs: see ``Settings``; by keyword, None for the default.
@@ -135,9 +146,10 @@ class Pipeline:
             >>> len(generation.images), generation.statistics.substituted
             (2, 0.0)
         """
-        self.check(prompts, num=num, seed=seed, first=first, **knobs)
+        numbers = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
+        self.check(prompts, **numbers, **knobs)
         return self.generate_from(
-            self.encode(prompts), num=num, seed=seed, first=first, compare=compare, progress=progress, **knobs
+            self.encode(prompts), compare=compare, progress=progress, **numbers, **knobs
         )
 
     def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
@@ -148,7 +160,7 @@ class Pipeline:
         Raises:
             ValueError: as ``generate`` of its prompts.
         """
-        prompts = _listed(prompts)
+        prompts = listed(prompts)
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
@@ -160,13 +172,10 @@ class Pipeline:
         conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         *,
         mask: Bool[np.ndarray, "n P"] | None = None,
-        num: int = 1,
-        seed: int = 0,
-        first: int = 0,
-        compare: bool = False,
-        progress: Callable[[Progress], None] | None = None,
-        **knobs: Unpack[Knobs],
-    ) -> Generation:
+        num: int = 1, seed: int = 0, first: int = 0,
+        start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
+        compare: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+    ) -> Generation:  # fmt: skip
         """As ``generate``, from encoded prompts or conditioning arrays instead of prompts.
 
         Args:
@@ -176,20 +185,15 @@ class Pipeline:
         Raises:
             ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
-        call, settings = self._call(conditioning, mask, num, seed, first, knobs)
+        call, settings = self._call(conditioning, mask, num, seed, first, knobs, start, keep_rows)
         if compare:
             return call.compare(self.job(settings), self.job(settings, plain=True), progress)
         return call.generate(self.job(settings), progress)
 
     def prepare(
-        self,
-        conditioning: EncodedPrompts,
-        *,
-        num: int = 1,
-        seed: int = 0,
-        first: int = 0,
+        self, conditioning: EncodedPrompts, *, num: int = 1, seed: int = 0, first: int = 0,
         **knobs: Unpack[Knobs],
-    ) -> tuple[Call, Job]:
+    ) -> tuple[Call, Job]:  # fmt: skip
         """What ``generate_from`` would run, for a loop of one's own around it; raises what it would raise."""
         call, settings = self._call(conditioning, None, num, seed, first, knobs)
         return call, self.job(settings)
@@ -208,21 +212,18 @@ class Pipeline:
         yield from call.pictures(self.job(settings))
 
     def check(
-        self,
-        prompts: str | int | Sequence[str | int] | EncodedPrompts,
-        *,
-        num: int = 1,
-        seed: int = 0,
-        first: int = 0,
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0,
+        first: int = 0, start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
         **knobs: Unpack[Knobs],
-    ) -> Settings:
+    ) -> Settings:  # fmt: skip
         """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        count = _check_numbers(len(_listed(getattr(prompts, "prompts", prompts))), num, seed, first)
-        settings = self._settings(knobs, count)
+        given = len(listed(getattr(prompts, "prompts", prompts)))
+        settings = self._settings(knobs, check_numbers(given, num, seed, first))
+        self._grid.given(start, keep_rows, given, settings)
         if isinstance(prompts, EncodedPrompts):
             self._encoder.from_encoded(prompts)
         else:
-            self._encoder.check(_listed(prompts))
+            self._encoder.check(listed(prompts))
         return settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
@@ -254,13 +255,35 @@ class Pipeline:
             return assembly.plain_job(config, self.dtype, settings)
         return assembly.job(config, self._drafters, self.dtype, settings)
 
-    def _call(self, conditioning, mask, num, seed, first, knobs) -> tuple[Call, Settings]:
+    def encode_pictures(self, images: Start | Sequence[Start]) -> Int[np.ndarray, "n T"]:
+        """The codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken.
+
+        Raises:
+            ValueError: no pictures, or a checkpoint without a VQ tokenizer.
+        """
+        return self.engine.encode(self._grid.pictures(images))
+
+    def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
+        """Pictures of their codes; ValueError for those of other models, or where there is no VQ tokenizer."""
+        if not self.draws:
+            raise ValueError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
+        return self.engine.draw(np.atleast_2d(self._grid.checked_codes(tokens)))[0]
+
+    def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
+        codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
+        return Completion(conditioning, first_tokens(self._record, codes, rows, self._grid.side))
+
+    def _call(
+        self, conditioning, mask, num, seed, first, knobs, start=None, keep_rows=None
+    ) -> tuple[Call, Settings]:
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        settings = self._settings(knobs, _check_numbers(len(prompts), num, seed, first))
+        settings = self._settings(knobs, check_numbers(len(prompts), num, seed, first))
+        starts = self._grid.given(start, keep_rows, len(prompts), settings)
+        rows = rows if starts is None else self._completion(rows, *starts)
         call = Call(
             engine=self.engine,
             conditioning=rows,
@@ -273,16 +296,3 @@ class Pipeline:
             draws=self.draws,
         )
         return call, settings
-
-
-def _check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
-    """How many pictures there are; ValueError for a number that is not valid."""
-    count = check_count("num", num) * prompts
-    check_seed(seed)
-    if check_seed(first, "first") > 2**32 - count:
-        raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")
-    return count
-
-
-def _listed(prompts) -> Sequence[str | int]:
-    return [prompts] if isinstance(prompts, str | int | np.integer) else prompts

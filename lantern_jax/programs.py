@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Int, PyTree
+from jaxtyping import Int, PyTree, UInt8
 
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.loop import Inputs, Program
+from lantern_jax.decoding.program import Inputs, Program, input_specs
 from lantern_jax.models.vq import VQModel
-from lantern_jax.partition import DATA
+from lantern_jax.partition import DATA, over_mesh
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ def _in_full(function):
 
 
 @_in_full
-def start(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, active):
+def start(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, active):
     """(keys [B], joined state) after prefill; without a mesh on one device. Arguments as in ``loop.Inputs``."""
-    keys = _keys(seed, numbers)
+    keys = _keys(seeds, numbers)
 
     def begin(inputs: Inputs):
         return _joined(loop.start(program, inputs))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
     if mesh is not None:
-        begin = loop.over_mesh(begin, mesh, DATA, (loop.input_specs(DATA),), PartitionSpec(DATA))
+        begin = over_mesh(begin, mesh, DATA, (input_specs(DATA),), PartitionSpec(DATA))
     return keys, begin(inputs)
 
 
@@ -105,26 +105,26 @@ def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook,
     inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
         rows = PartitionSpec(DATA)
-        go_on = loop.over_mesh(go_on, mesh, DATA, (loop.input_specs(DATA), rows, PartitionSpec()), rows)
+        go_on = over_mesh(go_on, mesh, DATA, (input_specs(DATA), rows, PartitionSpec()), rows)
     state = go_on(inputs, state, rounds)
     # A copy: the state is given away with the next piece.
     return state, jnp.copy(state.length)
 
 
 @_in_full
-def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidance, sampling, slots, state):
+def refill(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, slots, state):
     """(keys [B], state, its lengths) with new sequences in some slots.
 
     Args:
         conditioning, guidance: of the new ones, [F, ...].
-        numbers: uint32 [B], of all, the new ones in their slots.
+        seeds, numbers: uint32 [B], of all, the new ones in their slots.
         slots: int32 [F], a device's own count from 0; one past the end is none.
         state: joined.
 
     Raises:
         NotRefillable: as ``_sequence_axes``.
     """
-    keys = _keys(seed, numbers)
+    keys = _keys(seeds, numbers)
 
     def renew(inputs: Inputs, slots, state):
         each = len(inputs.keys)
@@ -135,7 +135,7 @@ def refill(program, mesh, target, drafting, conditioning, seed, numbers, guidanc
     inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
     if mesh is not None:
         rows = PartitionSpec(DATA)
-        renew = loop.over_mesh(renew, mesh, DATA, (loop.input_specs(DATA), rows, rows), rows)
+        renew = over_mesh(renew, mesh, DATA, (input_specs(DATA), rows, rows), rows)
     state = renew(inputs, slots, state)
     return keys, state, jnp.copy(state.length)
 
@@ -150,12 +150,19 @@ def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
 
 
 def begin(
-    guidance: float, shared: tuple, conditioning: Any, seed: int, numbers: Int[np.ndarray, " B"]
+    guidance: float,
+    shared: tuple,
+    conditioning: Any,
+    seeds: Int[np.ndarray, " n"],
+    numbers: Int[np.ndarray, " n"],
+    size: int,
 ) -> tuple:
-    """What programs that prefill take; ``numbers`` of all sequences of a batch, ``conditioning`` of new ones."""
+    """What programs that prefill take; ``seeds`` and ``numbers`` of all sequences of a batch of this size,
+    ``conditioning`` of new ones."""
     target, drafting, guided, sampling, *_ = shared
     scales = None if guided is None else np.full(len(jax.tree.leaves(conditioning)[0]), guidance, np.float32)
-    return target, drafting, conditioning, np.uint32(seed), numbers.astype(np.uint32), scales, sampling
+    seeds, numbers = (np.resize(values, size).astype(np.uint32) for values in (seeds, numbers))
+    return target, drafting, conditioning, seeds, numbers, scales, sampling
 
 
 def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
@@ -211,21 +218,30 @@ def _put(slots, axis: int, old, new):
     return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
 
 
-def _keys(seed, numbers):
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
+def _keys(seeds, numbers):
+    return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(seeds, numbers)
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
     """(pictures uint8 [B, H, W, 3], bool [B] whether all their values are numbers)."""
-    function = partial(_draw, model)
-    if mesh is not None:
-        # The tokenizer is whole on every device, so each draws pictures of its own.
-        rows = PartitionSpec(mesh.axis_names)
-        function = loop.over_mesh(function, mesh, mesh.axis_names, (PartitionSpec(), rows), rows)
-    return function(params, tokens)
+
+    def function(params, tokens):
+        values = model.apply(params, tokens, method="decode")
+        pictures = jnp.round(jnp.clip((values + 1) * 127.5, 0, 255)).astype(jnp.uint8)
+        return pictures, jnp.isfinite(values).all(axis=(1, 2, 3))
+
+    return _over_pictures(function, mesh)(params, tokens)
 
 
-def _draw(model: VQModel, params, tokens):
-    values = model.apply(params, tokens, method="decode")
-    pictures = jnp.round(jnp.clip((values + 1) * 127.5, 0, 255)).astype(jnp.uint8)
-    return pictures, jnp.isfinite(values).all(axis=(1, 2, 3))
+@_in_full
+def encode(model: VQModel, mesh, params, pictures: UInt8[Any, "B H W 3"]):
+    """int32 [B, C], the codes of pictures."""
+    return _over_pictures(partial(model.apply, method="codes"), mesh)(params, pictures)
+
+
+def _over_pictures(function, mesh):
+    """The tokenizer is whole on every device, so each has pictures of its own."""
+    if mesh is None:
+        return function
+    rows = PartitionSpec(mesh.axis_names)
+    return over_mesh(function, mesh, mesh.axis_names, (PartitionSpec(), rows), rows)

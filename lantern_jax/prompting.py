@@ -1,10 +1,18 @@
 """The prompt encoder of a checkpoint, as its family brings it."""
 
+from collections.abc import Sequence
+
 import jax
+import numpy as np
 
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.families import family_of
 from lantern_jax.text.encoders import PromptEncoder, PromptParts
+
+
+def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
+    """One prompt as a sequence of one."""
+    return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
 
 
 def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:

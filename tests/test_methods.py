@@ -11,8 +11,8 @@ import pytest
 
 from lantern_jax import assembly
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.loop import Inputs
 from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.program import Inputs
 from lantern_jax.pipeline import Pipeline
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 

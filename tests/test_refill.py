@@ -10,10 +10,11 @@ import pytest
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.jacobi import jacobi
 from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import Program
+from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.engine import Engine, Job
+from lantern_jax.engine import Engine
+from lantern_jax.jobs import Job
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.programs import NotRefillable, Parameters, places
 from tests.decoding import toy_models as toys
@@ -157,6 +158,27 @@ def test_few_programs_refill_any_number_of_slots():
         assert run.numbers.tolist() == [7, 8, 9][:count] + [1, 2][count - 1 :]
     sizes = [size for kind, size, *_ in pipeline.engine.programs if kind == "refill"]
     assert sorted(sizes) == [1, 2, 4]
+
+
+def test_every_sequence_has_a_seed_of_its_own():
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    engine, rows = pipeline.engine, rows_of(pipeline)
+
+    def alone(seed, number):
+        run = engine.start(job, rows([number]), seed=seed, first=number)
+        return engine.finish(engine.advance(run)).tokens[0]
+
+    seeds, numbers = np.array([7, 7, 8]), np.array([0, 1, 1])
+    run = engine.start(job, rows(numbers), seed=seeds, numbers=numbers, most=SLOTS)
+    run = engine.advance(run, 2)
+    # A slot whose sequence nobody waits for any more need not be finished.
+    run = engine.refill(run, np.array([1]), rows([1]), np.array([1]), seeds=np.array([9]))
+    assert (run.seeds.tolist(), run.numbers.tolist()) == ([7, 9, 8], [0, 1, 1])
+    tokens = engine.finish(engine.advance(run)).tokens
+    for row, (seed, number) in zip(tokens, ((7, 0), (9, 1), (8, 1)), strict=True):
+        np.testing.assert_array_equal(row, alone(seed, number))
+    assert len({tuple(row) for row in tokens}) == 3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
 from jaxtyping import Array, Int, PyTree, UInt8
@@ -31,9 +30,7 @@ from train.tokenizer import export
 @partial(jax.jit, static_argnums=0)
 def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
     """Codes of pictures, row by row; `params` are VQModel's variables."""
-    model = VQModel(config)
-    real = pictures.astype(jnp.float32) / 127.5 - 1.0
-    return model.apply(params, model.apply(params, real, method="encode"), method="quantize")
+    return VQModel(config).apply(params, pictures, method="codes")
 
 
 def encode_landscapes(

@@ -20,8 +20,8 @@ from jaxtyping import PyTree
 from lantern_jax import assembly, programs
 from lantern_jax.bench.random_models import random_conditioning, random_model
 from lantern_jax.checkpoints.store import Checkpoint
-from lantern_jax.engine import Job
 from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.jobs import Job
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.parameters import parameter_dtype

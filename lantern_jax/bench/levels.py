@@ -16,10 +16,10 @@ from lantern_jax import programs
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.bench.subject import Subject
 from lantern_jax.compilation import compile_ahead, run_timed
-from lantern_jax.decoding.loop import Program, State
+from lantern_jax.decoding.program import Program, State
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
-from lantern_jax.engine import Run
+from lantern_jax.jobs import Run
 from lantern_jax.settings import Settings
 
 _REPEATS = 5

@@ -8,7 +8,7 @@ import jax
 
 from lantern_jax.bench.levels import levels_of
 from lantern_jax.bench.subject import Subject
-from lantern_jax.engine import Job, Run
+from lantern_jax.jobs import Job, Run
 from lantern_jax.settings import Settings
 
 # Tables of which a pass reads a few rows, and what prefill alone reads.

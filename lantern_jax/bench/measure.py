@@ -27,7 +27,7 @@ from lantern_jax.bench.rows import Row
 from lantern_jax.bench.subject import Subject
 from lantern_jax.bench.sweep import Configuration
 from lantern_jax.devices import device_name, versions
-from lantern_jax.engine import Job, Run
+from lantern_jax.jobs import Job, Run
 from lantern_jax.settings import Settings
 
 PLAIN = "ar"

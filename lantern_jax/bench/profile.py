@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from lantern_jax.engine import Engine, Run
+from lantern_jax.engine import Engine
+from lantern_jax.jobs import Run
 
 _DEVICE = "/device:"
 PARTS = ("draft", "score", "verify", "sample", "commit")

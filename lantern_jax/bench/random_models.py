@@ -15,12 +15,12 @@ from jaxtyping import Array, Float, PyTree
 
 from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.engine import Parameters
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
 from lantern_jax.partition import Where, sharding_at
+from lantern_jax.programs import Parameters
 
 # Codes lie 16 pixels apart, a side, in every published tokenizer.
 PIXELS_A_CELL = 16

@@ -15,8 +15,9 @@ from jaxtyping import PyTree
 
 from lantern_jax import assembly
 from lantern_jax.bench.random_models import PIXELS_A_CELL, random_model
-from lantern_jax.engine import Engine, Job
+from lantern_jax.engine import Engine
 from lantern_jax.families import TargetConfig
+from lantern_jax.jobs import Job
 from lantern_jax.parameters import parameter_dtype
 from lantern_jax.partition import device_grid
 from lantern_jax.pipeline import Pipeline

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from lantern_jax import errors
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -42,6 +43,13 @@ def add(commands) -> None:
         default=0,
         metavar="N",
         help="number of the first picture: a set made in several calls is the set made in one (default: 0)",
+    )
+    add("--start", metavar="IMAGE", help="a picture to go on with: its first rows stay")
+    add(
+        "--keep",
+        type=float,
+        metavar="SHARE",
+        help="how much of --start stays, more than 0 and less than 1 (default: 0.5)",
     )
     add_knobs(generate)
     add(
@@ -83,6 +91,25 @@ def _others(generation, stats: Path | None, race: Path | None) -> dict[Path, byt
     return files
 
 
+def _read_start(arguments: argparse.Namespace):
+    """The picture of --start, or None; ValueError for what is none, or for --keep without it or out of range."""
+    if arguments.start is None:
+        if arguments.keep is not None:
+            raise ValueError("--keep is of a picture to go on with: give --start IMAGE")
+        return None
+    if arguments.keep is not None and not 0 < arguments.keep < 1:
+        raise errors.invalid("--keep", arguments.keep, "a number more than 0 and less than 1")
+
+    from lantern_jax.data.folder import open_picture
+
+    return open_picture(Path(arguments.start))
+
+
+def _rows_kept(share: float | None, rows: int) -> int | None:
+    """A share of a picture in rows of codes, 1 to all but one; None as it was."""
+    return None if share is None else min(max(round(share * rows), 1), rows - 1)
+
+
 def _run(arguments: argparse.Namespace) -> None:
     knobs = given_knobs(arguments)
     others = [None if path is None else Path(path) for path in (arguments.stats, arguments.race)]
@@ -107,6 +134,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_outputs(plan, [path for path in others if path is not None], arguments.overwrite)
     check_seed(arguments.seed), check_seed(arguments.first, "--first")
     check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
+    start = _read_start(arguments)
     writes = join_hosts(arguments.hosts)
 
     from lantern_jax.compilation import keep_compiled_programs
@@ -115,6 +143,9 @@ def _run(arguments: argparse.Namespace) -> None:
     keep_compiled_programs()
     pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh_of(arguments))
     numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
+    if start is not None:
+        keep_rows = _rows_kept(arguments.keep, pipeline.checkpoint.target_config.grid)
+        numbers |= {"start": start, "keep_rows": keep_rows}
     pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
     if not pipeline.draws:
         raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")

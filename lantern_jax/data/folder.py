@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.pictures import square
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_CAPTIONS = 1000
@@ -92,9 +93,7 @@ class PictureFolder:
         return " ".join(caption.split())
 
     def _picture(self, file: Path) -> np.ndarray:
-        upright = ImageOps.exif_transpose(open_picture(file)).convert("RGB")
-        fitted = ImageOps.fit(upright, (self.size, self.size), Image.Resampling.LANCZOS)
-        return np.asarray(fitted, dtype=np.uint8)
+        return square(open_picture(file), self.size)
 
 
 def open_picture(file: Path) -> Image.Image:

@@ -7,20 +7,18 @@ Axes: G guidance rows, B batch, T stream tokens, N nodes (root included), L = ma
 """
 
 from functools import partial
-from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding import checks
-from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook
+from lantern_jax.decoding import checks, completion
+from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.program import Inputs, Program, State, input_specs
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
@@ -28,49 +26,7 @@ from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.decoding.zipar import Rows, decode_pass
-from lantern_jax.partition import varying_like
-
-
-class Program(NamedTuple):
-    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``."""
-
-    target: Target
-    drafting: Drafting = PLAIN
-    coupling: Coupling = Gumbel()
-    rows: Rows | None = None
-
-
-@flax.struct.dataclass
-class Inputs:
-    """The traced half of a generation: arrays, swept without compiling again. As in ``speculative_decode``."""
-
-    target_params: Any
-    drafting_params: Any
-    conditioning: Any
-    keys: Key[Array, " B"]
-    guidance: Float[Array, " B"] | None
-    active: Bool[Array, " B"]
-    sampling: SamplingParams
-    rule: Rule
-    codebook: Codebook | None
-
-
-@flax.struct.dataclass
-class State:
-    """Where a generation stands between two rounds.
-
-    Attributes:
-        decoded: what is known so far.
-        length: int32 [B], stream tokens known; T for a sequence that is finished, or was not active.
-        pending: int32 [B], how many of them are not in the cache yet.
-        cache, drafting: the target's and the drafting's own states.
-    """
-
-    decoded: Decoded
-    length: Int[Array, " B"]
-    pending: Int[Array, " B"]
-    cache: Any
-    drafting: Any
+from lantern_jax.partition import over_mesh, varying_like
 
 
 def speculative_decode(
@@ -162,31 +118,56 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 
 
 def start(program: Program, inputs: Inputs) -> State:
-    """Prefill, and the first token of every sequence."""
-    target, levels = program.target, program.drafting.max_depth + 1
-    stream, total = Stream(target), target.num_tokens
+    """Prefill, and the first token of every sequence, or its first ones where they are given (``Completion``)."""
+    target = program.target
+    conditioning, given = completion.parts(inputs.conditioning)
+    if given is not None:
+        completion.check_given(target, given, program.rows is not None)
     # A round commits at most the pending tokens and a whole path.
-    span = stream.longest - 1 + levels
-    slots = total + span if program.rows is None else program.rows.slots(target, program.drafting)
+    span = Stream(target).longest + program.drafting.max_depth
+    slots = target.num_tokens + span if program.rows is None else program.rows.slots(target, program.drafting)
     with jax.named_scope("prefill"):
         cache, logits, prefix = checks.run_prefill(
-            target, inputs.target_params, inputs.conditioning, inputs.guidance, slots, len(inputs.keys)
+            target, inputs.target_params, conditioning, inputs.guidance, slots, len(inputs.keys)
         )
-        first = sample(logits, inputs.keys, jnp.zeros(len(inputs.keys), jnp.int32), inputs.sampling)
         drafting = checks.run(
             "drafting.init", program.drafting.init, inputs.drafting_params, prefix, slots, span
         )
-    finite = jnp.isfinite(jnp.max(logits, axis=-1))
-    running, known = inputs.active & finite, 1 + int(stream.run[1])
+        finite = jnp.isfinite(jnp.max(logits, axis=-1))
+        if given is not None:
+            return _completed(program, inputs, given, finite, cache, drafting)
+        first = sample(logits, inputs.keys, jnp.zeros(len(inputs.keys), jnp.int32), inputs.sampling)
+    return _begun(program, inputs, first[:, None], finite, cache, drafting)
+
+
+def _begun(program: Program, inputs: Inputs, first: Int[Array, "B K"], finite, cache, drafting) -> State:
+    """Where a generation stands that knows its first tokens; all but the last of them are in the cache."""
+    stream, count = Stream(program.target), first.shape[1]
+    running, more = inputs.active & finite, int(stream.run[count])
     state = State(
-        decoded=stream.begin(first, finite | ~inputs.active, levels),
-        length=jnp.where(running, jnp.int32(known), jnp.int32(total)),
-        pending=jnp.where(running, jnp.int32(known), jnp.int32(1)),
+        decoded=stream.begin(first, finite | ~inputs.active, program.drafting.max_depth + 1),
+        length=jnp.where(running, jnp.int32(count + more), jnp.int32(stream.length)),
+        pending=jnp.where(running, jnp.int32(1 + more), jnp.int32(1)),
         cache=cache,
         drafting=drafting,
     )
     # Constants of the state become sequences' own: under somebody's shard_map the loop's carry varies as the keys do.
     return varying_like(state, inputs.keys)
+
+
+def _completed(program: Program, inputs: Inputs, given: Int[Array, "B K"], finite, cache, drafting) -> State:
+    """As ``_begun``, with the given tokens read and the drafting led along them."""
+    if given.shape[1] > 1:
+        cache, features = completion.read(program.target, inputs.target_params, cache, given)
+        finite = finite & jnp.isfinite(features).all(axis=(0, 2, 3))
+        if program.drafting.max_depth:
+            short = Program(
+                *completion.along(program.target, program.drafting, given, features), program.coupling
+            )
+            certain = inputs.replace(rule=Strict(), codebook=None)
+            begun = _begun(short, certain, given[:, :1], finite, jnp.zeros_like(given[:, 0]), drafting)
+            drafting = advance(short, certain, begun).drafting
+    return _begun(program, inputs, given, finite, cache, drafting)
 
 
 def advance(
@@ -274,23 +255,6 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
 
 
 _decode_jit = jax.jit(decode, static_argnums=0)
-
-
-def over_mesh(function, mesh: Mesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
-    """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
-    axis_types = (AxisType.Auto,) * len(mesh.axis_names)
-    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
-    names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
-    )
-
-
-def input_specs(mesh_axis: str) -> Inputs:
-    """How inputs lie over the mesh: sequences along one axis, the rest everywhere."""
-    whole, rows = PartitionSpec(), PartitionSpec(mesh_axis)
-    return Inputs(whole, whole, rows, rows, rows, rows, whole, whole, whole)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

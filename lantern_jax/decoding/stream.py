@@ -4,6 +4,9 @@ Axes: B batch, T stream tokens, R pending tokens at most, N nodes (root included
 S = R - 1 + L positions.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
@@ -69,12 +72,12 @@ class Stream:
         inner = [run for i, run in enumerate(self.run[: self.length]) if i + run < self.length]
         self.longest = 1 + max(inner, default=0)
 
-    def begin(self, first: Int[Array, " B"], finite: Bool[Array, " B"], levels: int) -> Decoded:
+    def begin(self, first: Int[Array, "B K"], finite: Bool[Array, " B"], levels: int) -> Decoded:
         """The record of sequences whose first tokens are known."""
-        batch = first.shape[0]
+        batch, known = first.shape
         tokens = jnp.broadcast_to(jnp.asarray(self.forced)[None], (batch, self.length))
         return Decoded(
-            tokens=jnp.concatenate([first[:, None], tokens[:, 1:]], axis=1),
+            tokens=jnp.concatenate([first, tokens[:, known:]], axis=1),
             rounds=jnp.zeros(batch, jnp.int32),
             accepted=jnp.zeros((batch, levels), jnp.int32),
             round_of_token=jnp.zeros((batch, self.length), jnp.int32),
@@ -97,30 +100,16 @@ class Stream:
 
         ``position`` is of the token that the root predicts.
         """
-        if not self.run.any() or not draft.topology.max_depth:
-            return draft
-        topology, log_q = draft.topology, draft.log_q
-        ids = self._forced_after(position, drafted(topology.depth) - 1)
-        tokens = jnp.where(ids >= 0, ids, draft.tokens[:, 1:])
-        if log_q is not None:
-            log_q = self.forced_logits(log_q, position, rows_depth(topology))
-        return draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], tokens], axis=1), log_q=log_q)
+        return draft_of(draft, partial(self._forced_after, position)) if self.run.any() else draft
 
     def forced_logits(
         self, logits: Float[Array, "B M V"], position: Int[Array, " B"], depth: Int[Array, "*B M"]
     ) -> Float[Array, "B M V"]:
-        """Logits after nodes of these depths, point masses where the token after the node is forced.
-
-        A forced id outside the V codes (a row end) is the last of them here: what is drafted there can be nothing else.
-        """
-        if not self.run.any():
-            return logits
-        ids = jnp.minimum(self._forced_after(position, depth), logits.shape[-1] - 1)[..., None]
-        codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
-        return jnp.where(ids < 0, logits, jnp.where(codes == ids, jnp.float32(0), -jnp.inf))
+        """Logits after nodes of these depths, point masses where the token after the node is forced."""
+        return point_masses(logits, self._forced_after(position, depth)) if self.run.any() else logits
 
     def as_codes(self, draft: Draft, vocab_size: int) -> Draft:
-        """The draft as ``forced_logits`` speaks of it: no token outside the codes."""
+        """The draft as ``point_masses`` speaks of it: no token outside the codes."""
         return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(vocab_size - 1)))
 
     def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
@@ -196,6 +185,31 @@ class Stream:
             substituted=decoded.substituted + jnp.sum(swapped, axis=1, dtype=jnp.int32),
             distance=decoded.distance + jnp.sum(jnp.where(swapped, verdict.distance, jnp.float32(0)), axis=1),
         ), added
+
+
+def draft_of(draft: Draft, ids_after: Callable[[Int[Array, "*B M"]], Int[Array, "B M"]]) -> Draft:
+    """The draft with the tokens that are known put on their nodes.
+
+    ``ids_after`` gives the ids after nodes of some depths, -1 where none is known.
+    """
+    topology, log_q = draft.topology, draft.log_q
+    if not topology.max_depth:
+        return draft
+    ids = ids_after(drafted(topology.depth) - 1)
+    tokens = jnp.where(ids >= 0, ids, draft.tokens[:, 1:])
+    if log_q is not None:
+        log_q = point_masses(log_q, ids_after(rows_depth(topology)))
+    return draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], tokens], axis=1), log_q=log_q)
+
+
+def point_masses(logits: Float[Array, "B M V"], ids: Int[Array, "B M"]) -> Float[Array, "B M V"]:
+    """Logits of point masses at these ids, as they were where an id is -1.
+
+    An id outside the V codes (a row end) is the last of them here: what is drafted there can be nothing else.
+    """
+    ids = jnp.minimum(ids, logits.shape[-1] - 1)[..., None]
+    codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
+    return jnp.where(ids < 0, logits, jnp.where(codes == ids, jnp.float32(0), -jnp.inf))
 
 
 def _take(tokens: Int[Array, "B T"], where: Int[Array, "B M"]) -> Int[Array, "B M"]:

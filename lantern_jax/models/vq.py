@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from einops import rearrange
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt8
 
 from lantern_jax.models.sizes import check_sizes, is_size
 
@@ -229,6 +229,7 @@ def nearest_code(
 
 class VQModel(nn.Module):
     """The tokenizer. Apply with `method="encode"`, `"quantize"`, `"decode"`; calling it chains the three.
+    `"codes"` is the first two, of uint8 pictures.
 
     Its parameters are {"encoder", "decoder", "quant_conv", "post_quant_conv", "codebook"}; "codebook" is
     float32 [V, C], as published, that is before normalization.
@@ -269,6 +270,10 @@ class VQModel(nn.Module):
         """The nearest code of each cell, int32, row-major."""
         codes = nearest_code(z, self.codebook, l2_norm=self.config.l2_norm)
         return rearrange(codes, "B h w -> B (h w)")
+
+    def codes(self, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
+        """The codes of pictures as files hold them; raises as ``encode``."""
+        return self.quantize(self.encode(pictures.astype(jnp.float32) / 127.5 - 1.0))
 
     def code_vectors(self) -> Float[Array, "V C"]:
         """The codebook as the decoder sees it: l2-normalized where the config says so."""

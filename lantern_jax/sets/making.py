@@ -12,8 +12,9 @@ from jaxtyping import Int, UInt8
 
 from lantern_jax import hosts
 from lantern_jax.call import Call, batches, why_not_finite
-from lantern_jax.engine import Engine, Job
+from lantern_jax.engine import Engine
 from lantern_jax.generation import Progress
+from lantern_jax.jobs import Job
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline import Pipeline

@@ -16,7 +16,7 @@ import numpy as np
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.engine import Job, Run
+from lantern_jax.jobs import Job, Run
 from lantern_jax.settings import Settings
 from lantern_jax.tuning.samples import Samples
 

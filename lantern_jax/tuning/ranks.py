@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import Committed, Drafter, catch_up
-from lantern_jax.decoding.loop import Inputs, Program
+from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Draft, Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_noise, process_logits
 from lantern_jax.decoding.tree import DraftTree

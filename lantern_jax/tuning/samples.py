@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.engine import Job
 from lantern_jax.generation import Timing
+from lantern_jax.jobs import Job
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings

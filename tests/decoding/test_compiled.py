@@ -21,7 +21,7 @@ from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.loop import Inputs, Program
+from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree

@@ -13,7 +13,8 @@ from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import Inputs, Program, autoregressive_decode, speculative_decode
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.decoding.tree import DraftTree, named_tree
 

@@ -1,0 +1,140 @@
+"""Completion: the first tokens of a stream are given, the rest is decoded.
+
+The given tokens are read like a prompt: scored some at a time and committed. Then the drafting is led along them. A
+short stream, of the given tokens alone, is decoded with a target that looks up what it knows of each instead of
+computing it, so any drafting sees what it would have seen had it guessed them all, and none knows of completion.
+
+What follows is plain decoding's continuation of the same tokens: token i reads the noise of position i, given ones or
+not. So a picture is completed, with its own seed, by itself.
+
+Axes: G guidance rows, B batch, K given tokens, N nodes, R pending tokens at most, S = R - 1 + L positions, V codes, D
+feature width.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding import checks
+from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.stream import Stream, draft_of, point_masses
+from lantern_jax.decoding.topology import with_batch
+from lantern_jax.partition import varying_like
+
+# Tokens that are read in one pass: more need more memory, and are hardly quicker.
+PIECE = 64
+
+
+@flax.struct.dataclass
+class Completion:
+    """Conditioning of sequences whose first tokens are given.
+
+    Attributes:
+        conditioning: as the target takes it.
+        tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, and forced tokens
+            that follow the last free one are left out.
+    """
+
+    conditioning: Any
+    tokens: Int[Array, "B K"]
+
+
+def parts(conditioning: Any) -> tuple[Any, Int[Array, "B K"] | None]:
+    """(what the target takes, the given tokens or None)."""
+    if isinstance(conditioning, Completion):
+        return conditioning.conditioning, conditioning.tokens
+    return conditioning, None
+
+
+def check_given(target: Target, given: Int[Array, "B K"], in_rows: bool) -> None:
+    """Raises ValueError unless the tokens can begin the target's stream; ``in_rows``: whether rows run in parallel."""
+    if in_rows:
+        raise ValueError("rows in parallel (zipar) know no given first tokens: complete with another method")
+    count = given.shape[-1]
+    if given.ndim != 2 or not 1 <= count < target.num_tokens or target.forced[count - 1] >= 0:
+        raise ValueError(
+            f"given tokens have shape {given.shape}: give [B, K] with K from 1 to {target.num_tokens - 1}, the last "
+            "of them free"
+        )
+
+
+def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, Float[Array, "G B K-1 D"]]:
+    """Commits the given tokens but the last: (cache, the target's features at them)."""
+    batch, count = given.shape[0], given.shape[1] - 1
+
+    def piece(cache, tokens: Int[Array, "B M"]):
+        width = tokens.shape[1]
+        steps = np.arange(width, dtype=np.int32)
+        _, features, block = checks.run_score(target, params, cache, tokens, steps, np.tri(width, dtype=bool))
+        path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
+        return target.commit(cache, block, path, jnp.full(batch, width, jnp.int32)), features
+
+    # The odd ones first: a piece that is not full would write beyond the end.
+    odd, found = count % PIECE, []
+    if odd:
+        cache, features = piece(cache, given[:, :odd])
+        found.append(features)
+    if count > odd:
+        pieces = given[:, odd:count].reshape(batch, -1, PIECE).swapaxes(0, 1)
+        cache, features = lax.scan(piece, varying_like(cache, given), pieces)
+        found.append(jnp.concatenate(list(features), axis=2))
+    return cache, jnp.concatenate(found, axis=2)
+
+
+def along(
+    target: Target, drafting: Drafting, given: Int[Array, "B K"], features: Float[Array, "G B K-1 D"]
+) -> tuple[Target, Drafting]:
+    """What decodes the given tokens alone: a target that looks them up, and the drafting with its guesses right."""
+    short = _looked_up(target, given, features)
+    # There may be fewer pending tokens at most than later: the drafting is given as many places as then.
+    return short, _led(drafting, given, Stream(target).longest - Stream(short).longest)
+
+
+def _looked_up(target: Target, given, features) -> Target:
+    """The given tokens are certain. The cache is int32 [B], how many are committed."""
+    count = given.shape[1]
+
+    def score(params, length, tokens, depth, ancestors):
+        place = length[:, None] + with_batch(depth, 2) + jnp.zeros_like(tokens)
+        known = jnp.minimum(place, count - 2)[None, :, :, None]
+        logits = jnp.zeros((*tokens.shape, target.vocab_size), jnp.float32)
+        return (
+            point_masses(logits, _ids_at(given, place + 1)),
+            jnp.take_along_axis(features, known, axis=2),
+            (),
+        )
+
+    def commit(length, block, path, count):
+        return length + count
+
+    forced = None if target.forced_tokens is None else target.forced_tokens[:count]
+    return replace(target, score=score, commit=commit, num_tokens=count, forced_tokens=forced)
+
+
+def _led(drafting: Drafting, given, more: int) -> Drafting:
+    """Guesses are the given tokens; there are ``more`` places for pending ones than the stream has."""
+
+    def propose(params, state, pending: Pending, draws, sampling):
+        pending = pending.replace(tokens=jnp.pad(pending.tokens, ((0, 0), (more, 0))))
+        draft, state = drafting.propose(params, state, pending, draws, sampling)
+        first = pending.position[:, None]
+        return draft_of(draft, lambda depth: _ids_at(given, first + with_batch(depth, 2))), state
+
+    def observe(params, state, outcome: Outcome):
+        tokens = jnp.pad(outcome.tokens, ((0, 0), (0, more)))
+        features = jnp.pad(outcome.features, ((0, 0), (0, 0), (0, more), (0, 0)))
+        return drafting.observe(params, state, outcome.replace(tokens=tokens, features=features))
+
+    return replace(drafting, propose=propose, observe=observe)
+
+
+def _ids_at(given: Int[Array, "B K"], place: Int[Array, "B M"]) -> Int[Array, "B M"]:
+    """The tokens at some places of the stream, -1 behind the given ones."""
+    count = given.shape[1]
+    ids = jnp.take_along_axis(given, jnp.minimum(place, count - 1), axis=1)
+    return jnp.where(place < count, ids, jnp.int32(-1))

@@ -1,0 +1,67 @@
+"""A generation in three parts: what is compiled, what it is given, where it stands.
+
+Axes: B batch, T stream tokens.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.struct
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from lantern_jax.decoding.acceptance import Codebook, Rule
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.protocols import Drafting, Target
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.decoding.verification import Coupling
+from lantern_jax.decoding.zipar import Rows
+
+
+class Program(NamedTuple):
+    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``."""
+
+    target: Target
+    drafting: Drafting = PLAIN
+    coupling: Coupling = Gumbel()
+    rows: Rows | None = None
+
+
+@flax.struct.dataclass
+class Inputs:
+    """The traced half of a generation: arrays, swept without compiling again. As in ``speculative_decode``."""
+
+    target_params: Any
+    drafting_params: Any
+    conditioning: Any
+    keys: Key[Array, " B"]
+    guidance: Float[Array, " B"] | None
+    active: Bool[Array, " B"]
+    sampling: SamplingParams
+    rule: Rule
+    codebook: Codebook | None
+
+
+@flax.struct.dataclass
+class State:
+    """Where a generation stands between two rounds.
+
+    Attributes:
+        decoded: what is known so far.
+        length: int32 [B], stream tokens known; T for a sequence that is finished, or was not active.
+        pending: int32 [B], how many of them are not in the cache yet.
+        cache, drafting: the target's and the drafting's own states.
+    """
+
+    decoded: Decoded
+    length: Int[Array, " B"]
+    pending: Int[Array, " B"]
+    cache: Any
+    drafting: Any
+
+
+def input_specs(mesh_axis: str) -> Inputs:
+    """How inputs lie over the mesh: sequences along one axis, the rest everywhere."""
+    whole, rows = PartitionSpec(), PartitionSpec(mesh_axis)
+    return Inputs(whole, whole, rows, rows, rows, rows, whole, whole, whole)

@@ -1,0 +1,157 @@
+"""Given first tokens: they stay, and what follows is plain decoding's continuation, whatever drafts."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding import completion
+from lantern_jax.decoding.completion import Completion
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import jacobi, speculative_jacobi
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.sampling import SamplingParams, sample
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.zipar import Rows
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from lantern_jax.models.llamagen import LlamaGen
+from tests.tiny_checkpoint import random_leaves
+
+from . import toy_models as toys
+
+BATCH, TOTAL, SEED, OTHER = 3, toys.CONFIG.num_tokens, 0, 1
+TREE = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 0, 0)])
+
+
+def decode(drafting, params=None, given=None, batch=BATCH, seed=SEED, **more):
+    conditioning = toys.conditioning(batch)
+    if given is not None:
+        conditioning = Completion(conditioning, jnp.asarray(given[:batch]))
+    return speculative_decode(
+        toys.llamagen(), toys.target_params(), conditioning, toys.sequence_keys(seed, batch), drafting=drafting,
+        drafting_params=params, **more,
+    )  # fmt: skip
+
+
+@cache
+def plain(seed: int) -> np.ndarray:
+    return np.asarray(decode(PLAIN, seed=seed).tokens)
+
+
+@cache
+def continued(count: int) -> np.ndarray:
+    """Another seed's first tokens, and the rest one by one from the whole model's logits, without cache or loop."""
+    logits_of = jax.jit(
+        lambda tokens: LlamaGen(toys.CONFIG).apply(toys.target_params(), toys.conditioning(BATCH), tokens)[1]
+    )
+    tokens, keys = plain(OTHER).copy(), toys.sequence_keys(SEED, BATCH)
+    for place in range(count, TOTAL):
+        logits = logits_of(jnp.asarray(tokens))[:, place]
+        tokens[:, place] = sample(logits, keys, jnp.full(BATCH, place), SamplingParams.create())
+    return tokens
+
+
+def draftings() -> dict:
+    drafter, params = toys.random_drafter()
+    copy = toys.noisy_params(toys.target_params(), toys.conditioning(BATCH), 0.2)
+    return {
+        "plain": (PLAIN, None),
+        "eagle": (eagle(drafter, TREE), params),
+        "copy": (eagle(toys.noisy_drafter(toys.llamagen()), TREE), copy),
+        "jacobi": (jacobi(toys.VOCAB, 4, "above", 5), None),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "copy", "jacobi", pytest.param("eagle", marks=pytest.mark.exhaustive)]
+)
+def test_the_rest_is_the_continuation(name, monkeypatch):
+    # Two pieces and an odd one.
+    monkeypatch.setattr(completion, "PIECE", 5)
+    count, (drafting, params) = 13, draftings()[name]
+    expected = continued(count)
+    decoded = decode(drafting, params, expected[:, :count])
+    np.testing.assert_array_equal(decoded.tokens, expected)
+    assert (expected[:, :count] == plain(OTHER)[:, :count]).all() and (expected != plain(SEED)).any()
+    # Given tokens cost no round; the rest is counted.
+    rounds, accepted = np.asarray(decoded.rounds), np.asarray(decoded.accepted)
+    assert (np.asarray(decoded.round_of_token)[:, :count] == 0).all()
+    np.testing.assert_array_equal(accepted @ (1 + np.arange(accepted.shape[1])), TOTAL - count)
+    np.testing.assert_array_equal(np.asarray(decoded.round_of_token)[:, -1], rounds)
+    assert (rounds < TOTAL - count).any() or name in ("plain", "eagle")
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.exhaustive), TOTAL - 1])
+def test_shortest_and_longest(count):
+    drafting, params = draftings()["copy"]
+    decoded = decode(drafting, params, plain(SEED)[:, :count])
+    np.testing.assert_array_equal(decoded.tokens, plain(SEED))
+    assert count < TOTAL - 1 or decoded.rounds.tolist() == [1] * BATCH
+
+
+@pytest.mark.parametrize("name", ["copy", pytest.param("jacobi", marks=pytest.mark.exhaustive)])
+def test_the_drafting_stands_where_it_stood(name):
+    """Begun between two rounds, a picture goes on by the very rounds that it had: nothing of the drafting is lost."""
+    drafting, params = draftings()[name]
+    if name == "copy":
+        params = toys.noisy_params(toys.target_params(), toys.conditioning(1), 0.7)
+    whole = decode(drafting, params, batch=1)
+    rounds = np.asarray(whole.round_of_token)[0]
+    assert 8 < rounds[-1] < TOTAL - 2, "rounds are all alike"
+    count = int(np.argmax(rounds == 6))
+    again = decode(drafting, params, np.asarray(whole.tokens)[:, :count], batch=1)
+    np.testing.assert_array_equal(again.tokens, whole.tokens)
+    after = np.asarray(again.round_of_token)[0, count:]
+    if name == "copy":
+        np.testing.assert_array_equal(after, rounds[count:] - rounds[count] + 1)
+    else:
+        # A window's guesses are of the given tokens, not of what the target thought of them: a round or two.
+        assert after[-1] <= rounds[-1] - rounds[count] + 3
+
+
+def test_a_window_under_rejection_at_temperature_0():
+    drafting = speculative_jacobi(toys.VOCAB, 4, "maximal")
+    greedy = SamplingParams.create(0.0)
+    tokens = np.asarray(decode(PLAIN, sampling=greedy).tokens)
+    decoded = decode(drafting, None, tokens[:, :9], sampling=greedy, coupling="rejection")
+    np.testing.assert_array_equal(decoded.tokens, tokens)
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_row_ends(count):
+    """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
+    target, params, conditioning = toys.lumina(4)
+    config = DrafterConfig(16, 2, 32, vocab_size=20, grid=4, prefix_length=4, rotary="line")
+    drafter = {
+        "drafter": random_leaves(drafter_shapes(config), 3, 0.5), "head": params["params"]["head"]["kernel"]
+    }  # fmt: skip
+    keys, guidance = toys.sequence_keys(SEED, 4), jnp.full(4, 2.0)
+    other = autoregressive_decode(
+        target, params, conditioning, toys.sequence_keys(OTHER, 4), guidance=guidance
+    )
+    assert target.forced[count - 1] < 0 and (target.forced[:count] >= 0).any() == (count > 4)
+    given = Completion(conditioning, other.tokens[:, :count])
+    expected = autoregressive_decode(target, params, given, keys, guidance=guidance)
+    decoded = speculative_decode(
+        target, params, given, keys, guidance=guidance, drafting=eagle(eagle_drafter(config), DraftTree.chain(2)),
+        drafting_params=drafter,
+    )  # fmt: skip
+    np.testing.assert_array_equal(decoded.tokens, expected.tokens)
+    np.testing.assert_array_equal(decoded.tokens[:, :count], other.tokens[:, :count])
+    assert (np.asarray(decoded.tokens)[:, count:] != np.asarray(other.tokens)[:, count:]).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "message"),
+    [
+        (np.zeros((BATCH, TOTAL), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+        (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+        (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
+    ],
+)
+def test_what_cannot_be_given(given, rows, message):
+    with pytest.raises(ValueError, match=message):
+        decode(PLAIN, None, given, rows=rows)
