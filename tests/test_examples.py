@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ON_PAGES = {
     "load": "README.md",
     "Engine": "docs/architecture.md",
-    "Job": "docs/architecture.md",
-    "Program": "docs/architecture.md",
     "Run": "docs/architecture.md",
     "autoregressive_decode": "docs/own_model.md",
     "speculative_decode": "docs/own_model.md",
