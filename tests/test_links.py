@@ -70,3 +70,14 @@ def api_names() -> list[str]:
 
 def test_the_api_pages_have_every_public_name_once():
     assert Counter(api_names()) == Counter(lantern_jax.__all__)
+
+
+def test_every_page_is_in_the_sites_contents():
+    docs, listed = ROOT / "docs", {ROOT / "docs" / "index.md"}
+    for page in (docs / "index.md", docs / "api" / "index.md"):
+        for block in re.findall(
+            r"^```{toctree}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        ):
+            names = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed |= {page.parent / f"{name}.md" for name in names}
+    assert listed == set(docs.rglob("*.md"))
