@@ -31,7 +31,7 @@ MEASURES = {
 }
 HEAD = """# Results
 
-Made by `python -m eval.results` from what was measured, in [results/](results); not written by hand.
+Made by `python -m eval.results` from what was measured, in `docs/results/`; not written by hand.
 """
 QUALITY = """\
 Every setting makes the same pictures as plain decoding (`ar`), a batch of each in turns; brackets are 95 % intervals

@@ -1,14 +1,15 @@
 """Two checkouts of the library side by side: is a pass of the newer one slower than one of the older?
 
     python -m eval.side_by_side --old DIR --new DIR [--pictures 12] [--restarts 4] [--rows WORD ...] [--core 3]
-                                [--out FILE.json]
+                                [--cpu 0] [--out FILE.json]
 
 Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
 method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
 slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
 differ), so what is compared is seconds a pass of the target, prefill and everything around it included, the VQ decoder
 left out: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have
-its memory decides a few hundredths for as long as it lives, so both are started anew several times.
+its memory decides a few hundredths for as long as it lives, so both are started anew several times. With ``--cpu``
+both decode on that one processor (Linux): the work of a pass alone, not how two threads happen to share it.
 
     wall   median over the pictures of new / old, each pair one after the other; least and largest of such medians
            of a pair of processes; and new / old of the fastest pictures
@@ -46,10 +47,11 @@ def rows() -> dict[str, dict]:
 class Worker:
     """A process that decodes with one checkout, a picture at a time."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, cpu: int | None):
+        pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
         paths = [str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), "--worker"],
+            [*pinned, sys.executable, str(Path(__file__).resolve()), "--worker"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             cwd=directory,
             stdin=subprocess.PIPE,
@@ -98,14 +100,16 @@ def work() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def measure_demo(old: Path, new: Path, pictures: int, restarts: int, wanted: list[str]) -> dict[str, dict]:
+def measure_demo(
+    old: Path, new: Path, pictures: int, restarts: int, wanted: list[str], cpu: int | None
+) -> dict[str, dict]:
     """Ratios new / old of every row, with the fastest passes of either in milliseconds; ``pictures`` a restart."""
     methods = {name: knobs for name, knobs in rows().items() if all(word in name for word in wanted)}
     taken = {name: {"old": [], "new": []} for name in methods}
     for seed in range(restarts * (pictures + 1)):
         restart, picture = divmod(seed, pictures + 1)
         if not picture:
-            workers = {"old": Worker(old), "new": Worker(new)}
+            workers = {"old": Worker(old, cpu), "new": Worker(new, cpu)}
         for name, knobs in methods.items():
             for version in sorted(workers, reverse=seed % 2 == 0):
                 made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
@@ -188,6 +192,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=1, help="how often to start both processes")
     parser.add_argument("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
     parser.add_argument("--core", type=int, default=0, help="how often to run the part core of either")
+    parser.add_argument("--cpu", type=int, help="the one processor that both decode on; any when left out")
     parser.add_argument("--out", help="write all numbers as JSON")
     options = parser.parse_args()
     if options.worker:
@@ -196,7 +201,7 @@ def main() -> None:
         parser.error("give --old, the checkout to compare with")
     old, new, report = options.old.resolve(), options.new.resolve(), {}
     if options.pictures:
-        report["demo"] = measure_demo(old, new, options.pictures, options.restarts, options.rows)
+        report["demo"] = measure_demo(old, new, options.pictures, options.restarts, options.rows, options.cpu)
         print_demo(report["demo"])
     if options.core:
         report["core"] = measure_core(old, new, options.core)

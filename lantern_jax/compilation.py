@@ -29,6 +29,9 @@ def keep_compiled_programs() -> Path | None:
 
     A directory that is configured already is left alone. Where none can be written, nothing changes and the
     result is None.
+
+    Example:
+        >>> directory = lantern_jax.keep_compiled_programs()  # ~/.cache/lantern_jax/xla on Linux
     """
     configured = jax.config.jax_compilation_cache_dir
     if configured:

@@ -12,6 +12,7 @@ from PIL import Image
 from lantern_jax import pictures as picture_files
 from lantern_jax import showing
 from lantern_jax.decoding.stream import Decoded
+from lantern_jax.race import Race
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Statistics:
         accepted: how many rounds accepted 0, 1, 2, ... draft tokens.
         speedup: with ``compare``, seconds of plain decoding / seconds; else None.
         same_tokens: with ``compare``, fraction of tokens equal to plain decoding's; else None.
+
+    Example:
+        >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
+        >>> statistics = generation.statistics  # of 512 tokens, in some 200 rounds
+        >>> statistics.pictures, statistics.rounds < statistics.tokens, statistics.substituted
+        (2, True, 0.0)
     """
 
     pictures: int
@@ -58,7 +65,12 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a call, by what they were spent on."""
+    """Seconds of a call, by what they were spent on.
+
+    Example:
+        >>> lantern_jax.Timing(decoding=1.0) + lantern_jax.Timing(decoding=0.5, drawing=0.25)
+        Timing(decoding=1.5, drawing=0.25, compiling=0.0)
+    """
 
     decoding: float = 0.0
     drawing: float = 0.0
@@ -99,6 +111,12 @@ class Progress:
         tokens, total: tokens known and tokens there will be, of all pictures of the call.
         pictures: pictures whose tokens are all known.
         seconds: wall time of decoding so far, without compiling.
+
+    Example:
+        >>> def show(progress):  # for generate(..., progress=show)
+        ...     print(f"{progress.tokens / progress.total:.0%}")
+        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, seconds=0.5))
+        25%
     """
 
     tokens: int
@@ -112,6 +130,13 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         generation: the pictures that were done by then; None where there were none.
+
+    Example:
+        >>> try:  # a generation, stopped before its first picture
+        ...     raise lantern_jax.Interrupted(None)
+        ... except lantern_jax.Interrupted as stopped:
+        ...     print(stopped.generation)
+        None
     """
 
     def __init__(self, generation: "Generation | None"):
@@ -129,6 +154,12 @@ class Picture:
         picture: uint8 [H, W, 3]; None when the checkpoint has no VQ tokenizer.
         tokens: int32 [T], as in ``Generation``.
         rounds: target passes after prefill.
+
+    Example:
+        >>> pixels, tokens = np.zeros((128, 128, 3), np.uint8), np.zeros(256, np.int32)
+        >>> picture = lantern_jax.Picture(number=3, prompt="a lake", picture=pixels, tokens=tokens, rounds=70)
+        >>> picture.image.size
+        (128, 128)
     """
 
     number: int
@@ -155,6 +186,12 @@ class Generation:
         statistics: see ``Statistics``.
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: the same by plain decoding, with ``compare``; else None.
+
+    Example:
+        >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
+        >>> generation.prompts, generation.numbers.tolist()
+        (('a foggy forest', 'a foggy forest'), [0, 1])
+        >>> generation.images[0].save("forest.png")  # 128 x 128 pixels, of generation.tokens[0], 256 codes
     """
 
     prompts: tuple[str, ...]
@@ -178,6 +215,20 @@ class Generation:
     def images(self) -> list[Image.Image]:
         """The pictures as PIL images."""
         return [] if self.pictures is None else picture_files.to_images(self.pictures)
+
+    def race(self, number: int = 0) -> Race:
+        """Plain and speculative decoding painting one of the pictures; in a notebook it runs, ``save`` writes it.
+
+        Raises:
+            ValueError: without ``compare``, or without pictures; no picture of that number.
+        """
+        if self.plain is None or self.pictures is None:
+            raise ValueError(
+                "a race needs pictures with plain decoding beside them: generate with compare=True"
+            )
+        if not 0 <= number < len(self.pictures):
+            raise ValueError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
+        return Race(self, number)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """The pictures with the number of draft tokens that each round accepted drawn over them.

@@ -23,6 +23,12 @@ class Job:
         guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
         sampling, rule: swept, but for what is static in them.
         drafter: whose parameters the drafting takes; None where it has none.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> job = lantern_jax.Job(lantern_jax.Program(target), guidance=4.0)
+        >>> job.rule.is_strict, job.program.drafting.max_depth  # plain decoding
+        (True, 0)
     """
 
     program: Program

@@ -43,6 +43,11 @@ def grid(
 
     Raises:
         ValueError: no pictures, or fewer than one column.
+
+    Example:
+        >>> pictures = np.zeros((3, 128, 128, 3), np.uint8)
+        >>> lantern_jax.grid(pictures).shape
+        (260, 260, 3)
     """
     pictures = np.asarray(pictures)
     if pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
@@ -67,6 +72,11 @@ def side_by_side(
 
     Raises:
         ValueError: captions, but not one a picture.
+
+    Example:
+        >>> pictures = np.zeros((2, 128, 128, 3), np.uint8)
+        >>> lantern_jax.side_by_side(pictures, ["plain", "speculative"]).shape
+        (146, 260, 3)
     """
     if captions and len(captions) != len(pictures):
         raise ValueError(f"{len(captions)} captions for {len(pictures)} pictures: give one each, or none")
@@ -119,6 +129,11 @@ def draw_acceptance(
 
     Raises:
         ValueError: T is not a multiple of ``columns``, or the picture's sides are no multiples of the cells'.
+
+    Example:
+        >>> picture, rounds = np.zeros((16, 16, 3), np.uint8), np.array([0, 1, 1, 2])
+        >>> lantern_jax.draw_acceptance(picture, rounds, columns=2, max_accepted=3).shape
+        (72, 48, 3)
     """
     rounds = np.asarray(round_of_token)
     rows = rounds.size // columns

@@ -140,6 +140,11 @@ class Pipeline:
                 are not finite.
             Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done, with
                 ``compare`` without plain decoding's.
+
+        Example:
+            >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
+            >>> len(generation.images), generation.statistics.substituted
+            (2, 0.0)
         """
         numbers = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
         self.check(prompts, **numbers, **knobs)

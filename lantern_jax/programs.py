@@ -31,6 +31,11 @@ class Parameters:
         drafters: of draftings, by name.
         tokenizer: of the VQ tokenizer, or None.
         codebook: a ``Codebook`` for relaxed rules, or None.
+
+    Example:
+        >>> held = lantern_jax.Parameters(target={"params": {}}, drafters={"eagle": {"params": {}}})
+        >>> list(held.drafters), held.tokenizer
+        (['eagle'], None)
     """
 
     target: PyTree

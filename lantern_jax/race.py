@@ -3,16 +3,20 @@
 Axes: T tokens, H W height and width, f frames.
 """
 
+import base64
+import html
 import io
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, UInt8
 from PIL import Image
 
 from lantern_jax import errors
-from lantern_jax.generation import Generation
+from lantern_jax.files import write_file
 from lantern_jax.pictures import enlarge, side_by_side
 
 # File ending -> what Pillow calls the format.
@@ -36,11 +40,36 @@ def check_race(path: str | Path) -> Path:
     return path
 
 
-def encode_race(generation: Generation, suffix: str = ".webp", number: int = 0) -> bytes:
+@dataclass(frozen=True, repr=False)
+class Race:
+    """The race of one picture. In a notebook it runs.
+
+    Attributes:
+        generation: with plain decoding beside it.
+        number: which of its pictures, from 0.
+    """
+
+    generation: Any
+    number: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Race: plain and speculative decoding of {self.generation.prompts[self.number]!r}>"
+
+    def _repr_html_(self) -> str:
+        text = html.escape(f"Plain and speculative decoding paint {self.generation.prompts[self.number]!r}.")
+        data = base64.b64encode(encode_race(self.generation, ".webp", self.number)).decode()
+        return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
+
+    def save(self, path: str | Path) -> None:
+        """Writes the animation; ValueError unless the path ends in .webp, .gif or .png."""
+        write_file(path, encode_race(self.generation, check_race(path).suffix, self.number))
+
+
+def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> bytes:
     """The race of one picture as the contents of a file.
 
     Args:
-        generation: with plain decoding beside it (``compare=True``).
+        generation: a ``Generation`` with plain decoding beside it (``compare=True``).
         suffix: of the file: .webp, .gif, or .png for an animated PNG.
         number: which of the generation's pictures, from 0.
 
@@ -58,7 +87,7 @@ def encode_race(generation: Generation, suffix: str = ".webp", number: int = 0) 
     return buffer.getvalue()
 
 
-def race_frames(generation: Generation, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
+def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
     """The frames of a race, and the milliseconds that each is shown; raises as ``encode_race``."""
     if generation.plain is None or generation.pictures is None:
         raise ValueError("a race needs pictures with plain decoding beside them: generate with compare=True")
@@ -81,7 +110,7 @@ class _Runner:
         seconds: that its decoding took; of several pictures at once its share of them.
     """
 
-    def __init__(self, generation: Generation, number: int):
+    def __init__(self, generation: Any, number: int):
         picture, self._rounds = generation.pictures[number], generation.round_of_token[number]
         columns = math.isqrt(len(self._rounds))
         scale = max(1, round(SIDE / picture.shape[1]))

@@ -37,7 +37,13 @@ RULES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool
 
 @dataclass(frozen=True)
 class Settings:
-    """The knobs of a generation, their values checked by ``resolve_settings``."""
+    """The knobs of a generation, their values checked by ``resolve_settings``.
+
+    Example:
+        >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
+        >>> settings.rule, settings.coupling, settings.lam, settings.guidance
+        ('lantern++', 'gumbel', 3.0, 2.0)
+    """
 
     method: str | None = knob(
         None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
@@ -136,7 +142,13 @@ class Settings:
 
 
 class Knobs(TypedDict, total=False):
-    """The knobs as keyword arguments, for type checkers; None is the default. ``Settings`` says what they are."""
+    """The knobs as keyword arguments, for type checkers; None is the default. ``Settings`` says what they are.
+
+    Example:
+        >>> knobs: lantern_jax.Knobs = {"method": "near", "tau": 1.0}
+        >>> lantern_jax.load("demo").check("a lake", **knobs).rule
+        'near'
+    """
 
     method: str | None
     guidance: float | None

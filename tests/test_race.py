@@ -106,6 +106,21 @@ def test_what_is_no_race_is_refused():
         race.encode_race(BOTH, ".mp4")
 
 
+def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
+    shown = BOTH.race()
+    assert repr(shown) == "<Race: plain and speculative decoding of 'a lake'>"
+    data = re.fullmatch(r'<img alt="[^"<>]*" src="data:image/webp;base64,(.+)">', shown._repr_html_())[1]
+    assert Image.open(io.BytesIO(base64.b64decode(data))).n_frames > 5
+    shown.save(tmp_path / "race.gif")
+    assert (tmp_path / "race.gif").read_bytes() == race.encode_race(BOTH, ".gif")
+    with pytest.raises(ValueError, match="generate with compare=True"):
+        PLAIN.race()
+    with pytest.raises(ValueError, match="there is no picture 1: give 0 to 0"):
+        BOTH.race(1)
+    with pytest.raises(ValueError, match="a file that ends in"):
+        shown.save(tmp_path / "race.mp4")
+
+
 class Pictures(HTMLParser):
     """The pictures of a page, and its text."""
 

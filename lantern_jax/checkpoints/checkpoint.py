@@ -45,6 +45,11 @@ class Checkpoint:
         defaults: sampling settings this model is best used with, by knob name.
         metadata: anything JSON can hold: source, recipe, metrics.
         directory: the folder it was read from, or None.
+
+    Example:
+        >>> checkpoint = lantern_jax.load("demo").checkpoint
+        >>> checkpoint.target_config.grid, checkpoint.tokenizer_config.downsampling, sorted(checkpoint.drafters)
+        (16, 8, ['eagle', 'eagle3', 'medusa', 'parallel'])
     """
 
     model: str

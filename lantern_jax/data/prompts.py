@@ -27,6 +27,15 @@ class Vocabulary:
       attributes: attribute -> its values, in the order of the model's condition tokens.
       words: word or phrase (lower case, single spaces) -> (attribute, value).
       ignored: words which may stand in a prompt and carry no attribute.
+
+    Example:
+        >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
+        >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
+        >>> vocabulary.parse("a sunny night")
+        Traceback (most recent call last):
+        ValueError: prompt: 'sunny' and 'night' contradict each other (time); keep one
+        >>> vocabulary.labels(vocabulary.parse("A night."))
+        {'time': 'night'}
     """
 
     attributes: Mapping[str, tuple[str, ...]]
@@ -218,5 +227,10 @@ LANDSCAPES = Vocabulary(
 
 
 def parse_prompt(text: str) -> tuple[int, ...]:
-    """The landscape attributes a prompt names, in the order of `ATTRIBUTES`; -1 where it is silent."""
+    """The landscape attributes a prompt names, in the order of `ATTRIBUTES`; -1 where it is silent.
+
+    Example:
+        >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water
+        (-1, 0, 3, 1)
+    """
     return LANDSCAPES.parse(text)

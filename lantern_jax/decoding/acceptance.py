@@ -37,6 +37,12 @@ class Codebook:
         codes: float32 [V, C], the space in which distances are reported.
         spacing: float32 [], the mean distance of a code to the nearest other one, the unit in which a rule can say
             "near" for any codebook; None until ``measured``.
+
+    Example:
+        >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
+        >>> codebook = lantern_jax.Codebook(neighbours, codes)
+        >>> round(float(codebook.measured().spacing), 2)  # nearest codes lie 1, 1 and 2 apart
+        1.33
     """
 
     neighbours: Int[Array, "V K"]
@@ -70,6 +76,12 @@ class Probabilities:
         score_at: ids -> their scores log p + g, g being the shared noise (0 at temperature 0); coupling ``Gumbel``
             only, else None.
         scores: () -> all scores, float32 [*rows, V]; likewise.
+
+    Example:
+        >>> p = np.array([0.25, 0.125, 0.625])
+        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> after.at(np.array([0, 2]))
+        array([0.25 , 0.625])
     """
 
     at: Callable[[Int[Array, "*rows K"]], Float[Array, "*rows K"]]
@@ -85,6 +97,16 @@ class Loan(NamedTuple):
         lent: float32 [*rows], m(x) - p(x). The difference, not m: where a rule lends nothing it is exactly the
             strict one, without a rounding.
         lenders: int32 [*rows, K], the codes of A(x), which lose what they lent; -1 is none.
+
+    Example:
+        >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
+        >>> codebook = lantern_jax.Codebook(neighbours, codes)
+        >>> p = jnp.array([0.25, 0.125, 0.625])
+        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> rule = lantern_jax.LanternPlusPlus.create(k=2, lam=2.0)  # code 0 may borrow its own 0.25
+        >>> loan = rule.lend(after, jnp.array([0]), jnp.array([1]), codebook)
+        >>> loan.lent.tolist(), loan.lenders.tolist()
+        ([0.125], [[1, -1]])
     """
 
     lent: Float[Array, "*rows"]
@@ -99,6 +121,13 @@ class Claim(NamedTuple):
             is p(x).
         kept: float32 [*rows, V], what acceptance has covered of p, code by code: a refusal leaves
             normalize(max(p - kept, 0)). The strict rule's is q.
+
+    Example:
+        >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
+        >>> rule = lantern_jax.Cool.create(omega=1.5)
+        >>> claim = rule.claim(p, q, jnp.array([1]), jnp.array([1]), 1, None)
+        >>> np.asarray(claim.mass).round(3)  # q(x) is 0.75 too: code 1 is always accepted
+        array([0.75], dtype=float32)
     """
 
     mass: Float[Array, "*rows"]
@@ -110,6 +139,15 @@ class Rule:
 
     A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. One that has a name can be
     made of Python numbers by its ``create``, which takes the ``knobs`` and raises ValueError for those out of range.
+
+    Example:
+        >>> import flax.struct
+        >>> @flax.struct.dataclass
+        ... class Parity(lantern_jax.Rule):
+        ...     def accepts(self, p, token, wanted, depth, codebook):
+        ...         return token % 2 == wanted % 2
+        >>> Parity().accepts(None, np.array([2, 3]), np.array([4, 4]), None, None)
+        array([ True, False])
     """
 
     knobs: ClassVar[tuple[str, ...]] = ()
@@ -177,7 +215,12 @@ class Rule:
 
 @flax.struct.dataclass
 class Strict(Rule):
-    """No relaxation: tokens follow the target's distribution exactly."""
+    """No relaxation: tokens follow the target's distribution exactly.
+
+    Example:
+        >>> lantern_jax.Strict().is_strict
+        True
+    """
 
     @classmethod
     def create(cls) -> "Strict":
@@ -210,7 +253,13 @@ class _NearestCodes(Rule):
 
 @flax.struct.dataclass
 class Lantern(_NearestCodes):
-    """LANTERN: neighbours lend up to ``delta`` in all. ``k`` is static, ``delta`` [] (in [0, 1)) traced."""
+    """LANTERN: neighbours lend up to ``delta`` in all. ``k`` is static, ``delta`` [] (in [0, 1)) traced.
+
+    Example:
+        >>> rule = lantern_jax.Lantern.create(k=10, delta=0.125)
+        >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
+        (10, [0.125, 0.125])
+    """
 
     knobs: ClassVar[tuple[str, ...]] = ("k", "delta")
     delta: Float[Array, ""]
@@ -229,7 +278,13 @@ class Lantern(_NearestCodes):
 
 @flax.struct.dataclass
 class LanternPlusPlus(_NearestCodes):
-    """LANTERN++: neighbours lend up to (lam - 1) times p(x). ``k`` is static, ``lam`` [] (>= 1) traced."""
+    """LANTERN++: neighbours lend up to (lam - 1) times p(x). ``k`` is static, ``lam`` [] (>= 1) traced.
+
+    Example:
+        >>> rule = lantern_jax.LanternPlusPlus.create(k=10, lam=3.0)
+        >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
+        (10, [0.5, 1.0])
+    """
 
     knobs: ClassVar[tuple[str, ...]] = ("k", "lam")
     lam: Float[Array, ""]

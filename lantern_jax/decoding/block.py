@@ -24,7 +24,14 @@ from lantern_jax.decoding.verification import Verification, verification
 
 @dataclass(frozen=True)
 class Block:
-    """The coupling: chains under the strict rule alone; draws as ``Rejection``'s. At temperature 0 it is greedy."""
+    """The coupling: chains under the strict rule alone; draws as ``Rejection``'s. At temperature 0 it is greedy.
+
+    Example:
+        >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
+        >>> draws = lantern_jax.Block().draws(keys, zero, zero, 3, 16, lantern_jax.SamplingParams.create())
+        >>> type(draws).__name__
+        'Streams'
+    """
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
         """As ``Coupling.draws``."""

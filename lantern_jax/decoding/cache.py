@@ -28,6 +28,12 @@ class KVCache:
         length: int32 [B], tokens committed after the prefix.
         guidance: float32 [B], the scale the logits are guided with; None where G is 1.
         visible: bool [B, N, S - P], which slots each of N queries may see, for the time of one pass; None for all.
+
+    Example:
+        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
+        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
+        >>> cache.layers[0][0].shape, cache.mask.shape
+        ((1, 2, 4, 19, 8), (1, 2, 1, 19))
     """
 
     layers: Block
@@ -62,7 +68,14 @@ def slots_mask(
 def new_cache(
     prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"] | None, slots: int
 ) -> KVCache:
-    """A cache that holds the prefix's keys and values and has room for ``slots`` tokens."""
+    """A cache that holds the prefix's keys and values and has room for ``slots`` tokens.
+
+    Example:
+        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
+        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
+        >>> cache.layers[0][0].shape, cache.length.tolist()
+        ((1, 2, 4, 19, 8), [0, 0])
+    """
     batch = prefix_mask.shape[1]
     padding = [(0, 0)] * 3 + [(0, slots), (0, 0)]
     layers = tuple(
@@ -76,6 +89,13 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
     All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, and the next
     round overwrites them.
+
+    Example:
+        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
+        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
+        >>> block, path = (layer,), jnp.array([[0, 2], [0, 1]])  # three nodes, of which a path is kept
+        >>> lantern_jax.commit(cache, block, path, jnp.array([2, 1], jnp.int32)).length.tolist()
+        [2, 1]
     """
     start = cache.prefix_mask.shape[-1] + cache.length
     arguments = cache.layers, block, path, start

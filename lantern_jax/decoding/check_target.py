@@ -40,6 +40,15 @@ def check_target(
 
     Raises:
         ValueError: one line that names the broken part and what it should do.
+
+    Example:
+        >>> def apply(params, tokens, positions, mask, past):  # what follows a code depends on it alone
+        ...     return params[tokens], None, tokens
+        >>> target = lantern_jax.target_from_apply(apply, num_codes=4, num_tokens=16)
+        >>> table = jnp.log(jnp.array([[0.1, 0.7, 0.1, 0.1]] * 2 + [[0.1, 0.1, 0.1, 0.7]] * 2))
+        >>> prompts = jnp.array([[0], [3]])
+        >>> lantern_jax.check_target(target, table, prompts) < 1e-5
+        True
     """
     trial = _Trial(target, params, conditioning, guidance, tolerance, seed)
     trial.check_guidance()

@@ -38,6 +38,12 @@ class Completion:
         conditioning: as the target takes it.
         tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, and forced tokens
             that follow the last free one are left out.
+
+    Example:
+        >>> labels, tokens = jnp.array([[207], [281]]), jnp.array([[5, 7, 7], [3, 1, 4]])
+        >>> begun = lantern_jax.Completion(labels, tokens)  # for speculative_decode, in the place of the labels
+        >>> begun.tokens.shape
+        (2, 3)
     """
 
     conditioning: Any

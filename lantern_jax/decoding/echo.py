@@ -29,7 +29,15 @@ _LEAST = -20.0
 
 @dataclass(frozen=True)
 class Echo:
-    """How old and new are mixed: (a, b) for old nodes that agree in position alone, in token too, in parent too."""
+    """How old and new are mixed: (a, b) for old nodes that agree in position alone, in token too, in parent too.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> echo = lantern_jax.Echo(token=(0.5, 0.5))
+        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4), echo).max_depth
+        4
+    """
 
     position: tuple[float, float] = (0.8, 0.25)
     token: tuple[float, float] = (0.3, 0.8)

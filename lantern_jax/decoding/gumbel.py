@@ -33,7 +33,13 @@ PATHS = ("longest", "exact_first")
 
 @flax.struct.dataclass
 class Greedy:
-    """The draws of temperature 0, of either coupling: none. Tokens are argmaxes, and the longest path is taken."""
+    """The draws of temperature 0, of either coupling: none. Tokens are argmaxes, and the longest path is taken.
+
+    Example:
+        >>> log_q = jnp.log(jnp.array([[[0.25, 0.75]]]))
+        >>> lantern_jax.Greedy().perturb(log_q, 0, np.array([0])) is log_q
+        True
+    """
 
     def perturb(self, log_q: Float[Array, "B M V"], depth: int, nodes) -> Float[Array, "B M V"]:
         """What ranks the children of nodes at a depth: log q."""
@@ -46,6 +52,11 @@ class SharedNoise:
 
     Attributes:
         noise: float32 [B, L, V]; row d is that of the token after a node of depth d.
+
+    Example:
+        >>> draws = lantern_jax.SharedNoise(jnp.array([[[0.0, 1.0], [5.0, 0.0]]]))
+        >>> draws.perturb(jnp.zeros((1, 1, 2)), 1, np.array([1])).tolist()
+        [[[5.0, 0.0]]]
     """
 
     noise: Float[Array, "B L V"]
@@ -66,6 +77,10 @@ class Gumbel:
 
     Raises:
         ValueError: another path policy.
+
+    Example:
+        >>> lantern_jax.Gumbel(), lantern_jax.Gumbel("exact_first")
+        (Gumbel(path='longest'), Gumbel(path='exact_first'))
     """
 
     path: str = "longest"

@@ -19,6 +19,10 @@ class Method:
     Attributes:
         help: one line: what it is and what it promises.
         knobs: the knobs that it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}.
+
+    Example:
+        >>> lantern_jax.methods()["ar"]
+        Method(help='plain autoregressive decoding, a token a pass', knobs={'tree': 'none'})
     """
 
     help: str
@@ -124,7 +128,14 @@ _METHODS = {
 
 
 def methods() -> Mapping[str, Method]:
-    """The methods there are, by name."""
+    """The methods there are, by name.
+
+    Example:
+        >>> "led" in lantern_jax.methods()
+        True
+        >>> lantern_jax.methods()["block"].knobs
+        {'rule': 'strict', 'coupling': 'block', 'tree': 'chain'}
+    """
     return MappingProxyType(_METHODS)
 
 

@@ -27,6 +27,10 @@ def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False
 
     Raises:
         ValueError: k is outside its range or the codebook is not a matrix.
+
+    Example:
+        >>> lantern_jax.nearest_codes(jnp.array([[0.0], [1.0], [3.0]]), 2).tolist()
+        [[1, 2], [0, 2], [1, 0]]
     """
     if codebook.ndim != 2:
         raise ValueError(f"the codebook has shape {tuple(codebook.shape)}: give codes x channels")

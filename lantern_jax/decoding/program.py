@@ -20,7 +20,14 @@ from lantern_jax.decoding.zipar import Rows
 
 
 class Program(NamedTuple):
-    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``."""
+    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> program = lantern_jax.Program(target, lantern_jax.jacobi(target.vocab_size, window=8))
+        >>> program.coupling, program.drafting.max_depth
+        (Gumbel(path='longest'), 8)
+    """
 
     target: Target
     drafting: Drafting = PLAIN

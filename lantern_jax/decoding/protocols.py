@@ -35,6 +35,12 @@ class Prefix:
         mask: bool [G, B, P], False at padding.
         positions: int32 [G, B, P], positions as the model counts them.
         guidance: float32 [B]; None where G is 1.
+
+    Example:
+        >>> tokens = np.array([[[1, 2, 3]]])
+        >>> prefix = lantern_jax.Prefix(np.zeros((1, 1, 3, 16)), tokens, tokens > 0, np.arange(3)[None, None], None)
+        >>> prefix.features.shape, prefix.mask.all()
+        ((1, 1, 3, 16), np.True_)
     """
 
     features: Float[Array, "G B P D"]
@@ -65,6 +71,11 @@ class Target:
         num_tokens: T, the length of a picture's token stream, forced tokens included.
         forced_tokens: one entry a stream position: the id the model's format forces there, -1 where it is free;
             None when all are free. Position 0 is never forced.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target.vocab_size, target.num_tokens, target.forced_tokens
+        (16384, 256, None)
     """
 
     prefill: Callable[..., Any]
@@ -102,6 +113,11 @@ class Pending:
             are committed already.
         count: int32 [B], 1 to R.
         position: int32 [B], of the token that the root predicts, counted from 0 along the stream.
+
+    Example:
+        >>> pending = lantern_jax.Pending(np.array([[7, 32]]), count=np.array([2]), position=np.array([5]))
+        >>> pending.tokens[:, -1]  # the root, here a row end that was forced after code 7
+        array([32])
     """
 
     tokens: Int[Array, "B R"]
@@ -119,6 +135,12 @@ class Draft:
         log_q: float32 [B, I, V], the distributions that children were drawn from: a row for each of a static tree's
             ``internal`` nodes, in that order; N rows with a traced topology, whose ``draft_rows`` say which is whose.
             None for point masses, and where no coupling but the shared noise will read it.
+
+    Example:
+        >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
+        >>> draft = lantern_jax.Draft(jnp.array([[7, 3, 5, 3]], jnp.int32), tree)  # 3 or 5 after 7, and 3 after 3
+        >>> draft.tokens.shape, draft.topology.num_nodes
+        ((1, 4), 4)
     """
 
     tokens: Int[Array, "B N"]
@@ -138,6 +160,14 @@ class Outcome:
         log_probs: float32 [B, N, V], the target's log-probabilities after every node.
         draft: what was proposed.
         verdict: the round's ``Verification``; its ``wanted`` are the target's own tokens after every node.
+
+    Example:
+        >>> outcome = lantern_jax.Outcome(
+        ...     tokens=np.array([[5, 7, 0]]), features=np.zeros((1, 1, 3, 16)), count=np.array([2]),
+        ...     log_probs=np.zeros((1, 3, 32)), draft=None, verdict=None,
+        ... )
+        >>> outcome.tokens[0, : outcome.count[0]]  # what was committed
+        array([5, 7])
     """
 
     tokens: Int[Array, "B S"]
@@ -162,6 +192,18 @@ class Drafting:
         observe: (params, state, outcome) -> state, with the state that ``propose`` returned: what it added for nodes
             that were not accepted is to be dropped. States keep their shapes, or the loop does not compile.
         max_depth: L - 1, depth of the topologies it proposes.
+
+    Example:
+        >>> tree = lantern_jax.DraftTree.chain(2)
+        >>> def propose(params, state, pending, draws, sampling):  # the last token, again and again
+        ...     return lantern_jax.Draft(jnp.repeat(pending.tokens[:, -1:], 3, axis=1), tree), state
+        >>> drafting = lantern_jax.Drafting(
+        ...     lambda params, prefix, slots, span: (), propose, lambda params, state, outcome: state, max_depth=2
+        ... )
+        >>> one = jnp.ones(1, jnp.int32)
+        >>> draft, _ = drafting.propose((), (), lantern_jax.Pending(5 * one[None], one, 9 * one), None, None)
+        >>> draft.tokens.tolist()
+        [[5, 5, 5]]
     """
 
     init: Callable[..., Any]

@@ -43,6 +43,12 @@ class Streams:
         keys: of the sequences.
         positions: int32 [B], of the token that the root predicts.
         rounds: int32 [B], number of the round.
+
+    Example:
+        >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
+        >>> draws = lantern_jax.Streams(keys, positions=zero, rounds=zero)
+        >>> draws.perturb(jnp.zeros((1, 1, 4)), 0, np.array([0])).shape
+        (1, 1, 4)
     """
 
     keys: Key[Array, " B"]
@@ -66,6 +72,10 @@ class Rejection:
 
     Raises:
         ValueError: another residual.
+
+    Example:
+        >>> lantern_jax.Rejection(), lantern_jax.Rejection("published")
+        (Rejection(residual='exact'), Rejection(residual='published'))
     """
 
     residual: str = "exact"

@@ -48,6 +48,12 @@ class SamplingParams:
             renormalized top-k; 1 keeps all.
         greedy: static; the token is the argmax, no filter is applied and no noise is wanted.
         filters: static; which of "top_k" and "top_p" are applied. The value of one left out is not read.
+
+    Example:
+        >>> lantern_jax.SamplingParams.create(temperature=0.9, top_k=100).filters
+        ('top_k',)
+        >>> lantern_jax.SamplingParams.create(temperature=0).greedy
+        True
     """
 
     temperature: Float[Array, ""]
@@ -101,6 +107,11 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
 
     Raises:
         ValueError: G is neither 1 nor 2.
+
+    Example:
+        >>> conditional, unconditional = [[1.0, 3.0]], [[0.0, 2.0]]
+        >>> lantern_jax.apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
+        [[2.0, 4.0]]
     """
     if logits.shape[0] not in (1, 2):
         raise ValueError(f"logits have {logits.shape[0]} guidance rows: give 1, or 2 (conditional first)")
@@ -127,6 +138,11 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
 
     Raises:
         ValueError: ``params.filters`` names something else than "top_k" and "top_p".
+
+    Example:
+        >>> sampling = lantern_jax.SamplingParams.create(top_k=2)
+        >>> np.exp(lantern_jax.process_logits(jnp.array([[2.0, 1.0, 0.0]]), sampling)).round(2)
+        array([[0.73, 0.27, 0.  ]], dtype=float32)
     """
     if not set(params.filters) <= set(FILTERS):
         raise ValueError(f"filters {params.filters} are not valid: give some of {FILTERS}")
@@ -144,6 +160,14 @@ def gumbel_noise(
     """Shared noise of the given positions: row [b, l] depends on ``keys[b]`` and ``positions[b, l]`` alone.
 
     ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
+
+    Example:
+        >>> keys = jax.random.split(jax.random.key(7), 1)
+        >>> noise = lantern_jax.gumbel_noise(keys, jnp.array([[4, 5]]), 16)
+        >>> noise.shape
+        (1, 2, 16)
+        >>> np.array_equal(noise[:, 1:], lantern_jax.gumbel_noise(keys, jnp.array([[5]]), 16))
+        True
     """
     return _noise_rows(keys, positions, vocab_size, _gumbel)
 
@@ -184,7 +208,15 @@ def sample(
 def gumbel_argmax(
     log_probs: Float[Array, "*rows V"], noise: Float[Array, "*rows V"] | None = None
 ) -> Int[Array, "*rows"]:
-    """The token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy."""
+    """The token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy.
+
+    Example:
+        >>> log_probs = jnp.log(jnp.array([[0.2, 0.5, 0.3]]))
+        >>> lantern_jax.gumbel_argmax(log_probs).tolist()
+        [1]
+        >>> lantern_jax.gumbel_argmax(log_probs, jnp.array([[3.0, 0.0, 0.0]])).tolist()
+        [0]
+    """
     return first_argmax(log_probs if noise is None else log_probs + noise)
 
 
@@ -219,6 +251,11 @@ def top_children(
 
     Raises:
         ValueError: k is not in 1..V.
+
+    Example:
+        >>> values, codes = lantern_jax.top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
+        >>> codes.tolist()
+        [[[1, 2]]]
     """
     vocab = perturbed.shape[-1]
     if not 1 <= k <= vocab:

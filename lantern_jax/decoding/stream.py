@@ -31,6 +31,15 @@ class Decoded:
         distance: float32 [B], sum over those of the codebook distance to the strict rule's token.
         finite: bool [B], False where the target's logits were not numbers: such a sequence ends there, and its
             tokens mean nothing.
+
+    Example:
+        >>> one, two = np.ones(1, np.int32), np.array([[2, 1]])
+        >>> decoded = lantern_jax.Decoded(
+        ...     tokens=np.array([[5, 7, 7, 3]]), rounds=2 * one, accepted=np.array([[1, 1]]),
+        ...     round_of_token=np.array([[0, 1, 1, 2]]), substituted=0 * one, distance=0.0 * one, finite=one > 0,
+        ... )
+        >>> (decoded.tokens.size - 1) / decoded.rounds.sum()  # tokens a round
+        np.float64(1.5)
     """
 
     tokens: Int[Array, "B T"]

@@ -30,6 +30,12 @@ class Topology:
         node_paths: int32 [B, N, L], ids from the root to a node, padded by repeating the node.
         children: int32 [B, N, C], ids of a node's children in draft order, padded with -1.
         draft_rows: int32 [B, N], which row of a draft's log q belongs to a node; -1 where none does.
+
+    Example:
+        >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
+        >>> topology = make(jnp.array([[-1, 0, 0, 1]], jnp.int32), 2, 2)
+        >>> topology.depth.tolist(), topology.children.tolist()
+        ([[0, 1, 1, 2]], [[[1, 2], [3, -1], [-1, -1], [-1, -1]]])
     """
 
     depth: Int[Array, "B N"]
@@ -64,6 +70,12 @@ def topology_of(
         max_depth: depth that no node exceeds.
         width: children that no node exceeds.
         draft_rows: as in ``Topology``; None where nothing has a row.
+
+    Example:
+        >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
+        >>> topology = make(jnp.array([[-1, 0, 0, 1]], jnp.int32), 2, 2)
+        >>> topology.node_paths.tolist()
+        [[[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 1, 3]]]
     """
     batch, nodes = parents.shape
     ids = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None], parents.shape)

@@ -43,6 +43,11 @@ class DynamicTree:
 
     Raises:
         ValueError: a number that is not valid, or an unknown ranking.
+
+    Example:
+        >>> tree = lantern_jax.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
+        >>> tree.num_nodes, tree.drafts
+        (26, 330)
     """
 
     nodes: int
@@ -107,6 +112,16 @@ class DraftTree:
 
     Raises:
         ValueError: an empty, repeated, negative, fractional or orphaned path.
+
+    Example:
+        >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
+        >>> tree.num_nodes, tree.max_depth, tree.parents.tolist()
+        (4, 2, [-1, 0, 0, 1])
+        >>> tree.ancestors.astype(int)
+        array([[1, 0, 0, 0],
+               [1, 1, 0, 0],
+               [1, 0, 1, 0],
+               [1, 1, 0, 1]])
     """
 
     paths: tuple[tuple[int, ...], ...]
@@ -250,12 +265,22 @@ class DraftTree:
 
 
 def tree_names() -> tuple[str, ...]:
-    """Names of the trees shipped with the package."""
+    """Names of the trees shipped with the package.
+
+    Example:
+        >>> lantern_jax.tree_names()[:3]
+        ('naive_extend_57', 'mc_sim_7b_63', 'mc_sim_7b_63_balanced')
+    """
     return tuple(_shipped())
 
 
 def named_tree(name: str) -> DraftTree:
-    """The shipped tree ``name``; ValueError lists the names there are."""
+    """The shipped tree ``name``; ValueError lists the names there are.
+
+    Example:
+        >>> lantern_jax.named_tree("chain").paths[-1]
+        (0, 0, 0, 0, 0)
+    """
     trees = _shipped()
     if name not in trees:
         raise ValueError(f"unknown tree {name!r}: choose one of {', '.join(trees)}")
@@ -267,6 +292,12 @@ def load_tree(file: str | Path) -> DraftTree:
 
     Raises:
         ValueError: the file is missing, is not JSON, or does not hold a valid tree.
+
+    Example:
+        >>> with open("tree.json", "w") as file:
+        ...     _ = file.write("[[0], [1], [0, 0]]")
+        >>> lantern_jax.load_tree("tree.json").paths
+        ((0,), (1,), (0, 0))
     """
     try:
         paths = json.loads(Path(file).read_text(encoding="utf-8"))

@@ -32,6 +32,14 @@ class Verification:
         substituted: bool [B, L - 1], accepted tokens that the strict rule refuses on the same random numbers.
         distance: float32 [B, L - 1], how far in the codebook a substituted token is from the one that strict
             decoding would have put there; 0 elsewhere.
+
+    Example:
+        >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
+        >>> log_probs = jnp.log(jnp.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]]]))
+        >>> verify = jax.jit(lantern_jax.verify_tree, static_argnames="coupling")
+        >>> verdict = verify(draft, log_probs, lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+        >>> verdict.wanted.tolist(), verdict.path.tolist()
+        ([[2, 0, 2]], [[0, 1, 1]])
     """
 
     path: Int[Array, "B L"]
@@ -43,7 +51,14 @@ class Verification:
 
 
 class Coupling(Protocol):
-    """How draft and target share randomness: a frozen, hashable value, static in a compiled program."""
+    """How draft and target share randomness: a frozen, hashable value, static in a compiled program.
+
+    Example:
+        >>> coupling, sampling = lantern_jax.Gumbel(), lantern_jax.SamplingParams.create()
+        >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
+        >>> coupling.draws(keys, zero, zero, 3, 16, sampling).noise.shape  # of a tree two levels deep, 16 codes
+        (1, 3, 16)
+    """
 
     def draws(
         self,
@@ -102,6 +117,14 @@ def verify_tree(
     Raises:
         ValueError: an unknown rule, a shape that does not fit the topology, draws of another coupling, or a codebook
             that is missing or does not fit.
+
+    Example:
+        >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
+        >>> log_probs = jnp.log(jnp.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]]]))
+        >>> verify = jax.jit(lantern_jax.verify_tree, static_argnames="coupling")
+        >>> verdict = verify(draft, log_probs, lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+        >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
+        ([1], [0])
     """
     rule, tokens, topology = as_rule(rule), draft.tokens, draft.topology
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:

@@ -43,6 +43,11 @@ class Rows:
 
     Raises:
         ValueError: a width or window below 1.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> lantern_jax.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens
+        135
     """
 
     width: int

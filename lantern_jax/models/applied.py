@@ -63,6 +63,16 @@ def target_from_apply(
         first_code: the model's id of code 0; the others follow.
         unconditional: the id that takes the place of each token of the prompt in unconditional rows; None: decode
             without guidance alone.
+
+    Example:
+        >>> def apply(params, tokens, positions, mask, past):  # what follows a code depends on it alone
+        ...     return params[tokens], None, tokens
+        >>> target = lantern_jax.target_from_apply(apply, num_codes=4, num_tokens=16)
+        >>> table = jnp.log(jnp.array([[0.1, 0.7, 0.1, 0.1]] * 2 + [[0.1, 0.1, 0.1, 0.7]] * 2))
+        >>> prompts = jnp.array([[0], [3]])
+        >>> keys = jax.random.split(jax.random.key(7), 2)
+        >>> lantern_jax.autoregressive_decode(target, table, prompts, keys).tokens.shape
+        (2, 16)
     """
 
     run = partial(_run, apply, slice(first_code, first_code + num_codes))

@@ -44,6 +44,11 @@ class ChameleonConfig:
         grid: cells a side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
         layout: the stream of a picture. "anole": grid * grid codes. "lumina": each row of codes is closed by the
             row end, the last one also by the image end; both are forced.
+
+    Example:
+        >>> config = lantern_jax.ChameleonConfig(grid=48, layout="lumina")
+        >>> config.num_tokens, config.row_end, config.image_end
+        (2353, 8192, 8193)
     """
 
     dim: int = 4096
@@ -106,6 +111,12 @@ class TokenConditioning:
     Attributes:
         tokens: int32 [B, P].
         mask: bool [B, P], False at padding.
+
+    Example:
+        >>> tokens, mask = np.array([[0, 0, 7], [4, 5, 6]]), np.array([[False, False, True], [True, True, True]])
+        >>> prompts = lantern_jax.TokenConditioning(tokens, mask)
+        >>> prompts.mask.sum(axis=1)  # their lengths
+        array([1, 3])
     """
 
     tokens: Int[Array, "*rows P"]
@@ -131,6 +142,17 @@ class Chameleon(nn.Module):
     """The model. Parameters: tokens (all ids), transformer, head (the codes' columns).
 
     ``taps`` as in ``Transformer``.
+
+    Example:
+        >>> config = lantern_jax.ChameleonConfig(
+        ...     dim=16, num_layers=1, num_heads=2, hidden_dim=32, vocab_size=80, num_codes=64, grid=4
+        ... )
+        >>> tokens = jnp.zeros((1, 5), jnp.int32)
+        >>> prompt = lantern_jax.TokenConditioning(tokens, tokens == 0)
+        >>> model = lantern_jax.Chameleon(config)
+        >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), prompt)
+        >>> features.shape, logits.shape
+        ((1, 5, 16), (1, 5, 64))
     """
 
     config: ChameleonConfig
@@ -188,6 +210,11 @@ def chameleon_target(
 
     ``taps`` as in ``llamagen_target``. The same arguments return the same record, so compiled programs are reused.
     Raises ValueError for a tap that is no layer.
+
+    Example:
+        >>> target = lantern_jax.chameleon_target(lantern_jax.ChameleonConfig(grid=48, layout="lumina"))
+        >>> target.forced_tokens[48], target.forced_tokens[-1]  # row end, image end
+        (8192, 8193)
     """
     return _target(config, dtype, check_taps(taps, config.num_layers))
 

@@ -45,6 +45,11 @@ class DrafterConfig:
             P - 1 + g belongs to grid cell g. Only for ``rotary`` "grid".
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> config.transformer.num_layers, config.transformer.head_dim
+        (1, 8)
     """
 
     dim: int
@@ -82,6 +87,15 @@ class DrafterModel(nn.Module):
 
     Returns:
         predicted features [..., N, D] and the new keys and values.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> features, tokens = jnp.zeros((1, 3, 16)), jnp.zeros((1, 3), jnp.int32)
+        >>> inputs = features, tokens, jnp.zeros((1, 3, 4, 2)), jnp.ones((1, 3, 3), bool)
+        >>> model = lantern_jax.DrafterModel(config)
+        >>> (predicted, _), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), *inputs)
+        >>> predicted.shape
+        (1, 3, 16)
     """
 
     config: DrafterConfig
@@ -177,6 +191,11 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``.
 
     The same config and dtype return the same record, so compiled programs are reused.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> lantern_jax.eagle(lantern_jax.eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        4
     """
     return chained_drafter(DrafterModel(config, dtype))
 

@@ -33,6 +33,11 @@ class Eagle3Config(DrafterConfig):
     Attributes:
         taps: the target's layers whose inputs are read, those of ``family.target(config, dtype, taps)``. The paper's
             are 2, half of the layers, and the third from the end.
+
+    Example:
+        >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
+        >>> config.taps
+        (2, 6, 9)
     """
 
     taps: tuple[int, ...] = ()
@@ -94,7 +99,13 @@ class Eagle3Model(nn.Module):
 @cache
 def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """The drafter record, for a target record with the same taps. Parameters: ``{"drafter": Eagle3Model's, "head":
-    kernel [D, V] of the target}``. The same config and dtype return the same record."""
+    kernel [D, V] of the target}``. The same config and dtype return the same record.
+
+    Example:
+        >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
+        >>> lantern_jax.eagle(lantern_jax.eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        4
+    """
     return chained_drafter(Eagle3Model(config, dtype))
 
 

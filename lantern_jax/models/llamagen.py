@@ -45,6 +45,13 @@ class LlamaGenConfig:
             models).
         rotate_prefix: False is the published quirk, cosine = sine = 0 at prefix positions, so every attention
             logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
+
+    Example:
+        >>> config = lantern_jax.LlamaGenConfig(
+        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
+        ... )
+        >>> config.num_tokens, config.unconditional_labels
+        (16, (10,))
     """
 
     dim: int
@@ -145,6 +152,11 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
 
     Raises:
         ValueError: an unknown size or conditioning.
+
+    Example:
+        >>> config = lantern_jax.published_config("XL", "caption", grid=32)
+        >>> config.num_layers, config.dim, config.num_tokens
+        (36, 1280, 1024)
     """
     if size not in SIZES:
         raise ValueError(f"unknown LlamaGen size {size!r}: choose one of {', '.join(SIZES)}")
@@ -162,6 +174,12 @@ class CaptionConditioning:
     Attributes:
         features: [B, P, F] from the text encoder, zeros at padding.
         mask: bool [B, P], False at padding. The unconditional row has the same mask.
+
+    Example:
+        >>> mask = np.arange(120)[None] >= 100  # a caption of 20 tokens
+        >>> conditioning = lantern_jax.CaptionConditioning(np.zeros((1, 120, 2048), np.float32), mask)
+        >>> conditioning.mask.sum()
+        np.int64(20)
     """
 
     features: Float[Array, "B P F"]
@@ -173,7 +191,18 @@ Conditioning = Int[Array, "B C"] | CaptionConditioning
 
 
 class LlamaGen(nn.Module):
-    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied). ``taps``: see ``Transformer``."""
+    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied). ``taps``: see ``Transformer``.
+
+    Example:
+        >>> config = lantern_jax.LlamaGenConfig(
+        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
+        ... )
+        >>> model, labels = lantern_jax.LlamaGen(config), jnp.zeros((1, 1), jnp.int32)
+        >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
+        >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), labels, tokens)
+        >>> features.shape, logits.shape
+        ((1, 16, 16), (1, 16, 64))
+    """
 
     config: LlamaGenConfig
     dtype: jnp.dtype = jnp.float32
@@ -275,6 +304,11 @@ def llamagen_target(
     ``taps``: the features are the states entering these layers side by side [..., taps * D], the number of layers
     standing for the final features; none: the final features. The same arguments return the same record, so
     compiled programs are reused. Raises ValueError for a tap that is no layer.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("XL", "caption", grid=32))
+        >>> target.vocab_size, target.num_tokens
+        (16384, 1024)
     """
     return _target(config, dtype, check_taps(taps, config.num_layers))
 

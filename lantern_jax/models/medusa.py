@@ -37,6 +37,11 @@ class MedusaConfig:
         layers: residual blocks a head.
         shared_head: whether the heads end in the target's head, or each in a matrix [D, V] of its own.
         markov_rank: of the Markov term; 0 for none.
+
+    Example:
+        >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
+        >>> config.heads, config.shared_head
+        (4, False)
     """
 
     dim: int
@@ -165,6 +170,11 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     """The drafter record. Parameters: ``{"drafter": MedusaModel's, "head": kernel [D, V] of the target}``.
 
     The same config and dtype return the same record, so compiled programs are reused.
+
+    Example:
+        >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
+        >>> lantern_jax.eagle(lantern_jax.medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        4
     """
     model = MedusaModel(config, dtype)
     return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))

@@ -46,6 +46,13 @@ class ParallelConfig(DrafterConfig):
         num_codes: V.
         masks: K: depths 1 to K are predicted together with depth 0; deeper nodes get the last one's logits.
         markov_rank: of the Markov term; 0 for none.
+
+    Example:
+        >>> config = lantern_jax.ParallelConfig(
+        ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
+        ... )
+        >>> config.masks, config.markov_rank
+        (3, 64)
     """
 
     num_codes: int = 16384
@@ -129,6 +136,13 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
     """The drafter record. Parameters: ``{"drafter": ParallelModel's, "head": kernel [D, V] of the target}``.
 
     The same config and dtype return the same record, so compiled programs are reused.
+
+    Example:
+        >>> config = lantern_jax.ParallelConfig(
+        ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
+        ... )
+        >>> lantern_jax.eagle(lantern_jax.parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        4
     """
     model = ParallelModel(config, dtype)
     return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))

@@ -23,6 +23,11 @@ class T5Config:
         hidden_dim: width of the gated feed-forward layers.
         vocab_size: rows of the embedding table.
         num_buckets, max_distance: of the relative position bias, which layer 0 holds for all layers.
+
+    Example:
+        >>> config = lantern_jax.T5Config()  # Flan-T5-XL's encoder
+        >>> config.dim, config.num_layers
+        (2048, 24)
     """
 
     dim: int = 2048
@@ -68,6 +73,13 @@ class T5Encoder(nn.Module):
 
     Returns:
         features [B, P, D] after the final norm; those at padding mean nothing.
+
+    Example:
+        >>> config = lantern_jax.T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
+        >>> encoder, tokens = lantern_jax.T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
+        >>> features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), tokens, tokens == 0)
+        >>> features.shape
+        (1, 5, 8)
     """
 
     config: T5Config

@@ -34,6 +34,14 @@ def transformer_target(
             and ``config.dim``, D. A model with ``taps`` (``Transformer``) has their states in front of its features:
             the record then gives out those, and the logits stay what they are.
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
+
+    Example:
+        >>> config = lantern_jax.LlamaGenConfig(
+        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
+        ... )
+        >>> target = lantern_jax.transformer_target(lantern_jax.LlamaGen(config), num_codes=64, num_tokens=16)
+        >>> target.vocab_size, target.num_tokens
+        (64, 16)
     """
     dim, tapped = model.config.dim, bool(model.taps)
 

@@ -28,6 +28,11 @@ class VQConfig:
     after the decoder, so that large pictures stay cheap. `decoder_ch` None means `ch`. `encoder_blocks` and
     `decoder_blocks` count residual blocks a level. `level_attention` puts attention after each block of the
     lowest-resolution level.
+
+    Example:
+        >>> config = lantern_jax.VQConfig()  # LlamaGen's VQ-16
+        >>> config.downsampling, config.codebook_size, config.codebook_dim
+        (16, 16384, 8)
     """
 
     ch: int = 128
@@ -228,6 +233,13 @@ class VQModel(nn.Module):
 
     Its parameters are {"encoder", "decoder", "quant_conv", "post_quant_conv", "codebook"}; "codebook" is
     float32 [V, C], as published, that is before normalization.
+
+    Example:
+        >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
+        >>> model, codes = lantern_jax.VQModel(config), jnp.zeros((1, 64), jnp.int32)
+        >>> params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 16, 16, 3)))
+        >>> jax.eval_shape(lambda params: model.apply(params, codes, method="decode"), params).shape
+        (1, 16, 16, 3)
     """
 
     config: VQConfig

@@ -33,6 +33,11 @@ class EncodedPrompts:
             takes them.
         prompts: n texts.
         arrays: {name: array [n, ...]}: labels; features (which may be ``PackedRows``) and mask; or tokens and mask.
+
+    Example:
+        >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])
+        >>> encoded.kind, encoded.arrays["labels"].shape
+        ('labels', (2, 4))
     """
 
     kind: str
@@ -51,6 +56,11 @@ def save_encoded(
 
     Raises:
         ValueError: another ending, arrays that do not have one row a prompt, or a folder that cannot be written to.
+
+    Example:
+        >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
+        >>> lantern_jax.load_encoded("prompts.npz").prompts
+        ('tabby cat',)
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -87,6 +97,11 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
 
     Raises:
         ValueError: the file is missing, truncated or something else.
+
+    Example:
+        >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
+        >>> lantern_jax.load_encoded("prompts.npz").arrays
+        {'labels': array([[281]])}
     """
     path = Path(path)
     if not path.is_file():

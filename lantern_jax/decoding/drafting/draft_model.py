@@ -46,6 +46,12 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         small: the model; its parameters are the drafting's. Codes mean the same as the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
             is for models that are conditioned on tokens: those of the prefix [B, P], which must have no padding.
+
+    Example:
+        >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> drafter = lantern_jax.drafter_from_target(small)
+        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
+        4
     """
     conditioning = _tokens_of if conditioning is None else conditioning
 

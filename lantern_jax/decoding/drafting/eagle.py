@@ -35,6 +35,12 @@ class Drafter:
             are those of the position after the last of them. Starts a new, empty set of expanded nodes.
         expand: (params, state, tokens [B, M], parents [B, M]) -> (state, logits [B, M, V]): adds nodes below
             already expanded ones (0 = the root, then in order of expansion). The state keeps its shapes.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
+        4
     """
 
     init: Callable[..., Any]
@@ -142,6 +148,14 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
 
     Raises:
         ValueError: an unknown name, or a tree of the root alone.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> lantern_jax.eagle(drafter, "mc_sim_7b_63").max_depth
+        5
+        >>> lantern_jax.eagle(drafter, lantern_jax.DynamicTree(nodes=25, depth=8)).max_depth
+        8
     """
     tree = tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if not tree.max_depth:

@@ -76,6 +76,12 @@ class Window:
 
     Raises:
         ValueError: a number or a name outside its range, or a tree without that path.
+
+    Example:
+        >>> tree = lantern_jax.DraftTree.window(8, branches=3, levels=2)
+        >>> window = lantern_jax.Window(16384, tree)
+        >>> window.width, window.branches, window.tree.num_nodes
+        (8, 3, 19)
     """
 
     vocab_size: int
@@ -137,6 +143,10 @@ def jacobi(
 
     Raises:
         ValueError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
+
+    Example:
+        >>> lantern_jax.jacobi(16384, window=8).max_depth
+        8
     """
     return drafting_of(Window(vocab_size, _as_tree(window), None, initial, row))
 
@@ -162,6 +172,10 @@ def speculative_jacobi(
 
     Raises:
         ValueError: as ``Window``; when traced, the coupling ``Gumbel`` at a temperature above 0.
+
+    Example:
+        >>> lantern_jax.speculative_jacobi(16384, window=8, redraw="independent").max_depth
+        8
     """
     if redraw not in REDRAWS:
         raise ValueError(f"unknown redraw {redraw!r}: choose one of {', '.join(REDRAWS)}")
@@ -192,6 +206,10 @@ def pac(
 
     Raises:
         ValueError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
+
+    Example:
+        >>> lantern_jax.pac(16384, window=8, branches=3, levels=2).max_depth
+        8
     """
     tree = DraftTree.window(window, branches, levels)
     if redraw is None:

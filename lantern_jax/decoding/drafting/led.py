@@ -58,6 +58,13 @@ def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | 
 
     Raises:
         ValueError: a window for ``Rejection``, or a reach below 1; when traced, the coupling ``Rejection``.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> window = lantern_jax.Window(64, lantern_jax.DraftTree.window(8))
+        >>> lantern_jax.led_window(drafter, window, reach=2).max_depth
+        8
     """
     if settings.redraw is not None:
         raise ValueError("a led window needs the coupling gumbel: give a window without redraw")

@@ -38,6 +38,12 @@ class Cool(Rule):
         omega: [], >= 1, the paper's delta, which is 1.1 to 2 there. At 1 early drafts are still relaxed and late
             ones tightened.
         k: static, neighbours under ``Gumbel``; 0 for none, and no need of a codebook.
+
+    Example:
+        >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
+        >>> claim = lantern_jax.Cool.create(omega=1.5).claim(p, q, jnp.array([0]), jnp.array([1]), 1, None)
+        >>> np.asarray(claim.mass).round(3)  # omega p(x), in a tree one level deep
+        array([0.75], dtype=float32)
     """
 
     knobs: ClassVar[tuple[str, ...]] = ("omega", "k")

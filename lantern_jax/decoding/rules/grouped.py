@@ -33,6 +33,11 @@ class Grouped(Rule):
         p_gap: [], > 0.
         squared_distance: [], > 0; in the codebook's own units, so no value carries over to another tokenizer.
         size: static, >= 1; 1 is strict.
+
+    Example:
+        >>> rule = lantern_jax.Grouped.create(p_gap=0.125, squared_distance=0.5, size=14)
+        >>> rule.size, rule.is_strict, float(rule.p_gap)
+        (14, False, 0.125)
     """
 
     knobs: ClassVar[tuple[str, ...]] = ("p_gap", "squared_distance", "size")

@@ -39,6 +39,11 @@ def rule_from_name(
 
     Raises:
         ValueError: an unknown name or knob, or a number outside the rule's range.
+
+    Example:
+        >>> rule = lantern_jax.rule_from_name("lantern++", k=10, lam=3.0)
+        >>> type(rule).__name__, float(rule.lam)
+        ('LanternPlusPlus', 3.0)
     """
     if name not in RULE_NAMES:
         raise ValueError(f"unknown rule {name!r}: choose one of {', '.join(RULE_NAMES)}")

@@ -24,6 +24,15 @@ class Near(Rule):
         tau: [], >= 0, in units of the codebook's ``spacing``, so that it means the same for every tokenizer; 0 is
             strict where all codes differ.
         ratio: [], >= 1.
+
+    Example:
+        >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
+        >>> codebook = lantern_jax.Codebook(neighbours, codes)
+        >>> p = jnp.array([0.25, 0.125, 0.625])
+        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> wanted = jnp.array([1, 1])  # code 0 lies 1 from it, code 2 lies 2, and the spacing is 1.33
+        >>> lantern_jax.Near.create(tau=1.0).accepts(after, jnp.array([0, 2]), wanted, None, codebook).tolist()
+        [True, False]
     """
 
     knobs: ClassVar[tuple[str, ...]] = ("tau", "ratio")

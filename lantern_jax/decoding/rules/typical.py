@@ -30,6 +30,12 @@ class Typical(Rule):
         epsilon: [], > 0: a token this probable is always typical.
         delta_factor: [], >= 0; the paper takes the root of epsilon. (In Medusa's code the defaults of a helper are
             swapped; its callers are right.) 0 accepts whatever has any probability.
+
+    Example:
+        >>> p = jnp.array([0.25, 0.05, 0.7])
+        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> lantern_jax.Typical.create().accepts(after, jnp.array([0, 1]), None, None, None).tolist()
+        [True, False]
     """
 
     knobs: ClassVar[tuple[str, ...]] = ("epsilon", "delta_factor")
@@ -67,6 +73,13 @@ class Tolerance(Rule):
 
     Attributes:
         samples: int32 [], >= 1; 1 is strict.
+
+    Example:
+        >>> scores = jnp.log(jnp.array([[0.25, 0.05, 0.7]]))
+        >>> after = lantern_jax.Probabilities(None, None, lambda ids: scores[0, ids], lambda: scores)
+        >>> rule = lantern_jax.Tolerance.create(samples=2)
+        >>> rule.accepts(after, jnp.array([0, 1]), None, None, None).tolist()
+        [True, False]
     """
 
     knobs: ClassVar[tuple[str, ...]] = ("samples",)
