@@ -181,6 +181,7 @@ class Worker:
 
     def _orders(self, ticket: Ticket) -> list[Order]:
         if ticket.dropped:
+            self._counters.dropped += ticket.asking.num
             self._leave(ticket.asking.num)
             return []
         row, free, job = self._prepared(ticket.asking.prompt, ticket.asking.num, ticket.asking.knobs)

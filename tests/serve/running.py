@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -76,10 +76,17 @@ def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 
 @contextlib.contextmanager
-def running(pipeline: Pipeline | None = None, warm_up: bool = False, batch: int = BATCH) -> Iterator[Running]:
+def running(
+    pipeline: Pipeline | None = None, warm_up: bool = False, batch: int = BATCH, **limits
+) -> Iterator[Running]:
     pipeline = pipeline or pipeline_on(1)
     app = application(
-        pipeline, "tiny", Door.of("127.0.0.1", None), limits=LIMITS, batch=batch, warm_up=warm_up
+        pipeline,
+        "tiny",
+        Door.of("127.0.0.1", None),
+        limits=replace(LIMITS, **limits),
+        batch=batch,
+        warm_up=warm_up,
     )
     with socket.create_server(("127.0.0.1", 0)) as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"

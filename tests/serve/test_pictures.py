@@ -206,10 +206,9 @@ def test_details_tell_how_far_it_is(server, gate):
     for event in progress:
         if "b64_json" in event:
             opacity = np.asarray(picture_of(event["b64_json"]))[..., 3]
-            assert (opacity == 255).mean() == event["lantern"]["tokens"] / TOKENS and set(opacity.flat) <= {
-                0,
-                255,
-            }
+            # It may be of a moment before: who reads late gets the last picture with the newest figures.
+            assert 0 < (opacity == 255).mean() <= event["lantern"]["tokens"] / TOKENS
+            assert set(opacity.flat) <= {0, 255}
     made = server.library().generate("a lake", seed=4)
     assert end["lantern"]["codes"] == made.tokens[0].tolist()
     assert end["lantern"]["round_of_token"] == made.round_of_token[0].tolist()
@@ -268,6 +267,33 @@ def test_the_end_is_told_to_whoever_waits(server):
             gate.open()
             assert list(told)[-1]["error"]["message"] == "the server is stopping: ask again later"
         assert ending.ask().status_code == 503
+
+
+def test_a_request_that_takes_too_long_is_given_up(server):
+    with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), seconds=0.3) as hasty:
+        gate = Gate(hasty.engine, monkeypatch)
+        assert hasty.ask().status_code == 504
+        asked = {"prompt": "a lake", "stream": True}
+        with hasty.client.stream("POST", "/v1/images/generations", json=asked) as response:
+            (told,) = events(response)
+        assert "took too long" in told["error"]["message"]
+        gate.let(2)
+        hasty.wait_for(decoding=0, queue_length=0, pictures_dropped_total=2)
+
+
+@pytest.mark.parametrize(
+    ("why", "status"), [("RESOURCE_EXHAUSTED: out of memory", 503), ("the device is gone", 500)]
+)
+def test_a_device_that_fails_fails_one_run(server, monkeypatch, why, status):
+    def fail(*arguments):
+        raise RuntimeError(why)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(server.engine, "advance", fail)
+        answer = server.ask(n=4)
+    assert answer.status_code == status and answer.json()["error"]["type"] == "server_error"
+    assert why not in answer.text, "what is told to strangers"
+    assert server.ask(n=4).status_code == 200
 
 
 @pytest.mark.exhaustive
