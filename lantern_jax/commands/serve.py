@@ -79,7 +79,9 @@ def _run(arguments: argparse.Namespace) -> None:
     with bound:
         keep_compiled_programs()
         pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
-        limits = Limits(queue=arguments.queue, pictures=arguments.most, seconds=arguments.seconds)
+        # More than may wait could never be served.
+        most = min(arguments.most, arguments.queue)
+        limits = Limits(queue=arguments.queue, pictures=most, seconds=arguments.seconds)
         name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
         door = Door.of(arguments.host, token, arguments.allowed_host)
         app = application(pipeline, name, door, limits=limits, batch=arguments.batch)

@@ -7,7 +7,7 @@ from lantern_jax.pipeline import Pipeline
 from lantern_jax.settings import KNOBS
 
 # Prompts that one or the other kind of model takes.
-_EXAMPLES = ("snowy mountains at dusk by a calm lake", "207")
+_EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")
 
 
 def example_prompt(pipeline: Pipeline) -> str:
