@@ -106,14 +106,17 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
 def test_the_published_checkpoint_is_fetched_and_drawn(tmp_path, monkeypatch):
     """A tiny one, from a hub of this machine."""
     pytest.importorskip("torch")
-    layouts.write_llamagen(tmp_path / "gpt.pt", layouts.TINY_CLASS)
-    layouts.write_vq(tmp_path / "vq.pt", layouts.TINY_VQ)
-    files = {name: (tmp_path / name).read_bytes() for name in ("gpt.pt", "vq.pt")}
+    published, folder = tmp_path / "published", tmp_path / "run"
+    published.mkdir()
+    folder.mkdir()
+    layouts.write_llamagen(published / "gpt.pt", layouts.TINY_CLASS)
+    layouts.write_vq(published / "vq.pt", layouts.TINY_VQ)
+    files = {name: (published / name).read_bytes() for name in ("gpt.pt", "vq.pt")}
     choice = f"""REPOSITORY, GPT, VQ = {REPO!r}, "gpt.pt", "vq.pt"
 SETTINGS, CLASSES, ROOM = {{"num_heads": 2, "grid": 4}}, [0, 5], 0.0"""
     with local_hub(files, tmp_path / "cache-of-tests", monkeypatch) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         path = FOLDER / "published_checkpoint.ipynb"
-        notebook = run(path, tmp_path, {"choice": choice}, HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
+        notebook = run(path, folder, {"choice": choice}, HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
     assert SPEEDUP.search(texts(notebook)) and has_picture(notebook)
     assert "100% the same tokens" in texts(notebook)
