@@ -113,7 +113,7 @@ def test_the_published_checkpoint_is_fetched_and_drawn(tmp_path, monkeypatch):
     layouts.write_vq(published / "vq.pt", layouts.TINY_VQ)
     files = {name: (published / name).read_bytes() for name in ("gpt.pt", "vq.pt")}
     choice = f"""REPOSITORY, GPT, VQ = {REPO!r}, "gpt.pt", "vq.pt"
-SETTINGS, CLASSES, ROOM = {{"num_heads": 2, "grid": 4}}, [0, 5], 0.0"""
+SETTINGS, CLASSES, ROOM = {{"num_heads": 2, "grid": 4}}, [0, 4], 0.0"""
     with local_hub(files, tmp_path / "cache-of-tests", monkeypatch) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         path = FOLDER / "published_checkpoint.ipynb"
