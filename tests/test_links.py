@@ -1,5 +1,6 @@
 """Links of all pages to files and headings here lead somewhere; those to elsewhere are not followed."""
 
+import json
 import re
 from collections import Counter
 from functools import cache
@@ -14,6 +15,7 @@ FOLDERS = ("docs", "lantern_jax/assets", "examples")
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")),
+    *sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")),
 ]
 FENCE = re.compile(r"^(```+).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -21,8 +23,12 @@ LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 @cache
 def prose(page: Path) -> str:
-    """The page without its code."""
-    return re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text("utf-8")))
+    """The page without its code; of a notebook its texts."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return re.sub(r"`[^`\n]+`", "", FENCE.sub("", text))
 
 
 def slugs(text: str) -> set[str]:
@@ -79,5 +85,10 @@ def test_every_page_is_in_the_sites_contents():
             r"^```{toctree}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
         ):
             names = [line for line in block.splitlines() if line and not line.startswith(":")]
-            listed |= {page.parent / f"{name}.md" for name in names}
-    assert listed == set(docs.rglob("*.md"))
+            listed |= {_page(page.parent / name) for name in names}
+    assert listed == {*docs.rglob("*.md"), *docs.rglob("*.ipynb")}
+
+
+def _page(name: Path) -> Path:
+    notebook = name.with_suffix(".ipynb")
+    return notebook if notebook.exists() else name.with_suffix(".md")
