@@ -105,9 +105,9 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
 def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
     """What decoding so many pictures at once takes; it compiles the programs that prefill, advance and draw."""
     target, drafting, conditioning, guidance, codebook = _arguments(shapes, job, pictures)
-    seed, numbers = np.uint32(0), _rows(pictures, np.uint32)
+    seeds = numbers = _rows(pictures, np.uint32)
     begin = partial(programs.start, job.program, None)
-    first = (target, drafting, conditioning, seed, numbers, guidance, job.sampling, _rows(pictures, bool))
+    first = (target, drafting, conditioning, seeds, numbers, guidance, job.sampling, _rows(pictures, bool))
     keys, state = jax.eval_shape(begin, *first)
     step = partial(programs.advance, job.program, None)
     then = (target, drafting, guidance, job.sampling, job.rule, codebook, keys, state, np.int32(1))

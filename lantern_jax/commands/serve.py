@@ -1,6 +1,7 @@
 """``lantern serve``: a page and an image endpoint."""
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -93,10 +94,10 @@ def _run(arguments: argparse.Namespace) -> None:
         print(
             f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
         )
-        try:
+        # At Ctrl-C uvicorn returns, or raises the signal again: it depends on what asyncio is about to do.
+        with contextlib.suppress(KeyboardInterrupt):
             Server(app).run(sockets=[bound])
-        except KeyboardInterrupt:
-            print("lantern: stopped", file=sys.stderr)
+        print("lantern: stopped", file=sys.stderr)
 
 
 def _token(file: str | None) -> str | None:
