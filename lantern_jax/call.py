@@ -200,9 +200,7 @@ class Call:
             return _Part(numbers[order], decoded)
         count = len(numbers)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
-        pictures, finite, timing = self.engine.draw(tokens, most=self.batch)
-        if not finite.all():
-            raise ValueError(why_not_finite(self.engine, "the pictures", ("tokenizer",)))
+        pictures, timing = drawn(self.engine, tokens, self.batch)
         return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:
@@ -267,6 +265,16 @@ def until_next(run: Run, live: Bool[np.ndarray, " n"], given: int) -> int:
     rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
     pace = max(run.lengths[live].sum() - live.sum() * max(given, 1), 1) / max(rounds, 1)
     return max(1, int((run.total - run.lengths[live].max()) / pace))
+
+
+def drawn(
+    engine: Engine, tokens: Int[np.ndarray, "n C"], most: int | None = None
+) -> tuple[UInt8[np.ndarray, "n H W 3"], Timing]:
+    """``Engine.draw``'s pictures; ValueError, which names the parameter, where they are not all numbers."""
+    pictures, finite, timing = engine.draw(tokens, most=most)
+    if not finite.all():
+        raise ValueError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+    return pictures, timing
 
 
 def why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:

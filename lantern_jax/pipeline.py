@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
 from lantern_jax import assembly
-from lantern_jax.call import Call
+from lantern_jax.call import Call, drawn
 from lantern_jax.checkpoints.store import Checkpoint, model_directory
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.decoding.completion import Completion
@@ -264,10 +264,10 @@ class Pipeline:
         return self.engine.encode(self._grid.pictures(images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Pictures of their codes; ValueError for those of other models, or where there is no VQ tokenizer."""
+        """Pictures of their codes; ValueError for those of other models, or without a sound VQ tokenizer."""
         if not self.draws:
             raise ValueError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
-        return self.engine.draw(np.atleast_2d(self._grid.checked_codes(tokens)))[0]
+        return drawn(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])

@@ -6,7 +6,7 @@ import pytest
 
 import lantern_jax.pipeline
 from tests.command import assert_refused
-from tests.tiny_checkpoint import altered_pipeline, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import TOKENS, altered_pipeline, tiny_checkpoint, tiny_pipeline
 
 PROMPTS = ["a lake", "a foggy forest", "snowy mountains"]
 
@@ -55,6 +55,9 @@ def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch,
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=shown):
         list(pipeline.iterate(PROMPTS))
+    if shown == "tokenizer":
+        with pytest.raises(ValueError, match=whole):
+            pipeline.draw(np.zeros(TOKENS, int))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: pipeline)
     monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)

@@ -9,7 +9,7 @@ import time
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from lantern_jax.call import why_not_finite
+from lantern_jax.call import drawn
 from lantern_jax.engine import Engine
 
 # Of the time, at most, that goes into pictures which only show how far things are.
@@ -42,9 +42,7 @@ class Brush:
         """
         # A program for fewer groups of devices would have the parameters moved.
         groups = len(self._engine.devices)
-        pictures, finite, timing = self._engine.draw(np.tile(codes, (groups, 1)), most=groups)
-        if not finite[0]:
-            raise ValueError(why_not_finite(self._engine, "the pictures", ("tokenizer",)))
+        pictures, timing = drawn(self._engine, np.tile(codes, (groups, 1)), groups)
         self.spent += timing.drawing
         return pictures[0]
 
