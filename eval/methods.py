@@ -1,7 +1,7 @@
 """All methods on the same prompts: how many tokens a target pass, how fast, and what it costs in quality.
 
-    python -m eval.methods [--model demo] [--methods a,b,c] [--pictures 200] [--batch 8] [--timing-pictures 0]
-                           [--out FILE.json [--resume]] [--plot FILE.svg]
+    python -m eval.methods [--model demo] [--dtype float32] [--methods a,b,c] [--pictures 200] [--batch 8]
+                           [--timing-pictures 0] [--out FILE.json [--resume]] [--plot FILE.svg]
 
 Methods are those of ``lantern_jax.methods()``, all of them unless some are named; ``name:knob=value,knob=value`` is a
 variant. Every method makes the same pictures (same prompts, seeds and numbers), a batch of each in turns, so that a
@@ -64,6 +64,8 @@ class Setup:
         batch: how many at once.
         seed: of the pictures; plain decoding's other one is the next.
         timing_pictures: decoded one by one too.
+        dtype: that it decodes in. In float32 strict methods on the shared noise make plain decoding's pictures on any
+            device; in bfloat16 only up to near-ties.
     """
 
     model: str = "demo"
@@ -71,12 +73,14 @@ class Setup:
     batch: int = 8
     seed: int = 0
     timing_pictures: int = 0
+    dtype: str = "float32"
 
 
 class Bench:
     """A pipeline with the prompts of a run: labels [n, A] of the first scenes of ``SCENES``."""
 
-    def __init__(self, setup: Setup, pipeline: lantern_jax.Pipeline):
+    def __init__(self, setup: Setup, pipeline: lantern_jax.Pipeline | None = None):
+        pipeline = lantern_jax.load(setup.model, setup.dtype) if pipeline is None else pipeline
         checkpoint = pipeline.checkpoint
         if not pipeline.draws or checkpoint.vocabulary != LANDSCAPES:
             raise ValueError(f"{setup.model} does not draw landscapes: give the demo or one trained like it")
@@ -312,15 +316,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timing-pictures", type=int, default=0, help="decoded one by one too")
+    parser.add_argument("--dtype", default=Setup.dtype, help=f"to decode in (default {Setup.dtype})")
     parser.add_argument("--out", type=Path, help="write all numbers as JSON, after every batch")
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     parser.add_argument("--plot", type=Path, help="draw tokens a pass against quality as SVG")
     options = parser.parse_args(arguments)
     methods = parse_methods(options.methods)
-    setup = Setup(options.model, options.pictures, options.batch, options.seed, options.timing_pictures)
+    setup = Setup(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Setup)})
     kept = read_kept(options.out, options.resume, setup)
     keep_compiled_programs()
-    console, bench = Console(width=max(WIDTH, Console().width)), Bench(setup, lantern_jax.load(options.model))
+    console, bench = Console(width=max(WIDTH, Console().width)), Bench(setup)
     kept["device"] = f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
 
     def save() -> None:

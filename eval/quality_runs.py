@@ -1,6 +1,7 @@
 """Quality against speed on the demo, with intervals: the rows of docs/results that speak of pictures.
 
-    python -m eval.quality_runs --work DIR [--methods a,b:knob=value] [--pictures 1000] [--batch 8] [--out FILE.jsonl]
+    python -m eval.quality_runs --work DIR [--methods a,b:knob=value] [--pictures 1000] [--batch 8]
+                                [--dtype float32] [--out FILE.jsonl]
 
 Plain decoding under two seeds, and every method named, make the same pictures: same prompts, numbers and seed, a batch
 of each in turns, forwards and backwards, so that a slow minute of the machine slows all. Methods are written as for
@@ -205,15 +206,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pictures", type=int, default=1000, help="a setting")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default=Setup.dtype, help=f"to decode in (default {Setup.dtype})")
     parser.add_argument("--replicates", type=int, default=REPLICATES, help="of the bootstrap and of swaps")
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="then stop, and compare what all have"
     )
     options = parser.parse_args(arguments)
-    setup = Setup(options.model, options.pictures, options.batch, options.seed)
+    setup = Setup(options.model, options.pictures, options.batch, options.seed, dtype=options.dtype)
     settings = {PLAIN: {"method": PLAIN}, OTHER_SEED: {"method": PLAIN}} | parse_methods(options.methods)
     keep_compiled_programs()
-    bench = Bench(setup, lantern_jax.load(options.model))
+    bench = Bench(setup)
     rows = {name: described(bench, knobs) for name, knobs in settings.items()}
     versions = {"jax": jax.__version__, "lantern_jax": lantern_jax.__version__}
     machine = {"device": processor(), "dtype": str(bench.pipeline.dtype), "versions": versions}
@@ -229,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     numbers = rows_of(made, PLAIN, OTHER_SEED, measures, options.replicates, min(options.replicates, SWAPS))
     command = (
         f"python -m eval.quality_runs --methods {options.methods} --pictures {setup.pictures} "
-        f"--batch {setup.batch} --seed {setup.seed}"
+        f"--batch {setup.batch} --seed {setup.seed} --dtype {setup.dtype}"
     )
     common = {"kind": "quality", "model": setup.model, "batch": setup.batch, "seed": setup.seed}
     lines = [

@@ -1,10 +1,12 @@
 """What ``lantern tune`` found, against every named tree and the default: the same pictures, in turns.
 
-    python -m eval.tuned [--model demo] [--batch 1] [--repeats 8] [--minutes 5] [--file FILE.json] [--out FILE.json]
+    python -m eval.tuned [--model demo] [--batch 1] [--repeats 8] [--minutes 5] [--file FILE.json] [--no-trees]
+                         [--out FILE.json]
 
 Tunes first unless ``--file`` names what a tuning wrote. Then every way makes the same pictures, which the tuning did
 not see, a batch of each in turns. A row: tokens a target pass, tokens a second, how many times as fast the tuned
-setting is, and how far the prediction of the tuning, where it made one, was off.
+setting is, and how far the prediction of the tuning, where it made one, was off. With ``--no-trees`` only the default
+and plain decoding stand beside it, as is enough, and much quicker, for large batches.
 """
 
 import argparse
@@ -29,18 +31,19 @@ TUNED, DEFAULT = "tuned", "default"
 PROMPTS, FIRST = 64, 10_000
 
 
-def ways(tuned: Tuned) -> dict[str, dict[str, Any]]:
+def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
     """Knobs of everything that is compared, by name."""
-    named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names()}
+    named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names() if trees}
     return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 
-def compare(samples: Samples, tuned: Tuned, repeats: int) -> list[dict[str, Any]]:
+def compare(samples: Samples, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
     """A row for every way, at the batch, guidance and sampling of the tuning."""
     batch = tuned.key.batch
     base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
     jobs = {
-        name: samples.pipeline.job(samples.settings({**base, **way})) for name, way in ways(tuned).items()
+        name: samples.pipeline.job(samples.settings({**base, **way}))
+        for name, way in ways(tuned, trees).items()
     }
     for job in jobs.values():
         samples.decode(job, FIRST, batch, batch)
@@ -95,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=8, help="batches of each way")
     parser.add_argument("--minutes", type=float, default=5.0, help="of the tuning")
     parser.add_argument("--file", type=Path, help="what a tuning wrote")
+    parser.add_argument("--no-trees", action="store_true", help="leave the named trees out")
     parser.add_argument("--out", type=Path, help="write the rows, and what the tuning found, as JSON")
     options = parser.parse_args(arguments)
     keep_compiled_programs()
@@ -105,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tuned = Tuner(samples, plan, print).run().tuned
     else:
         tuned = read_tuned(options.file)
-    rows = compare(samples, tuned, options.repeats)
+    rows = compare(samples, tuned, options.repeats, not options.no_trees)
     show(rows, tuned)
     if options.out is not None:
         values = {"rows": rows, "tuned": json.loads(tuned.to_json())}

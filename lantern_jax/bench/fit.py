@@ -98,7 +98,11 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
     """Those of a published size with an EAGLE drafter, nothing to draw with; ValueError for an unknown size."""
     model = random_model(size)
     return Shapes(
-        model.config, {"eagle": model.drafter}, parameter_dtype(dtype), codebook=model.codebook_shapes
+        model.config,
+        {"eagle": model.drafter},
+        parameter_dtype(dtype),
+        codebook=model.codebook_shapes,
+        quantized=model.quantized,
     )
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Codebook
@@ -21,6 +21,7 @@ from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
 from lantern_jax.partition import Where, sharding_at
 from lantern_jax.programs import Parameters
+from lantern_jax.quantization import SCALE, is_fixed, quantized_shapes
 
 # Codes lie 16 pixels apart, a side, in every published tokenizer.
 PIXELS_A_CELL = 16
@@ -43,6 +44,8 @@ SIZES: Mapping[str, Callable[[], TargetConfig]] = {
 }
 # For looking whether everything runs, not for measuring.
 TINY = "tiny"
+# After a size: the target's layers in eight bits.
+INT8 = "-int8"
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,19 @@ class RandomModel:
     Attributes:
         name: of the size.
         config, drafter: of the two.
+        quantized: whether the target's layers are in eight bits.
     """
 
     name: str
     config: TargetConfig
     drafter: DrafterConfig
+    quantized: bool = False
 
     def read(self, dtype: np.dtype, where: Where) -> Parameters:
         """The target's parameters and a codebook, as ``Engine`` asks for them."""
-        target = random_parameters(family_of(self.config).shapes(self.config), 0, dtype, where)
+        shapes = family_of(self.config).shapes(self.config)
+        shapes = quantized_shapes(shapes) if self.quantized else shapes
+        target = random_parameters(shapes, 0, dtype, where)
         whole = sharding_at(where, ("codebook",), ())
         codebook = jax.jit(_codebook, static_argnums=0, out_shardings=whole)(self.config.num_codes)
         return Parameters(target, codebook=codebook)
@@ -96,26 +103,30 @@ def random_conditioning(config: TargetConfig, count: int) -> PyTree:
 def random_model(size: str) -> RandomModel:
     """A model of a published size, its drafter as LANTERN's are: one layer of the target's.
 
+    Args:
+        size: with "-int8" after it the target's layers are in eight bits.
+
     Raises:
         ValueError: an unknown size.
     """
-    if size == TINY:
+    named = size.removesuffix(INT8)
+    if named == TINY:
         config = replace(published_config("B"), dim=64, num_layers=2, num_heads=2, vocab_size=256, grid=6)
-    elif size in SIZES:
-        config = SIZES[size]()
+    elif named in SIZES:
+        config = SIZES[named]()
     else:
         raise errors.unknown("size", size, SIZES)
     layer = config.transformer
     drafter = DrafterConfig(
         num_heads=layer.num_heads, hidden_dim=layer.hidden_dim, qk_norm=layer.qk_norm, **config.shared_with_drafter
     )  # fmt: skip
-    return RandomModel(size, config, drafter)
+    return RandomModel(size, config, drafter, quantized=named != size)
 
 
 def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:
     """Random arrays of these shapes, made on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
 
-    Nothing of them is ever on the host or in another dtype.
+    Nothing of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     # This generator is much the quickest on every device; nobody needs the same numbers elsewhere.
@@ -123,7 +134,8 @@ def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) 
     made = []
     for number, (path, leaf) in enumerate(leaves):
         make = _maker(sharding_at(where, path, leaf.shape))
-        made.append(make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, jnp.dtype(dtype)))
+        kept = leaf.dtype if is_fixed(path, leaf.dtype) else jnp.dtype(dtype)
+        made.append(make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, kept))
     return jax.tree_util.tree_unflatten(structure, made)
 
 
@@ -132,7 +144,12 @@ def _maker(sharding: Sharding) -> Callable:
     return jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=sharding)
 
 
-def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Float[Array, "*shape"]:
+def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    if dtype == jnp.int8:
+        return jax.random.bits(key, shape, jnp.uint8).astype(jnp.int8)
+    if name == SCALE:
+        # So that the products are as large as those of other weights.
+        return jnp.full(shape, _SPREAD / np.iinfo(np.int8).max * np.sqrt(3), dtype)
     if name in ("scale", "bias"):
         return jnp.full(shape, float(name == "scale"), dtype)
     return jax.random.normal(key, shape, dtype) * jnp.asarray(_SPREAD, dtype)
