@@ -20,14 +20,15 @@ slow minute of the machine slows all; plain decoding is among them whatever is a
     less plain's      the difference to plain decoding's, with its interval, which is narrower: both make the same
                       prompts. The row "other seed" is plain decoding with another seed: what chance alone does
 
-With ``--out`` every batch is kept, and with ``--resume`` what is kept there is not made again. The checkpoint must have
-been trained on the rendered landscapes.
+With ``--out`` every batch is kept, and with ``--resume`` what is kept there is not made again; on another device only
+the table and the plot are. The checkpoint must have been trained on the rendered landscapes.
 """
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ PLAIN, OTHER_SEED = "ar", "other seed"
 # Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
 SCENES, REFERENCES = 5_000, 5_001
 REFERENCES_A_PROMPT = 4
+# Programs that are compiled at once.
+_THREADS = 12
 # Columns of text that the table takes.
 WIDTH = 200
 
@@ -154,12 +157,21 @@ def measure(
 
 
 def _warm_up(bench: Bench, rows, size: int, total: int, kept, part: str) -> None:
-    """Compiles what is still to be run; the seconds are kept."""
-    for name, knobs in rows.items():
-        if len(kept[part].get(name, ())) * size < total:
-            made = bench.make(knobs, 0, min(size, total), size, bench.setup.seed)
-            seconds = kept["compiling"].get(name, 0.0) + made.statistics.compile_seconds
-            kept["compiling"][name] = round(seconds, 3)
+    """Compiles what is still to be run, several at once beside an accelerator; the seconds are kept."""
+    count, engine = min(size, total), bench.pipeline.engine
+    left = {name: knobs for name, knobs in rows.items() if len(kept[part].get(name, ())) * size < total}
+    for knobs in left.values():
+        job = bench.pipeline.job(bench.pipeline.check("a lake", batch=size, **knobs))
+        if job.drafter is not None:
+            engine.drafter(job.drafter)
+
+    def compiling(name: str) -> tuple[str, float]:
+        made = bench.make(left[name], 0, count, size, bench.setup.seed)
+        return name, made.statistics.compile_seconds
+
+    with ThreadPoolExecutor(1 if jax.default_backend() == "cpu" else _THREADS) as pool:
+        for name, seconds in pool.map(compiling, left):
+            kept["compiling"][name] = round(kept["compiling"].get(name, 0.0) + seconds, 3)
 
 
 def _one_turn(bench: Bench, rows, left: Sequence[str], records, first: int, count: int, size: int) -> None:
@@ -259,6 +271,18 @@ def read_kept(path: Path | None, resume: bool, setup: Setup) -> dict[str, Any]:
     return kept | {"setup": nothing["setup"]}
 
 
+def check_device(kept: dict[str, Any], setup: Setup, methods: Iterable[str], device: str) -> None:
+    """Notes the device; ValueError where something is left to be made and the rest was made on another one."""
+    batches, singles = -(-setup.pictures // setup.batch), setup.timing_pictures
+    whole = all(len(kept["batches"].get(name, ())) >= batches for name in (PLAIN, OTHER_SEED, *methods))
+    whole = whole and all(len(kept["singles"].get(name, ())) >= singles for name in methods)
+    made_on = kept.setdefault("device", device)
+    if made_on != device and not whole:
+        raise ValueError(
+            f"the numbers so far are of {made_on}, this is {device}: go on there, or name a new file"
+        )
+
+
 def show(console: Console, rows: Sequence[Mapping[str, Any]], setup: Setup) -> None:
     """Prints the table, then the methods that do not run."""
     title = f"{setup.model}, {setup.pictures} pictures, batch {setup.batch}"
@@ -326,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept = read_kept(options.out, options.resume, setup)
     keep_compiled_programs()
     console, bench = Console(width=max(WIDTH, Console().width)), Bench(setup)
-    kept["device"] = f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
+    check_device(kept, setup, methods, f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
 
     def save() -> None:
         if options.out is not None:

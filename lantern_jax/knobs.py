@@ -15,6 +15,11 @@ from lantern_jax import errors
 
 # Of a mesh: groups of devices that sequences are spread over, and the devices of a group that share one model.
 AXES = ("data", "model")
+# What one call makes, and holds until it returns; more are a set's business.
+MOST_PICTURES = 10_000
+# Devices compute in these, and take smaller numbers than the least normal one for 0.
+_LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+_MOST_INT = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,14 @@ class Knob:
         if self.choices:
             if value not in self.choices and not (value is None and self.default is None):
                 raise errors.unknown(self.name, value, self.choices)
-        elif self.type in (int, float) and not self._holds(value):
-            raise errors.invalid(self.name, value, self.range + (f" ({self.note})" if self.note else ""))
+        elif self.type in (int, float):
+            if not self._holds(value):
+                raise errors.invalid(self.name, value, self.range + (f" ({self.note})" if self.note else ""))
+            if self.type is int and value > _MOST_INT:
+                raise errors.invalid(self.name, value, f"a whole number up to {_MOST_INT}")
+            if self.type is float and value and not _LEAST_FLOAT <= value <= _MOST_FLOAT:
+                limits = f"within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
+                raise errors.invalid(self.name, value, f"{self.range} {limits}")
 
     def _holds(self, value: Any) -> bool:
         numbers = int | np.integer if self.type is int else int | float | np.integer | np.floating
@@ -85,9 +96,9 @@ def knob_of(field: dataclasses.Field) -> Knob:
     return Knob(field.name, str if field.metadata.get("choices") else kind, field.default, **field.metadata)
 
 
-def check_count(name: str, value: Any) -> int:
-    """A whole number >= 1, or ValueError."""
-    Knob(name, int, 1, "", low=1).check(value)
+def check_count(name: str, value: Any, most: float = math.inf) -> int:
+    """A whole number from 1 to ``most``, or ValueError."""
+    Knob(name, int, 1, "", low=1, high=most).check(value)
     return int(value)
 
 
@@ -101,6 +112,10 @@ def check_seed(seed: Any, name: str = "seed") -> int:
 def check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
     """How many pictures there are of so many prompts; ValueError for a number that is not valid."""
     count = check_count("num", num) * prompts
+    if count > MOST_PICTURES:
+        raise ValueError(
+            f"{count} pictures are more than one call makes, {MOST_PICTURES}: make a set of them (lantern set)"
+        )
     check_seed(seed)
     if check_seed(first, "first") > 2**32 - count:
         raise errors.invalid("first", first, f"at most {2**32 - count} for {count} picture(s)")

@@ -237,6 +237,14 @@ GENERATE = {
     "first large": [PROMPT, "--first", str(2**32)],
     "first fraction": [PROMPT, "--first", "1.5"],
     "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
+    "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
+    "grid of too many": [PROMPT, "--num", "257"],
+    "guidance past float32": [PROMPT, "--guidance", "1e39"],
+    "temperature past float32": [PROMPT, "--temperature", "1e39"],
+    "temperature below float32": [PROMPT, "--temperature", "1e-39"],
+    "top-p below float32": [PROMPT, "--top-p", "1e-46"],
+    "top-k past int32": [PROMPT, "--top-k", str(2**40)],
+    "batch past int32": [PROMPT, "--batch", str(2**31)],
     "out exists": [PROMPT, "--out", "old.png"],
     "out is a jpeg": [PROMPT, "--out", "a.jpg"],
     "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
@@ -249,6 +257,8 @@ GENERATE = {
     "stats without parent": [PROMPT, "--stats", "nowhere/a.json"],
     "stats is a folder": [PROMPT, "--stats", "."],
     "stats is the picture": [PROMPT, "--out", "a.png", "--stats", "./a.png"],
+    "stats is the picture by another path": [PROMPT, "--out", "a.png", "--stats", "drawn/../a.png"],
+    "stats is the picture by a link": [PROMPT, "--out", "a.png", "--stats", "here/a.png"],
     "model missing": [PROMPT, "--model", "nowhere"],
     "model empty": [PROMPT, "--model", "empty"],
     "model is a file": [PROMPT, "--model", "old.png"],
@@ -276,6 +286,7 @@ def clutter(folder):
     (folder / "wide.json").write_text(f"[[{CODES}]]")
     (folder / "drawn").mkdir()
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
+    (folder / "here").symlink_to(folder)
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()
     (folder / "foreign" / "config.json").write_text('{"architectures": ["Other"]}')

@@ -20,7 +20,7 @@ from lantern_jax.commands.options import (
     mesh_of,
 )
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
-from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.knobs import MOST_PICTURES, check_count, check_seed
 from lantern_jax.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> None:
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_count("--pictures", pictures), check_seed(arguments.seed)
+    check_count("--pictures", pictures, MOST_PICTURES), check_seed(arguments.seed)
     check_mesh(arguments.mesh, arguments.hosts)
     if arguments.passes is not None:
         check_count("--passes", arguments.passes)

@@ -18,7 +18,7 @@ from lantern_jax.commands.options import (
     mesh_of,
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
-from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.knobs import check_count, check_numbers, check_seed
 from lantern_jax.settings import settings_json
 
 
@@ -121,6 +121,7 @@ def _run(arguments: argparse.Namespace) -> None:
         check_race(race)
     compare = arguments.compare or race is not None
     check_count("--num", arguments.num)
+    check_seed(arguments.seed, "--seed"), check_seed(arguments.first, "--first")
     if bool(arguments.prompts) == (arguments.encoded is not None):
         raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
     encoded = None
@@ -129,11 +130,11 @@ def _run(arguments: argparse.Namespace) -> None:
 
         encoded = load_encoded(arguments.encoded)
     prompts = arguments.prompts if encoded is None else encoded.prompts
+    check_numbers(len(prompts), arguments.num, arguments.seed, arguments.first)
     plan = plan_pictures(
         arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)], arguments.first
     )
     check_outputs(plan, [path for path in others if path is not None], arguments.overwrite)
-    check_seed(arguments.seed), check_seed(arguments.first, "--first")
     check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
     start = _read_start(arguments)
     writes = join_hosts(arguments.hosts)

@@ -9,6 +9,8 @@ from lantern_jax.files import check_new_file, check_writable, write_files
 
 DEFAULT_OUT = "lantern.png"
 GRID = "grid.png"
+# One of 512 pixels a picture is then 200 MB before it is compressed.
+MOST_IN_GRID = 256
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class PicturePlan:
 
 
 def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan:
-    """FILE.png holds one picture or a grid of several; DIR/ holds a file for each, and their grid.
+    """FILE.png holds one picture or a grid of several; DIR/ holds a file for each, and their grid if not too many.
 
     Args:
         out: as given by the user: ends in .png, or names a folder.
@@ -51,17 +53,21 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan
         first: number of the first.
 
     Raises:
-        ValueError: another ending than .png.
+        ValueError: another ending than .png, or a grid of too many pictures.
     """
     path = Path(out)
     is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
     if not is_folder and path.suffix.lower() != ".png":
         raise ValueError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
+    if not is_folder and len(names) > MOST_IN_GRID:
+        raise ValueError(
+            f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
+        )
     if not is_folder:
         return PicturePlan((path,), None) if len(names) == 1 else PicturePlan((), path)
     width = max(2, len(str(first + len(names) - 1)))
     files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
-    return PicturePlan(files, path / GRID if len(names) > 1 else None, path)
+    return PicturePlan(files, path / GRID if 1 < len(names) <= MOST_IN_GRID else None, path)
 
 
 def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) -> None:
@@ -70,9 +76,9 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
     if plan.folder is not None and not plan.folder.exists():
         check_writable(plan.folder.absolute().parent)
     files = (*plan.files, *others)
-    times = Counter(path.absolute() for path in files)
+    times = Counter(path.resolve() for path in files)
     for path in files:
-        if times[path.absolute()] > 1:
+        if times[path.resolve()] > 1:
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
         new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
         check_new_file(path, overwrite, new_folder)

@@ -6,7 +6,7 @@ from typing import Any
 
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
-from lantern_jax.knobs import Knob, check_count, check_seed
+from lantern_jax.knobs import MOST_PICTURES, Knob, check_count, check_seed
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises ValueError for what is wrong whatever the checkpoint."""
-    check_count("--pictures", arguments.pictures)
+    check_count("--pictures", arguments.pictures, MOST_PICTURES)
     if arguments.pictures < 2:
         raise ValueError("--pictures 1 is not valid: give 2 or more, for the errors of what is measured")
     check_seed(arguments.seed)
