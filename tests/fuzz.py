@@ -1,0 +1,191 @@
+"""Hostile inputs for as long as there is time.
+
+    python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
+
+Kinds are ``commands`` (whole command lines), every kind of ``tests.hostile_files``, ``configs`` and ``flips`` (bits and
+pages of a checkpoint). A seed stands for some cases of a kind; each is a process of its own, which must end within
+seconds, by itself, without a traceback, in little more memory than one that works, and with one line where it refuses.
+What it never may is go on with something else than was written. Faults are printed, and their kinds and seeds are kept
+in ``tests/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, run
+from tests.hostile_files import KINDS as FILES
+from tests.hostile_files import READERS
+from tests.mutated_configs import mutated, mutations
+
+FOUND = Path(__file__).with_name("fuzz_found.json")
+CASES = 25
+OTHER = 99
+MORE_MEMORY = 1.5
+Work = Callable[[], int]
+
+
+def of_commands(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for line in itertools.islice(command_lines(seed), CASES):
+        yield repr([word[:60] for word in line]), command(line)
+
+
+def of_files(kind: str, seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for number, file in enumerate(FILES[kind](seed=seed)):
+        path = folder / f"{number}{file.suffix}"
+        path.write_bytes(file.content)
+        yield file.name, partial(_read, kind, path)
+        path.unlink()
+
+
+def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    path = folder / "tiny" / "config.json"
+    whole = path.read_text()
+    config = json.loads(whole)
+    for entry, value in random.Random(seed).sample(mutations(config), CASES):
+        path.write_text(mutated(config, entry, value))
+        yield f"{'.'.join(entry)}: {value}", command(LINES["generate"].split())
+    path.write_text(whole)
+
+
+def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    chance, tiny = random.Random(seed), folder / "tiny"
+    whole = _digest(tiny)
+    files = [path for path in sorted(tiny.rglob("*")) if path.is_file()]
+    for _ in range(CASES):
+        path = chance.choice(files)
+        content = path.read_bytes()
+        place, change = chance.randrange(len(content)), chance.choice(("bit", "page", "cut"))
+        damaged = bytearray(content)
+        if change == "bit":
+            damaged[place] ^= 1 << chance.randrange(8)
+        elif change == "page":
+            damaged[place : place + 4096] = bytes(len(damaged[place : place + 4096]))
+        else:
+            del damaged[place:]
+        path.write_bytes(damaged)
+        yield f"{path.relative_to(tiny)} {change} {place}", partial(_same, tiny, whole)
+        path.write_bytes(content)
+
+
+KINDS = {
+    "commands": of_commands,
+    **{kind: partial(of_files, kind) for kind in FILES},
+    "configs": of_configs,
+    "flips": of_flips,
+}
+
+
+def _read(kind: str, path: Path) -> int:
+    try:
+        READERS[kind](path)
+    except ValueError as error:
+        print("lantern: error:", error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _digest(folder: Path) -> Callable[[], str]:
+    """What a checkpoint holds, in a few letters; computed in the process that reads it."""
+    import numpy as np
+
+    from lantern_jax.checkpoints.store import load
+
+    import jax
+
+    checkpoint, digest = load(folder), hashlib.sha256()
+    for leaf in jax.tree.leaves((checkpoint.target_params, checkpoint.drafters, checkpoint.tokenizer_params)):
+        digest.update(np.asarray(leaf).tobytes() if isinstance(leaf, np.ndarray) else repr(leaf).encode())
+    return digest.hexdigest()
+
+
+def _same(folder: Path, whole: str) -> int:
+    try:
+        return 0 if _digest(folder) == whole else OTHER
+    except ValueError as error:
+        print("lantern: error:", error, file=sys.stderr)
+        return 2
+
+
+class Table:
+    """What happened, by kind."""
+
+    def __init__(self, base: float):
+        self.base, self.rows, self.found = base, {}, []
+
+    def add(self, kind: str, seed: int, name: str, outcome: Outcome) -> None:
+        row = self.rows.setdefault(kind, Counter())
+        went = outcome.status in (0, COMPUTES)
+        row["good"] += went
+        row["refused"] += outcome.status == 2
+        row["seconds"] = max(row["seconds"], outcome.seconds)
+        row["megabytes"] = max(row["megabytes"], outcome.megabytes)
+        fault = outcome.fault
+        if not fault and outcome.megabytes > MORE_MEMORY * self.base:
+            fault = f"{outcome.megabytes:.0f} MB"
+        if fault:
+            row["faults"] += 1
+            self.found.append([kind, seed])
+            print(f"{kind}, seed {seed}, {name}: {fault}: {outcome.said[-500:]!r} {outcome.left}", flush=True)
+
+    def show(self) -> None:
+        print(f"{'kind':12} {'good':>6} {'refused':>8} {'faults':>7} {'longest s':>10} {'most MB':>8}")
+        for kind, row in self.rows.items():
+            print(f"{kind:12} {row['good']:6} {row['refused']:8} {row['faults']:7} {row['seconds']:10.1f} {row['megabytes']:8.0f}")
+        print(f"a good run takes {self.base:.0f} MB")
+
+
+def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
+    """Runs the cases of seeds until the time is over."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        filled = run(lambda: clutter(folder) or 0, folder, seconds=120)
+        assert filled.status == 0, filled.said
+        good = run(command(LINES["generate"].split()), folder)
+        assert good.status == COMPUTES, good.said
+        table = Table(good.megabytes)
+        for kind, seed in seeds:
+            for name, work in KINDS[kind](seed, folder):
+                outcome = run(work, folder)
+                for left in outcome.left:
+                    path = folder / left
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                table.add(kind, seed, name, outcome)
+            if time.monotonic() > end:
+                break
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first cases (default: 0)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")
+    parser.add_argument("--found", action="store_true", help="what failed before, and nothing else")
+    given = parser.parse_args()
+    # Imported here, every case's process has them.
+    import lantern_jax.bench.measure
+    import lantern_jax.pipeline  # noqa: F401
+
+    known = [tuple(entry) for entry in json.loads(FOUND.read_text())]
+    kinds = given.kinds.split(",")
+    endless = ((kind, seed) for seed in itertools.count(given.seed) for kind in kinds)
+    table = fuzz(iter(known) if given.found else endless, time.monotonic() + 60 * given.minutes)
+    table.show()
+    found = sorted({*known, *map(tuple, table.found)})
+    FOUND.write_text(json.dumps([list(entry) for entry in found]) + "\n")
+    return bool(table.found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,112 @@
+"""Whatever is changed about files and numbers, what reads them takes them or says in one line why not."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lantern_jax.decoding.tree import DraftTree, load_tree
+from lantern_jax.knobs import check_count, check_numbers, check_seed, mesh_sizes
+from lantern_jax.settings import KNOBS, Settings, resolve_settings
+from tests.hostile_files import KINDS, READERS
+
+# Never twice the same in CI would be a test that fails by chance; ``tests.fuzz`` looks further.
+quick = settings(
+    derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+few = settings(quick, max_examples=60)
+NUMBERS = st.one_of(
+    st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=4), st.sampled_from([2**31, 2**32, 1e39, 1e-46])
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+# Where in a file, as a share of it; what is put there; how much is taken away.
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4
+)
+
+
+def takes_or_tells(work, *arguments) -> bool:
+    """Whether it takes them; any other error than a ValueError of one line is raised."""
+    try:
+        work(*arguments)
+    except ValueError as error:
+        assert "\n" not in str(error).strip() and str(error)
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def good() -> dict:
+    """A file of every kind that is read."""
+    return {kind: next(file for file in KINDS[kind](seed=0) if file.read) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(edits=EDITS)
+def test_changed_files(kind, good, tmp_path, edits):
+    if kind == "torch":
+        pytest.importorskip("torch")
+    content = good[kind].content
+    for share, put, taken in edits:
+        place = int(share * len(content))
+        content = content[:place] + put + content[place + taken :]
+    path = tmp_path / f"changed{good[kind].suffix}"
+    path.write_bytes(content)
+    takes_or_tells(READERS[kind], path)
+
+
+@few
+@given(content=JSON)
+def test_trees_of_any_json(content, tmp_path):
+    path = tmp_path / "tree.json"
+    path.write_text(json.dumps(content))
+    if takes_or_tells(load_tree, path):
+        assert isinstance(content, list)
+
+
+@quick
+@given(paths=st.lists(st.lists(st.integers(-1, 3), max_size=4), max_size=6))
+def test_trees_of_any_paths(paths):
+    """Taken are those of which every path's beginnings are there, once each, and these alone."""
+    known = {(), *map(tuple, paths)}
+    whole = all(path and min(path) >= 0 and tuple(path[:-1]) in known for path in paths) and len(known) == len(paths) + 1
+    assert takes_or_tells(DraftTree.from_paths, paths) == whole
+
+
+@quick
+@given(name=st.sampled_from(list(KNOBS)), value=NUMBERS)
+def test_any_value_of_any_knob(name, value):
+    """What is taken is what a device computes with."""
+    given = {"method": "jacobi"} if name != "method" else {}
+    found = []
+
+    def resolve():
+        found.append(resolve_settings({**given, name: value}, {}, platform="cpu", vocab_size=64, drafters=("eagle",)))
+
+    if takes_or_tells(resolve) and value is not None and KNOBS[name].type in (int, float):
+        held = getattr(found[0], name)
+        assert isinstance(found[0], Settings) and math.isfinite(held) and not isinstance(value, bool)
+        assert np.isclose(float(np.float32(held)), held, rtol=1e-6, atol=0)
+
+
+@quick
+@given(num=NUMBERS, seed=NUMBERS, first=NUMBERS, prompts=st.integers(1, 3))
+def test_any_numbers_of_pictures(num, seed, first, prompts):
+    if takes_or_tells(check_numbers, prompts, num, seed, first):
+        assert 0 <= first <= first + num * prompts <= 2**32 and 0 <= seed < 2**32
+    takes_or_tells(check_count, "num", num), takes_or_tells(check_seed, seed)
+
+
+@quick
+@given(text=st.text(alphabet="datmodel=,0123 -", max_size=20))
+def test_any_mesh(text):
+    if takes_or_tells(mesh_sizes, text):
+        assert all(number >= 1 for number in mesh_sizes(text).values())
