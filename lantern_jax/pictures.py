@@ -7,14 +7,20 @@ import hashlib
 import io
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from lantern_jax import errors
+
+# Pillow knows others that are programs (EPS) or rarely read.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
@@ -26,6 +32,21 @@ _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (2
 def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
     """The pictures as PIL images."""
     return [Image.fromarray(picture) for picture in pictures]
+
+
+def open_image(file: Path | BinaryIO) -> Image.Image:
+    """A picture from a file, its pixels not read yet.
+
+    Raises:
+        ValueError: one line: no PNG, JPEG, WebP, GIF or BMP, or more pixels than Pillow takes for harmless.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(file, formats=_FORMATS)
+    # Pillow's readers raise whatever a damaged file leads them to.
+    except Exception as error:
+        raise ValueError(errors.short(error)) from error
 
 
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
