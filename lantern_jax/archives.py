@@ -24,6 +24,7 @@ _LONGEST_DIRECTORY = 8 * 2**20
 _EXPANSION, _ALWAYS = 8, 64 * 2**20
 _LOCAL_HEADER = 30
 _KINDS = "biufU"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (
         zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, OverflowError,
-        RecursionError, MemoryError, UnicodeDecodeError, SyntaxError,
+        MemoryError, UnicodeDecodeError,
     ) as error:  # fmt: skip
         raise ValueError(
             f"{path} is not a whole archive ({errors.short(error)}): fetch it again or name another"
@@ -68,11 +69,12 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     Raises:
         ValueError: no such header, or an array of Python objects.
     """
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"version {version} of NumPy's format is not known")
-    shape, columns_first, dtype = readers[version](file)
+    try:
+        version = np.lib.format.read_magic(file)
+        shape, columns_first, dtype = _HEADERS[version](file)
+    # NumPy parses it as Python, with whatever errors that has.
+    except Exception as error:
+        raise ValueError(f"it does not begin as an array ({errors.short(error)})") from error
     if dtype.kind not in _KINDS or any(size < 0 for size in shape):
         raise ValueError(
             f"{errors.short(dtype)} {errors.short(list(shape))} is not an array of numbers or text"
@@ -94,7 +96,7 @@ def map_array(path: Path) -> np.ndarray:
         if not shape:
             raise ValueError("no list of arrays")
         return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, OverflowError, RecursionError, SyntaxError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
 
 

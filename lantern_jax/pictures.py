@@ -3,6 +3,7 @@
 Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -42,6 +43,7 @@ def open_image(file: Path | BinaryIO) -> Image.Image:
     """
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(file, formats=_FORMATS)
     # Pillow's readers raise whatever a damaged file leads them to.
@@ -51,8 +53,13 @@ def open_image(file: Path | BinaryIO) -> Image.Image:
 
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
     """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
-    upright = ImageOps.exif_transpose(image).convert("RGB")
-    return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS), dtype=np.uint8)
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        # A note that is broken, with whatever errors Pillow has for that, turns nothing.
+        warnings.simplefilter("ignore")
+        image = ImageOps.exif_transpose(image)
+    return np.asarray(
+        ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS), dtype=np.uint8
+    )
 
 
 def grid(

@@ -26,6 +26,7 @@ _USUAL_NAMES = (
 _GIVE = "give a .safetensors, .pt, .pth, .bin or .ckpt file, the index of a sharded one, or their folder"
 # A hundred thousand tensors.
 _LARGEST_INDEX = 8 * 2**20
+_MOST_SHARDS = 1000
 
 
 def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
@@ -86,10 +87,16 @@ def _open_sharded(index: Path) -> dict[str, StoredTensor]:
             f"{index} is not an index of shards ({type(error).__name__}): fetch it again or name another"
         ) from error
     # A shard lies beside its index: anything else is a mistake or an attempt to read elsewhere.
-    foreign = [str(name) for name in shards if not isinstance(name, str) or Path(name).name != name]
+    foreign = [
+        str(name)
+        for name in shards
+        if not isinstance(name, str) or Path(name).name != name or len(name) > 255
+    ]
     if foreign or not shards:
         what = f"names {errors.listed(foreign)}, not files beside it" if foreign else "names no shard"
         raise ValueError(f"{index} {what}: fetch it again or name another")
+    if len(shards) > _MOST_SHARDS:
+        raise ValueError(f"{index} names {len(shards)} shards, at most {_MOST_SHARDS} are read: name another")
     missing = [name for name in shards if not (index.parent / name).is_file()]
     if missing:
         raise ValueError(

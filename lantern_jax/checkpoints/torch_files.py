@@ -136,7 +136,15 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
     """
     with path.open("rb") as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
-    magic, protocol, machine, content = (read_pickle(start, _known) for _ in range(4))
+    declared: dict[str, np.dtype | None] = {}
+
+    def note(key: Any) -> Elsewhere:
+        words = Elsewhere(key)
+        dtype, name, _ = _storage_words(words)
+        declared.setdefault(name, dtype)
+        return words
+
+    magic, protocol, machine, content = (read_pickle(start, _known, note) for _ in range(4))
     if (magic, protocol) != (_MAGIC, _PROTOCOL):
         raise ValueError("it is another pickle")
     if isinstance(machine, Mapping) and machine.get("little_endian") is not True:
@@ -144,7 +152,6 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
     keys = read_pickle(start, _known)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("it has no list of storages")
-    declared = _declared(content)
     size, place, places = path.stat().st_size, start.tell(), {}
     with path.open("rb") as file:
         for key in keys:
@@ -165,21 +172,6 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
         return places[key]
 
     return content, find
-
-
-def _declared(content: Any) -> dict[str, np.dtype | None]:
-    """{key: dtype} of the storages that are mentioned anywhere in what a pickle holds."""
-    found, seen, waiting = {}, set(), [content]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Elsewhere):
-            dtype, key, _ = _storage_words(value)
-            found.setdefault(key, dtype)
-        elif isinstance(value, dict | list | tuple | Call) and id(value) not in seen:
-            seen.add(id(value))
-            parts = value.values() if isinstance(value, dict) else getattr(value, "arguments", value)
-            waiting += parts
-    return found
 
 
 def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from lantern_jax import errors
 
-# A tensor takes about 40: a large training state has some thousand of them.
-_MOST_INSTRUCTIONS = 1_000_000
+# A tensor takes about 30: a large training state has some thousand of them.
+_MOST_INSTRUCTIONS = 400_000
 _LITERALS = {
     "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
     "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
@@ -51,34 +51,37 @@ class Elsewhere:
     key: Any
 
 
-def read_pickle(file: io.BytesIO, known: Callable[[str], bool]) -> Any:
+def read_pickle(
+    file: io.BytesIO, known: Callable[[str], bool], elsewhere: Callable[[Any], Any] = Elsewhere
+) -> Any:
     """What the pickle at a file's place holds: plain containers, ``Name``, ``Call`` and ``Elsewhere``; sets are lists.
 
     Attributes that are set on objects are dropped.
 
     Args:
         known: whether a name, such as "collections.OrderedDict", may occur.
+        elsewhere: what stands for something outside of the pickle, given what PyTorch calls it.
 
     Raises:
         RefusedError: another name.
         ValueError: no whole pickle, too long a one, or one with instructions that PyTorch does not write.
     """
-    machine = _Machine(known)
+    machine = _Machine(known, elsewhere)
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(file)):
             if number == _MOST_INSTRUCTIONS:
                 raise ValueError(f"its description has more than {_MOST_INSTRUCTIONS} instructions")
             machine.follow(operation.name, argument)
+        return machine.pop()
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its description is damaged ({type(error).__name__})") from error
-    return machine.pop()
 
 
 class _Machine:
     """A stack, the stacks below its marks, and what was put aside by number."""
 
-    def __init__(self, known: Callable[[str], bool]):
-        self.known = known
+    def __init__(self, known: Callable[[str], bool], elsewhere: Callable[[Any], Any]):
+        self.known, self.elsewhere = known, elsewhere
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.kept: dict[int, Any] = {}
@@ -105,7 +108,7 @@ class _Machine:
         elif operation == "GLOBAL":
             push(self.named(*argument.split(" ")))
         elif operation == "BINPERSID":
-            push(Elsewhere(self.pop()))
+            push(self.elsewhere(self.pop()))
         elif operation not in ("PROTO", "FRAME", "STOP"):
             if operation not in _STEPS:
                 raise ValueError(

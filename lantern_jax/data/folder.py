@@ -4,6 +4,7 @@ Two layouts: `name.jpg` next to `name.txt`, whose text is the caption, anywhere 
 subfolder per class, whose name is the caption. A picture with a `.txt` uses that, also inside a class folder.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def open_picture(file: Path) -> Image.Image:
     try:
         if not file.is_file():
             raise ValueError("no file")
-        with open_image(file) as picture:
+        with open_image(file) as picture, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             picture.load()
     # Pillow's readers raise whatever a damaged file leads them to.
     except Exception as error:

@@ -127,8 +127,8 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
         for name in record.get("packed", ()):
             arrays[name] = PackedRows(arrays[name], arrays[MASK])
         prompts = tuple(record["prompts"])
-        if any(array.shape[:1] != (len(prompts),) for array in arrays.values()):
-            raise ValueError("uneven arrays")
+        if any(array.shape[:1] != (len(prompts),) or array.dtype.kind == "U" for array in arrays.values()):
+            raise ValueError("uneven arrays, or text")
         return EncodedPrompts(record["kind"], prompts, arrays)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is damaged or does not hold encoded prompts: encode them again") from error
