@@ -33,6 +33,8 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
     if kind == "torch":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    # Long pickles are followed to their bound, which takes its time.
+    monkeypatch.setattr("lantern_jax.checkpoints.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
