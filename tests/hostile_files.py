@@ -20,6 +20,7 @@ import numpy as np
 from lantern_jax.checkpoints.tensor_files import open_tensors
 from lantern_jax.data.folder import open_picture
 from lantern_jax.decoding.tree import load_tree
+from lantern_jax.metrics.pictures import read_pictures as pictures_of
 from lantern_jax.pictures import square
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.prompt_files import read_prompts
@@ -127,21 +128,21 @@ def archives(seed: int) -> Iterator[HostileFile]:
         yield HostileFile(f"prompts {prompts}", ".npz", encoded_prompts(prompts))
     for record in (b"[" * 9_000, b"3", b"null", b"", b"\xff", b'{"format": NaN}'):
         content = record.decode("latin1")
-        yield HostileFile(f"record {content[:10]!r}", ".npz", _npz({"record": _npy(np.array(content))}))
-    record = _npy(np.array(_record(["a", "b"])))
+        yield HostileFile(f"record {content[:10]!r}", ".npz", _npz({"record": npy(np.array(content))}))
+    record = npy(np.array(_record(["a", "b"])))
     objects = io.BytesIO()
     np.save(objects, np.array([Runs(), 3], dtype=object), allow_pickle=True)
     odd = {
         "objects": objects.getvalue(),
-        "text": _npy(np.array(["a", "b"])),
-        "structured": _npy(np.zeros(2, [("a", "<i4"), ("b", "<f8")])),
-        "complex": _npy(np.zeros((2, 4), np.complex64)),
-        "dates": _npy(np.zeros((2, 4), "datetime64[s]")),
-        "a terabyte": _header("<i4", (2, 2**38)),
-        "negative": _header("<i4", (-2, 4), bytes(32)),
-        "overflow": _header("<i4", (2**62, 2**62), bytes(32)),
-        "empty and endless": _header("<i4", (0, 2**62)),
-        "huge letters": _header("<U536870911", (0, 2)),
+        "text": npy(np.array(["a", "b"])),
+        "structured": npy(np.zeros(2, [("a", "<i4"), ("b", "<f8")])),
+        "complex": npy(np.zeros((2, 4), np.complex64)),
+        "dates": npy(np.zeros((2, 4), "datetime64[s]")),
+        "a terabyte": npy_header("<i4", (2, 2**38)),
+        "negative": npy_header("<i4", (-2, 4), bytes(32)),
+        "overflow": npy_header("<i4", (2**62, 2**62), bytes(32)),
+        "empty and endless": npy_header("<i4", (0, 2**62)),
+        "huge letters": npy_header("<U536870911", (0, 2)),
         "nested header": _raw_header("(" * 8_000),
         "negated header": _raw_header("-" * 8_000 + "1"),
         "calling header": _raw_header("__import__('os').mkdir('owned')"),
@@ -152,7 +153,7 @@ def archives(seed: int) -> Iterator[HostileFile]:
     }
     for name, array in odd.items():
         if array is None:
-            content = _bomb({"record.npy": record}, "labels.npy", _header("<i4", (2, 2**25)), 2**28)
+            content = zip_bomb({"record.npy": record}, "labels.npy", npy_header("<i4", (2, 2**25)), 2**28)
         else:
             content = _npz({"record": record, "labels": array})
         yield HostileFile(name, ".npz", content)
@@ -164,6 +165,22 @@ def archives(seed: int) -> Iterator[HostileFile]:
         many.writestr(f"{i}.npy", b"")
     many.close()
     yield HostileFile("many entries", ".npz", buffer.getvalue())
+
+
+def picture_arrays(seed: int) -> Iterator[HostileFile]:
+    """Pictures as "arr_0" of an .npz, as references of FID have them."""
+    pictures = np.random.default_rng(seed).integers(0, 255, (3, 4, 4, 3), np.uint8)
+    good = _npz({"arr_0": npy(pictures)})
+    yield HostileFile("good", ".npz", good, True)
+    yield from damaged(good, ".npz", seed, 21)
+    yield from zip_tricks(good, ".npz")
+    for name, shape in {
+        "no pictures": (0, 4, 4, 3), "a terabyte": (1, 2**20, 2**20, 3), "many": (2**62, 1, 1, 3),
+        "without pixels": (2**40, 0, 0, 3), "negative": (3, -4, 4, 3), "one": (4, 4, 3), "grey": (3, 4, 4, 1),
+    }.items():  # fmt: skip
+        yield HostileFile(name, ".npz", _npz({"arr_0": npy_header("|u1", shape, pictures.tobytes())}))
+    yield HostileFile("of numbers", ".npz", _npz({"arr_0": npy(pictures.astype(np.float32))}))
+    yield HostileFile("nested header", ".npz", _npz({"arr_0": _raw_header("(" * 8_000)}))
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
@@ -271,6 +288,11 @@ def read_tensors(path: Path) -> None:
         np.asarray(tensor)
 
 
+def read_pictures(path: Path) -> None:
+    for _ in pictures_of(path):
+        pass
+
+
 def read_picture(path: Path) -> None:
     square(open_picture(path), 16)
 
@@ -280,6 +302,7 @@ KINDS: dict[str, Callable[[int], Iterator[HostileFile]]] = {
     "safetensors": safetensors_files,
     "index": index_files,
     "archive": archives,
+    "pictures": picture_arrays,
     "tree": trees,
     "prompts": prompt_lists,
     "picture": pictures,
@@ -290,6 +313,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "safetensors": read_tensors,
     "index": read_tensors,
     "archive": load_encoded,
+    "pictures": read_pictures,
     "tree": load_tree,
     "prompts": read_prompts,
     "picture": read_picture,
@@ -337,8 +361,8 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     first = next(iter(entries))
-    yield HostileFile("a bomb of zeros", suffix, _bomb(entries, "bomb", b"", 2**27))
-    yield HostileFile("a bomb in place of an entry", suffix, _bomb(
+    yield HostileFile("a bomb of zeros", suffix, zip_bomb(entries, "bomb", b"", 2**27))
+    yield HostileFile("a bomb in place of an entry", suffix, zip_bomb(
         {name: content for name, content in entries.items() if name != first}, first, b"", 2**27))  # fmt: skip
     for name, at, value in (
         ("declared size", 24, 2**32 - 2),
@@ -357,7 +381,7 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
         else:
             size = 2 if at in (8, 10) else 4
             changed[start + at : start + at + size] = value.to_bytes(size, "little")
-        yield HostileFile(f"a wrong {name}", suffix, bytes(changed))
+        yield HostileFile(f"a wrong {name}", suffix, bytes(changed), None if value == 0 else False)
     end = good.rfind(b"PK\5\6")
     for name, at, size, value in (
         ("endless directory", 12, 4, 2**32 - 2),
@@ -381,7 +405,7 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
         for name, content in entries.items():
             archive.writestr(name, content)
         archive.writestr(CONTROL * 100, b"\x93NUMPY")
-    yield HostileFile("a name that steers", suffix, buffer.getvalue(), None if suffix == ".pt" else False)
+    yield HostileFile("a name that steers", suffix, buffer.getvalue(), None)
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with zipfile.ZipFile(buffer := io.BytesIO(), "w", method) as archive:
             for name, content in entries.items():
@@ -390,7 +414,7 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
     yield HostileFile("nothing in it", suffix, b"PK\5\6" + bytes(18))
 
 
-def _bomb(entries: dict[str, bytes], name: str, start: bytes, size: int) -> bytes:
+def zip_bomb(entries: dict[str, bytes], name: str, start: bytes, size: int) -> bytes:
     with zipfile.ZipFile(buffer := io.BytesIO(), "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for other, content in entries.items():
             archive.writestr(other, content)
@@ -409,7 +433,7 @@ def _safetensors(header: object, body: bytes) -> bytes:
 def encoded_prompts(prompts: object, **record: object) -> bytes:
     """An .npz as ``save_encoded`` writes it, with anything in its record."""
     labels = np.zeros((2, 4), np.int32)
-    return _npz({"record": _npy(np.array(_record(prompts, **record))), "labels": _npy(labels)})
+    return _npz({"record": npy(np.array(_record(prompts, **record))), "labels": npy(labels)})
 
 
 def _record(prompts: object, **more: object) -> str:
@@ -430,12 +454,12 @@ def _npz(arrays: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _npy(array: np.ndarray) -> bytes:
+def npy(array: np.ndarray) -> bytes:
     np.save(buffer := io.BytesIO(), array)
     return buffer.getvalue()
 
 
-def _header(dtype: str, shape: tuple[int, ...], body: bytes = b"") -> bytes:
+def npy_header(dtype: str, shape: tuple[int, ...], body: bytes = b"") -> bytes:
     return _raw_header(repr({"descr": dtype, "fortran_order": False, "shape": shape})) + body
 
 

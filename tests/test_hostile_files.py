@@ -1,17 +1,25 @@
 """Files from strangers: each is read or refused in one line, and none of them runs, hangs or takes memory."""
 
+import io
 import os
 import resource
 import sys
+import tarfile
 import warnings
 
+import numpy as np
 import pytest
 
 from lantern_jax import archives, errors, files
+from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.reference import statistics_of
+from lantern_jax.sets.plan import SetPlan, shard_paths
+from lantern_jax.sets.reading import open_pictures
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
-from tests.hostile_files import KINDS, READERS, encoded_prompts
+from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
 
 LONGEST = 1000
 
@@ -122,14 +130,64 @@ def test_lists_of_prompts_are_bounded(tmp_path, monkeypatch):
 
 def test_compressed_archives_are_read_within_their_bound(tmp_path):
     """Statistics of other programs are compressed."""
-    import numpy as np
-
     path, values = tmp_path / "a.npz", np.arange(12.0).reshape(3, 4)
     np.savez_compressed(path, mu=values, columns=np.asfortranarray(values), names=np.array(["a", "é"]))
     found = archives.read_arrays(path)
     np.testing.assert_array_equal(found["mu"], values)
     np.testing.assert_array_equal(found["columns"], values)
     assert list(found["names"]) == ["a", "é"] and list(archives.read_arrays(path, {"mu"})) == ["mu"]
+
+
+def test_statistics_are_checked_as_other_archives_are(tmp_path):
+    reader = FeatureReader("three", 3, lambda picture: picture, lambda pictures: pictures)
+    for start, bomb in (({"mu": np.zeros(3)}, "sigma"), ({"readers": np.array(["three"])}, "0/outer")):
+        entries = {f"{name}.npy": npy(array) for name, array in start.items()}
+        content = zip_bomb(entries, f"{bomb}.npy", npy_header("<f8", (2**12, 2**12)), 2**27)
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.npz is not a whole archive .*declares"):
+            statistics_of(tmp_path / "a.npz", reader)
+    np.savez(tmp_path / "b.npz", mu=np.array(["a"] * 3), sigma=np.eye(3))
+    with pytest.raises(ValueError, match=r"b\.npz"):
+        statistics_of(tmp_path / "b.npz", reader)
+
+
+def test_shards_of_sets_hold_plain_files(tmp_path):
+    """A link may point at itself, a sparse file be larger than any memory."""
+    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None)
+    _, path = shard_paths(tmp_path, 0)
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE):
+        with tarfile.open(path, "w") as tar:
+            entry = tarfile.TarInfo("00000000.png")
+            entry.type, entry.linkname = kind, "00000000.png"
+            tar.addfile(entry)
+        with pytest.raises(ValueError, match="is damaged"):
+            list(open_pictures(tmp_path, plan, 0))
+    with tarfile.open(path, "w") as tar:
+        entry = tarfile.TarInfo("00000000.png")
+        entry.size = 9
+        tar.addfile(entry, io.BytesIO(b"%!PS-Adob"))
+    with pytest.raises(ValueError, match="cannot identify"):
+        list(open_pictures(tmp_path, plan, 0))
+
+
+def test_shards_of_features_fit_each_other(tmp_path):
+    parts = {"features": np.zeros((2, 2, 3, 4), np.float16), "prefix": np.zeros((2, 2, 1), np.int32)}
+    for tokens, wrong in (
+        (np.zeros((2, 3), np.int32), None),
+        (np.zeros((1, 3), np.int32), "do not fit"),
+        (np.array(["a", "b"]), "do not fit"),
+        (np.int32(3), "is not a whole array"),
+    ):
+        for name, array in (parts | {"tokens": tokens}).items():
+            np.save(tmp_path / f"{name}_00000.npy", array)
+        if wrong is None:
+            assert len(FeatureStore(tmp_path)) == 2
+            continue
+        with pytest.raises(ValueError, match=wrong):
+            FeatureStore(tmp_path)
+    (tmp_path / "tokens_00000.npy").write_bytes(npy_header("<i4", (2**40, 3)))
+    with pytest.raises(ValueError, match="is not a whole array"):
+        FeatureStore(tmp_path)
 
 
 def test_long_names_are_cut():

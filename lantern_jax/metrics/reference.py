@@ -132,6 +132,7 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
     """Mean and covariance of another program, and the features of pictures that are in the file beside them."""
     found = _arrays(path, {"mu", "sigma"})
+    _check_finite(path, found)
     arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}
     shapes = [list(array.shape) for array in arrays.values()]
     if shapes != [[reader.width], [reader.width, reader.width]]:
@@ -139,7 +140,6 @@ def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
             f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
             "give statistics of this reader"
         )
-    _check_finite(path, arrays)
     read = (
         read_statistics(reader, (picture for _, _, picture in read_pictures(path)))
         if ARRAY in names
