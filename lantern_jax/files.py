@@ -1,23 +1,83 @@
 """Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
 
+Reading small files that may be a stranger's: regular files only, of bounded size, and JSON of bounded depth.
+
 New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
 names behind, nothing else.
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lantern_jax import errors
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
+# Deeper than anything that is read here, and far from where Python's own recursion ends.
+_DEEPEST = 32
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The contents of a regular file: a pipe would wait for ever, a device has no end.
+
+    Args:
+        most: how many bytes it may have.
+
+    Raises:
+        ValueError: one line: no regular file, a larger one, or one that cannot be read.
+    """
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file: name one")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error}): name another file") from None
+    if len(content) > most:
+        raise ValueError(f"{path} is larger than {most} bytes: name another file")
+    return content
+
+
+def read_json(path: Path, most: int) -> Any:
+    """What a JSON file holds; ``most`` is how many bytes it may have.
+
+    Raises:
+        ValueError: one line: as ``read_bounded`` and ``parse_json``.
+    """
+    return parse_json(read_bounded(path, most), str(path))
+
+
+def parse_json(content: bytes | str, place: str) -> Any:
+    """What a text in JSON holds; ``place`` is what to call it in an error.
+
+    Raises:
+        ValueError: one line: no JSON, or lists and objects nested too deeply.
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"{place} is nested too deeply: give another file") from None
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        parts = [
+            node.values() if isinstance(node, dict) else node
+            for node in level
+            if isinstance(node, dict | list)
+        ]
+        level = [node for part in parts for node in part if isinstance(node, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"{place} is nested too deeply: give another file")
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:

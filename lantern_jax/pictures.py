@@ -3,18 +3,25 @@
 Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
+import contextlib
 import hashlib
 import io
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from lantern_jax import errors
+
+# Pillow knows others that are programs (EPS) or rarely read.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
@@ -28,10 +35,31 @@ def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
     return [Image.fromarray(picture) for picture in pictures]
 
 
+def open_image(file: Path | BinaryIO) -> Image.Image:
+    """A picture from a file, its pixels not read yet.
+
+    Raises:
+        ValueError: one line: no PNG, JPEG, WebP, GIF or BMP, or more pixels than Pillow takes for harmless.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(file, formats=_FORMATS)
+    # Pillow's readers raise whatever a damaged file leads them to.
+    except Exception as error:
+        raise ValueError(errors.short(error)) from error
+
+
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
     """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
-    upright = ImageOps.exif_transpose(image).convert("RGB")
-    return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS), dtype=np.uint8)
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        # A note that is broken, with whatever errors Pillow has for that, turns nothing.
+        warnings.simplefilter("ignore")
+        image = ImageOps.exif_transpose(image)
+    return np.asarray(
+        ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS), dtype=np.uint8
+    )
 
 
 def grid(

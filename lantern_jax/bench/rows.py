@@ -9,6 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from lantern_jax import errors
+from lantern_jax.files import parse_json, read_bounded
+
+_LARGEST = 64 * 2**20
 # What makes two rows measurements of the same thing.
 IDENTITY = (
     "model", "pixels", "dtype", "device", "batch", "guidance", "method", "knobs", "nodes", "depth", "forced",
@@ -130,13 +134,13 @@ def read_rows(file: str | Path) -> list[Row]:
         ValueError: the file cannot be read, or a line of it is no row.
     """
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+        lines = read_bounded(Path(file), _LARGEST).decode().splitlines()
+    except ValueError as error:
+        raise ValueError(f"cannot read {file}: {errors.short(error)}") from None
     rows = []
     for number, line in enumerate(filter(str.strip, lines), 1):
         try:
-            rows.append(row_of(json.loads(line)))
+            rows.append(row_of(parse_json(line, "it")))
         except (ValueError, TypeError, AttributeError):
             raise ValueError(
                 f"{file}: line {number} is no row: give a file that `lantern bench --out` wrote"

@@ -5,7 +5,6 @@ and read back.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.files import read_json
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
@@ -388,10 +388,7 @@ def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give a JSON file")
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): give a JSON file") from error
+    content = read_json(path, 10**6)
     if not isinstance(content, dict):
         raise ValueError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
     return content

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lantern_jax import errors
 from lantern_jax.checkpoints.strict import Entry, transpose
 from lantern_jax.models.transformer import TransformerConfig
 
@@ -150,11 +151,15 @@ def buffers(names: Iterable[str]) -> list[str]:
 def deciding_shapes(
     tensors: Mapping[str, Any], wanted: Mapping[str, int], what: str
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors that decide the sizes; ``wanted`` gives their numbers of axes."""
-    wrong = [name for name, ndim in wanted.items() if name not in tensors or len(tensors[name].shape) != ndim]
+    """Shapes of the tensors that decide the sizes, none of which is 0; ``wanted`` gives their numbers of axes."""
+    wrong = [
+        name
+        for name, ndim in wanted.items()
+        if name not in tensors or len(tensors[name].shape) != ndim or 0 in tensors[name].shape
+    ]
     if wrong:
         raise ValueError(
-            f"these tensors are not a {what}: missing or misshapen: {', '.join(wrong)}; give a published one"
+            f"these tensors are not a {what}: missing or misshapen: {errors.listed(wrong)}; give a published one"
         )
     return {name: tuple(tensors[name].shape) for name in wanted}
 
@@ -162,7 +167,20 @@ def deciding_shapes(
 def count_layers(names: Iterable[str], norm_name: str) -> int:
     """One more than the greatest {i} for which ``norm_name`` is among the names."""
     pattern = re.escape(norm_name).replace(r"\{i\}", r"(\d+)")
-    return max((int(match[1]) + 1 for name in names if (match := re.fullmatch(pattern, name))), default=0)
+    return one_more(match[1] for name in names if (match := re.fullmatch(pattern, name)))
+
+
+def one_more(numbers: Iterable[str], most: int = 1000) -> int:
+    """One more than the greatest number in tensors' names; 0 where there is none.
+
+    Raises:
+        ValueError: it is more than ``most``: a file with two tensors may name as many layers as it likes.
+    """
+    numbers = list(numbers)
+    wrong = [number for number in numbers if len(number) > 9 or int(number) >= most]
+    if wrong:
+        raise ValueError(f"these tensors name a part {errors.short(wrong[0], 20)}, expected less than {most}")
+    return max((int(number) + 1 for number in numbers), default=0)
 
 
 def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
@@ -201,5 +219,5 @@ def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any
         else:
             unknown.append(name)
     if unknown and not {"model_type", "architectures"} & set(settings):
-        raise ValueError(f"unknown setting {', '.join(unknown)}: choose from {', '.join(sorted(fields))}")
+        raise ValueError(f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}")
     return known

@@ -15,8 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.checkpoints.layers import deciding_shapes, one_more
 from lantern_jax.checkpoints.strict import Entry, Progress, convolution, identity, read_tensors
 from lantern_jax.models.vq import VQConfig, VQModel
+
+# Levels, and blocks of a level: published tokenizers have five of the one and two of the other.
+_MOST_PARTS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +91,7 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGE
     def count(*path: str, levels: int = 0) -> int:
         """One more than the largest number at # in the published names of a module; 0 where there is none."""
         pattern = re.escape(layout.place(path, levels)).replace(r"\#", r"(\d+)") + r"\."
-        return max((int(found[1]) + 1 for name in tensors if (found := re.match(pattern, name))), default=0)
+        return one_more((found[1] for name in tensors if (found := re.match(pattern, name))), _MOST_PARTS)
 
     levels = count("encoder", "level_#")
     conv_in = layout.name(("encoder", "conv_in", "kernel"))
@@ -99,14 +103,7 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGE
     ]
     decoder_block = layout.name(("decoder", "level_0", "res_0", "conv2", "kernel"), max(1, levels))
     decisive = {name: 4 for name in (conv_in, conv_out, decoder_out, *widths, decoder_block)} | {codebook: 2}
-    wrong = [
-        name for name, ndim in decisive.items() if name not in tensors or len(tensors[name].shape) != ndim
-    ]
-    if wrong:
-        raise ValueError(
-            f"these tensors are not a {layout.what}: missing or misshapen: {', '.join(wrong)}; "
-            "give a published VQ checkpoint"
-        )
+    deciding_shapes(tensors, decisive, layout.what)
     ch = tensors[conv_in].shape[0]
     codebook_size, codebook_dim = tensors[codebook].shape
     decoder_ch = tensors[decoder_out].shape[1]

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.checkpoints.layers import normalize_settings
+from lantern_jax.checkpoints.layers import normalize_settings, one_more
 from lantern_jax.checkpoints.strict import Entry, Progress, read_tensors, reordered_rows, transpose
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 
+# Heads, and layers of a head: published sets have five of the one and one of the other.
+_MOST = 64
 _PREFIX = re.compile(r"medusa_heads?\.")
 
 
@@ -62,7 +64,7 @@ def medusa_config_from_names(
     places = [match.groups() for name in tensors if (match := re.fullmatch(r"(\d+)\.(\d+)\..+", name))]
     if not places:
         raise ValueError("these tensors are not a set of Medusa heads: no name is like 0.0.linear.weight")
-    heads, layers = (1 + max(int(place[part]) for place in places) for part in (0, 1))
+    heads, layers = (one_more((place[part] for place in places), _MOST) for part in (0, 1))
     found = {
         "dim": target.dim,
         "vocab_size": target.vocab_size,

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from lantern_jax import errors
+
 
 def identity(tensor: np.ndarray) -> np.ndarray:
     return tensor
@@ -49,8 +51,8 @@ class Entry:
 def describe_mismatch(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()
 ) -> str:
-    """One line naming every missing, unexpected and misshapen array, given {name: shape} twice; empty where
-    all is right.
+    """One line naming the missing, unexpected and misshapen arrays, twenty of each, given {name: shape} twice; empty
+    where all is right.
     """
     ignored = set(ignored)
     missing = [name for name in expected if name not in found]
@@ -61,7 +63,7 @@ def describe_mismatch(
         if name in found and tuple(found[name]) != tuple(shape)
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
-    return "; ".join(f"{len(names)} {word}: {', '.join(names)}" for word, names in groups if names)
+    return "; ".join(f"{len(names)} {word}: {errors.listed(names, 20)}" for word, names in groups if names)
 
 
 # Called after each tensor with the bytes that the values read so far, and all of them, take in the wanted dtype.

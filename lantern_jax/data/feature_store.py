@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from lantern_jax.archives import map_array
 from lantern_jax.files import write_file
 
 # The tokens come last: a shard exists once they do.
@@ -67,7 +68,7 @@ def count_shards(folder: str | Path) -> int:
 class FeatureStore:
     """Random access to the pictures of a folder of shards.
 
-    Raises ValueError where the folder holds none.
+    Raises ValueError where the folder holds none, or shards whose arrays do not fit.
     """
 
     def __init__(self, folder: str | Path):
@@ -75,9 +76,13 @@ class FeatureStore:
         if not shards:
             raise ValueError(f"{folder} holds no features; run `python -m train.features` first")
         self._parts = {
-            name: [np.load(Path(folder) / f"{name}_{i:05d}.npy", mmap_mode="r") for i in range(shards)]
-            for name in PARTS
+            name: [map_array(Path(folder) / f"{name}_{i:05d}.npy") for i in range(shards)] for name in PARTS
         }
+        for parts in zip(*self._parts.values(), strict=True):
+            if len({len(part) for part in parts}) > 1 or any(part.dtype.kind not in "if" for part in parts):
+                raise ValueError(
+                    f"{folder} holds features that do not fit: run `python -m train.features` again"
+                )
         self._ends = np.cumsum([len(tokens) for tokens in self._parts["tokens"]])
 
     def __len__(self) -> int:

@@ -4,14 +4,16 @@ Two layouts: `name.jpg` next to `name.txt`, whose text is the caption, anywhere 
 subfolder per class, whose name is the caption. A picture with a `.txt` uses that, also inside a class folder.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from lantern_jax import errors
 from lantern_jax.data.prompts import Vocabulary
-from lantern_jax.pictures import square
+from lantern_jax.pictures import open_image, square
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_CAPTIONS = 1000
@@ -99,9 +101,14 @@ class PictureFolder:
 def open_picture(file: Path) -> Image.Image:
     """A picture that has been read whole; ValueError for what is none."""
     try:
-        with Image.open(file) as picture:
+        if not file.is_file():
+            raise ValueError("no file")
+        with open_image(file) as picture, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             picture.load()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file}: not a readable picture ({reason}); remove or replace it") from error
+    # Pillow's readers raise whatever a damaged file leads them to.
+    except Exception as error:
+        raise ValueError(
+            f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
+        ) from error
     return picture

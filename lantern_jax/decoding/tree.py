@@ -8,6 +8,7 @@ lexicographic order within a level, so a level is a contiguous range of ids and,
 depth-first order.
 """
 
+import itertools
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,13 @@ from typing import Any
 import numpy as np
 
 from lantern_jax import errors
+from lantern_jax.files import read_json
 
 NO_TREE = "none"
 RANKINGS = ("probability", "gap")
+# A block's mask is the square of its nodes; no tree that pays is near to either.
+MOST_NODES, MOST_DEPTH = 4096, 256
+_LARGEST_FILE = 10**6
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class DynamicTree:
         checks: the depths at which that is looked at; a tree always gets as deep as the first of them.
 
     Raises:
-        ValueError: a number that is not valid, or an unknown ranking.
+        ValueError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 256, or an
+            unknown ranking.
 
     Example:
         >>> tree = lantern_jax.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
@@ -62,8 +68,12 @@ class DynamicTree:
     def __post_init__(self):
         for name in ("nodes", "depth", "frontier", "children"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} {value!r} of a dynamic tree is not valid: give a whole number >= 1")
+            most = MOST_DEPTH if name == "depth" else MOST_NODES
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise ValueError(
+                    f"{name} {errors.short(repr(value))} of a dynamic tree is not valid: give a whole number from 1 to "
+                    f"{most}"
+                )
         if self.ranking not in RANKINGS:
             raise ValueError(f"unknown ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
         if self.nodes > self.drafts:
@@ -111,7 +121,8 @@ class DraftTree:
             too; ranks may have gaps (``(0,), (2,)``: the best and the third-best child).
 
     Raises:
-        ValueError: an empty, repeated, negative, fractional or orphaned path.
+        ValueError: an empty, repeated, negative, fractional or orphaned path, more than 4,096 of them, or one longer
+            than 256.
 
     Example:
         >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
@@ -291,7 +302,7 @@ def load_tree(file: str | Path) -> DraftTree:
     """Reads a tree from a JSON file that holds a list of child-rank paths.
 
     Raises:
-        ValueError: the file is missing, is not JSON, or does not hold a valid tree.
+        ValueError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
 
     Example:
         >>> with open("tree.json", "w") as file:
@@ -299,11 +310,7 @@ def load_tree(file: str | Path) -> DraftTree:
         >>> lantern_jax.load_tree("tree.json").paths
         ((0,), (1,), (0, 0))
     """
-    try:
-        paths = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read a tree from {file}: expected a JSON list of paths ({error})") from None
-    return DraftTree.from_paths(paths)
+    return DraftTree.from_paths(read_json(Path(file), _LARGEST_FILE))
 
 
 def resolve_tree(tree: Any) -> DraftTree:
@@ -341,23 +348,32 @@ def _frozen(values) -> np.ndarray:
 def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
     advice = "give lists of child ranks such as [0], [1], [0, 0]"
     try:
-        paths = [tuple(path) for path in paths]
+        paths = list(itertools.islice(paths, MOST_NODES + 1))
+        if len(paths) > MOST_NODES:
+            raise ValueError(f"the tree has more than {MOST_NODES} nodes: give a smaller one")
+        paths = [tuple(itertools.islice(path, MOST_DEPTH + 1)) for path in paths]
     except TypeError:
         raise ValueError(f"the tree is not a list of paths: {advice}") from None
+    if any(len(path) > MOST_DEPTH for path in paths):
+        raise ValueError(f"the tree is deeper than {MOST_DEPTH}: give a smaller one")
     known = set()
     for path in paths:
         if not path:
             raise ValueError(f"the tree holds an empty path: leave the root out and {advice}")
+        shown = errors.short(list(path))
         if not all(
-            isinstance(rank, int | np.integer) and not isinstance(rank, bool) and rank >= 0 for rank in path
+            isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 0 <= rank < 2**31
+            for rank in path
         ):
-            raise ValueError(f"tree path {list(path)} holds something else than ranks >= 0: {advice}")
+            raise ValueError(f"tree path {shown} holds something else than ranks >= 0: {advice}")
         if path in known:
-            raise ValueError(f"tree path {list(path)} appears twice: give every node once")
+            raise ValueError(f"tree path {shown} appears twice: give every node once")
         known.add(path)
     for path in paths:
         if len(path) > 1 and path[:-1] not in known:
-            raise ValueError(f"tree path {list(path)} has no parent: add {list(path[:-1])}")
+            raise ValueError(
+                f"tree path {errors.short(list(path))} has no parent: add {errors.short(list(path[:-1]))}"
+            )
     ordered = sorted(
         (tuple(int(rank) for rank in path) for path in paths), key=lambda path: (len(path), path)
     )

@@ -4,7 +4,6 @@ OpenAI's own ``.pt`` files are programs (TorchScript) and are not read: take the
 HPSv2's files have open_clip's names.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import numpy as np
 from lantern_jax.checkpoints.layers import count_layers, deciding_shapes
 from lantern_jax.checkpoints.strict import Entry, convolution, identity, read_tensors, transpose
 from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.files import read_json
 from lantern_jax.metrics.clip import ClipConfig, Tower
 
 WHAT = "CLIP with a vision transformer"
@@ -289,7 +289,7 @@ def _told_beside(weights: Path) -> dict[str, Any]:
         path = folder / name
         if path.is_file():
             try:
-                told = tell(json.loads(path.read_text(encoding="utf-8")))
+                told = tell(read_json(path, 10**6))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"{path} is not the config of a CLIP ({error}): fetch it again") from error
             if told:

@@ -3,8 +3,8 @@
 Axes: n pictures, H W height and width.
 """
 
+import math
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from lantern_jax import errors
+from lantern_jax.archives import open_archive, read_header
 from lantern_jax.data.folder import SUFFIXES, open_picture
 
 # The key of pictures in an .npz file, as ADM's samples and references have them.
@@ -77,8 +79,10 @@ def _file_picture(file: Path) -> NumberedPicture:
     image = open_picture(file)
     texts = getattr(image, "text", {})
     number = texts.get("number")
-    if number is not None and not number.isdecimal():
-        raise ValueError(f"{file}: its number {number!r} is none: give whole numbers, or none at all")
+    if number is not None and not (number.isdecimal() and len(number) < 19):
+        raise ValueError(
+            f"{file}: its number {errors.short(repr(number))} is none: give whole numbers, or none at all"
+        )
     prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
     return NumberedPicture(None if number is None else int(number), prompt, picture)
 
@@ -86,25 +90,19 @@ def _file_picture(file: Path) -> NumberedPicture:
 def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
     """Pictures of "arr_0", read one after the other: 50,000 do not fit into memory."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{ARRAY}.npy") as file:
-            version = np.lib.format.read_magic(file)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
+        with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
             shape, columns_first, dtype = read_header(file)
             if len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8 or columns_first or not shape[0]:
                 raise ValueError(
                     f"{path}: {ARRAY} is {dtype} {list(shape)}: give at least one picture, as uint8 [n, H, W, 3]"
                 )
-            size = int(np.prod(shape[1:]))
+            size = math.prod(shape[1:])
             for _ in range(shape[0]):
                 values = file.read(size)
-                if len(values) != size:
+                if len(values) != size or not size:
                     raise ValueError(f"{path} is truncated: fetch it again")
                 yield np.frombuffer(values, np.uint8).reshape(shape[1:])
-    except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
+    except KeyError as error:
         raise ValueError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
 
 

@@ -6,7 +6,6 @@ The file is an .npz archive: "readers" names who read the pictures, and "0/count
 Axes: n pictures, F features, H W height and width.
 """
 
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from lantern_jax import errors
+from lantern_jax.archives import open_archive, read_arrays
 from lantern_jax.files import Contents
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, Normal
@@ -105,19 +106,15 @@ def statistics_file(statistics: Sequence[Statistics]) -> Contents:
 
 
 def _stored(path: Path, reader: FeatureReader) -> Statistics:
-    with np.load(path) as file:
-        names = [str(name) for name in _array(path, file, _READERS)]
-        if reader.name not in names:
-            read_by = " and ".join(map(repr, names))
-            raise ValueError(
-                f"{path} was read by {read_by}, not by {reader.name!r}: give statistics or pictures read alike"
-            )
-        number = names.index(reader.name)
-        arrays = {
-            field: _array(path, file, f"{number}/{field}")
-            for field in _FIELDS
-            if f"{number}/{field}" in file.files
-        }
+    names = [str(name) for name in np.atleast_1d(_arrays(path, {_READERS})[_READERS])]
+    if reader.name not in names:
+        raise ValueError(
+            f"{path} was read by {errors.listed(map(repr, names))}, not by {reader.name!r}: "
+            "give statistics or pictures read alike"
+        )
+    number = names.index(reader.name)
+    found = _arrays(path, {f"{number}/{field}" for field in _FIELDS})
+    arrays = {name.partition("/")[2]: array for name, array in found.items()}
     wrong = [field for field in ("count", "total", "outer") if field not in arrays]
     if wrong or not (
         arrays["count"].shape == ()
@@ -134,15 +131,15 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
 
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
     """Mean and covariance of another program, and the features of pictures that are in the file beside them."""
-    with np.load(path) as file:
-        arrays = {name: np.asarray(_array(path, file, name), np.float64) for name in ("mu", "sigma")}
+    found = _arrays(path, {"mu", "sigma"})
+    _check_finite(path, found)
+    arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}
     shapes = [list(array.shape) for array in arrays.values()]
     if shapes != [[reader.width], [reader.width, reader.width]]:
         raise ValueError(
             f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
             "give statistics of this reader"
         )
-    _check_finite(path, arrays)
     read = (
         read_statistics(reader, (picture for _, _, picture in read_pictures(path)))
         if ARRAY in names
@@ -155,22 +152,21 @@ def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
 
 
 def _names(path: Path) -> set[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise _damaged(path, str(error)) from error
+    with open_archive(path) as archive:
+        return {name.removesuffix(".npy") for name in archive.namelist()}
 
 
-def _array(path: Path, file, name: str) -> np.ndarray:
+def _arrays(path: Path, names: set[str]) -> dict[str, np.ndarray]:
     try:
-        return file[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, f"{name}: {error}") from error
+        return read_arrays(path, names)
+    except ValueError as error:
+        raise _damaged(path, errors.short(error)) from error
 
 
 def _check_finite(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    wrong = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    wrong = [
+        name for name, array in arrays.items() if array.dtype.kind == "U" or not np.isfinite(array).all()
+    ]
     if wrong:
         raise _damaged(path, f"{', '.join(wrong)} not finite")
 

@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.files import check_writable, write_once
+from lantern_jax.files import check_writable, read_json, write_once
 from lantern_jax.settings import KNOBS
 
 PLAN_FILE = "set.json"
+# With its prompts: a million of them.
+_LARGEST = 256 * 2**20
 FORMAT = "lantern_jax picture set 1"
 PICTURE_FORMATS = ("png", "webp")
 
@@ -151,7 +153,7 @@ def read_plan(directory: Path) -> SetPlan:
     path = Path(directory) / PLAN_FILE
     names = {field.name for field in dataclasses.fields(SetPlan)}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, _LARGEST)
         if content.pop("written_by") != FORMAT or set(content) != names:
             raise ValueError
         return SetPlan(**content | {"prompts": tuple(content["prompts"])})

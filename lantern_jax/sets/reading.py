@@ -4,9 +4,7 @@ Axes: n pictures of a shard, H W height and width, T codes of a picture, F featu
 """
 
 import io
-import json
 import tarfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,10 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
+from lantern_jax.archives import read_arrays as read_archive
+from lantern_jax.files import parse_json
 from lantern_jax.metrics.moments import Moments
+from lantern_jax.pictures import open_image
 from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
 from lantern_jax.sets.writing import DESCRIPTION
 
@@ -71,10 +72,12 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
     try:
         with tarfile.open(path, "r:") as tar:
             names = [f"{number:08d}.{plan.format}" for number in expected]
-            if tar.getnames() != names:
+            members = tar.getmembers()
+            # A link may lead in a circle, a sparse file be larger than any memory.
+            if tar.getnames() != names or not all(one.isreg() and not one.issparse() for one in members):
                 raise _damaged(path)
             for number, name in zip(expected, names, strict=True):
-                image = Image.open(io.BytesIO(tar.extractfile(name).read()))
+                image = open_image(io.BytesIO(tar.extractfile(name).read()))
                 _check(f"{path}, {name}", image, plan.prompt(number), number)
                 yield number, image
     except (tarfile.TarError, OSError, EOFError, SyntaxError) as error:
@@ -89,12 +92,11 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
     """
     path, _ = shard_paths(directory, shard)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
+        arrays = read_archive(path)
         same = np.array_equal(arrays["numbers"], plan.numbers(shard))
         if not same or {len(arrays["tokens"]), len(arrays["rounds"])} != {len(arrays["numbers"])}:
             raise ValueError("other pictures")
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path) from error
     return arrays
 
@@ -127,7 +129,7 @@ def _check(place: str, image: Image.Image, prompt: str, number: int) -> None:
         found = image.text.get("prompt"), image.text.get("number")
     else:
         try:
-            description = json.loads(image.getexif().get(DESCRIPTION, "{}"))
+            description = parse_json(image.getexif().get(DESCRIPTION, "{}"), "its description")
             found = description.get("prompt"), str(description.get("number"))
         except (ValueError, AttributeError):
             found = None, None

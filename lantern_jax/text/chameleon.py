@@ -17,8 +17,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.files import parse_json, read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 
+# Chameleon's has 5 MB.
+_LARGEST_TOKENIZER = 64 * 2**20
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
 DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 
@@ -123,10 +126,10 @@ class ChameleonVocabulary:
             ValueError: something else.
         """
         try:
-            record = json.loads(content)
+            record = parse_json(content, "the record")
             codes, vocab_size = tuple(map(int, record["codes"])), int(record["vocab_size"])
             return cls(codes, vocab_size, SpecialTokens(**record["special"]))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a Chameleon vocabulary ({error}): convert the checkpoint again") from None
 
     def to_json(self) -> str:
@@ -184,14 +187,14 @@ def read_names(path: str | Path) -> dict[str, int]:
         ValueError: the file is missing or something else.
     """
     advice = "give Chameleon's text_tokenizer.json"
+    if not Path(path).is_file():
+        raise ValueError(f"cannot read {path}, which is not a file: {advice}")
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_json(Path(path), _LARGEST_TOKENIZER)
         names = {str(name): int(number) for name, number in content["model"]["vocab"].items()}
         added = content.get("added_tokens") or []
         return names | {str(token["content"]): int(token["id"]) for token in added}
-    except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror}): {advice}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError(f"{path} is truncated or not a tokenizer with a vocabulary: {advice}") from None
 
 

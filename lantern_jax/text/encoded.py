@@ -7,7 +7,6 @@ Axes: n prompts.
 """
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from lantern_jax.files import write_file
+from lantern_jax.archives import read_arrays
+from lantern_jax.files import parse_json, write_file
 from lantern_jax.text.packed import PackedRows
 
 FORMAT = "lantern_jax encoded prompts 2"
@@ -55,7 +55,8 @@ def save_encoded(
         kind, prompts, arrays: as in ``EncodedPrompts``; bool, integer and float arrays, bfloat16 included.
 
     Raises:
-        ValueError: another ending, arrays that do not have one row a prompt, or a folder that cannot be written to.
+        ValueError: another ending, prompts that are not text, arrays that do not have one row a prompt, or a folder
+            that cannot be written to.
 
     Example:
         >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
@@ -65,6 +66,8 @@ def save_encoded(
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"{path} does not end in .npz: name encoded prompts so")
+    if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+        raise ValueError("prompts are not a list of texts: give texts, a class number as '207'")
     packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
     arrays = {name: array if name in packed else np.asarray(array) for name, array in arrays.items()}
     wrong = [
@@ -107,24 +110,27 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give encoded prompts, a .npz")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            record = json.loads(str(content[RECORD]))
-            if record["format"] not in (FORMAT, FIRST_FORMAT):
-                raise ValueError("another format")
-            arrays = {name: content[name] for name in content.files if name != RECORD}
+        arrays = read_arrays(path)
+        record = parse_json(str(arrays.pop(RECORD)), "its record")
+        if record["format"] not in (FORMAT, FIRST_FORMAT):
+            raise ValueError("another format")
+        # What stands for the prompts is checked too: a class number would be a text here, "207".
+        texts = [record["kind"], *record["prompts"]]
+        if not isinstance(record["prompts"], list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("prompts that are not text")
         for name in record["bfloat16"]:
+            if arrays[name].dtype != np.uint16:
+                raise ValueError("another dtype")
             arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
         if record["format"] == FIRST_FORMAT:
             arrays = _conditional_rows(arrays)
         for name in record.get("packed", ()):
             arrays[name] = PackedRows(arrays[name], arrays[MASK])
         prompts = tuple(record["prompts"])
-        if any(array.shape[:1] != (len(prompts),) for array in arrays.values()):
-            raise ValueError("uneven arrays")
+        if any(array.shape[:1] != (len(prompts),) or array.dtype.kind == "U" for array in arrays.values()):
+            raise ValueError("uneven arrays, or text")
         return EncodedPrompts(record["kind"], prompts, arrays)
-    except (
-        OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, zipfile.BadZipFile,
-    ) as error:  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is damaged or does not hold encoded prompts: encode them again") from error
 
 

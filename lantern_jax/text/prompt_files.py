@@ -5,13 +5,17 @@ Texts stay as they are, typing errors and all: whoever measures on a list of pro
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lantern_jax import errors
+from lantern_jax.files import parse_json, read_bounded
+
 MOST_CLASSES = 1_000_000
+# COCO's captions of its training pictures have 92 MB.
+_LARGEST = 128 * 2**20
 
 
 def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]:
@@ -46,11 +50,11 @@ def class_list(text: str) -> tuple[str, ...]:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if last < first:
             raise ValueError(
-                f"classes {text!r} are not valid: give numbers and ranges, such as 0-999 or 207,360"
+                f"classes {errors.short(repr(text))} are not valid: give numbers and ranges, such as 0-999 or 207,360"
             )
         numbers += range(first, last + 1)
         if len(numbers) > MOST_CLASSES:
-            raise ValueError(f"classes {text!r} are more than {MOST_CLASSES}: give fewer")
+            raise ValueError(f"classes {errors.short(repr(text))} are more than {MOST_CLASSES}: give fewer")
     return tuple(map(str, numbers))
 
 
@@ -58,7 +62,7 @@ def _text(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give prompts, one a line")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, _LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
     if not text.strip():
@@ -68,7 +72,7 @@ def _text(path: Path) -> str:
 
 def _filled(prompt: Any, place: str) -> str:
     if not isinstance(prompt, str):
-        raise ValueError(f"{place} is {prompt!r}, which is not text: give a prompt")
+        raise ValueError(f"{place} is {errors.short(repr(prompt))}, which is not text: give a prompt")
     if not prompt.strip():
         raise ValueError(f"{place} is empty: give a prompt, or take it out")
     if "\0" in prompt:
@@ -86,15 +90,14 @@ def _rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
 
 
 def _names(path: Path, text: str) -> str:
-    return ", ".join(_rows(path, text)[0][1])
+    return errors.listed(_rows(path, text)[0][1])
 
 
 def _column(path: Path, text: str, column: str) -> tuple[str, ...]:
     (_, names), *rows = _rows(path, text)
     if names.count(column) != 1:
-        raise ValueError(
-            f"{path} has {names.count(column) or 'no'} column {column!r}: its first line names {names}"
-        )
+        there, shown = names.count(column) or "no", errors.short(repr(column))
+        raise ValueError(f"{path} has {there} column {shown}: its first line names {errors.short(names)}")
     if not rows:
         raise ValueError(f"{path} has no row below its names: give prompts")
     at, prompts = names.index(column), []
@@ -110,10 +113,7 @@ def _captions(path: Path, text: str) -> tuple[str, ...]:
 
     That is how LANTERN's list of prompts is made from captions_val2017.json.
     """
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON ({error}): give captions as COCO has them") from None
+    content = parse_json(text, str(path))
     entries = content.get("annotations") if isinstance(content, Mapping) else None
     if not isinstance(entries, Sequence) or not entries or isinstance(entries, str):
         raise ValueError(f"{path} has no list 'annotations': give captions as COCO has them")

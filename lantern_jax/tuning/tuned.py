@@ -17,6 +17,7 @@ import jax
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.compilation import user_cache_directory
 from lantern_jax.devices import device_name
+from lantern_jax.files import read_json
 from lantern_jax.settings import KNOBS, Settings
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1
@@ -196,7 +197,7 @@ def read_tuned(file: Path) -> Tuned:
         ValueError: one line: it cannot be read, or is none, or of another version.
     """
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = read_json(file, 10**6)
         if (values["format"], values["version"]) != (FORMAT, VERSION):
             raise ValueError("another format or version")
         parts = {name: value for name, value in values.items() if name not in ("format", "version", "key")}
@@ -205,7 +206,7 @@ def read_tuned(file: Path) -> Tuned:
         strange = set(tuned.knobs) - set(KNOBS) | set(tuned.knobs) & set(_NO_STEERING)
         if strange or (tuned.knobs.get("rule", "strict") != "strict" and not tuned.budget):
             raise ValueError("knobs that no tuning writes")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{file} holds no tuned settings or is damaged, run `lantern tune` again") from None
     return tuned
 

@@ -1,0 +1,196 @@
+"""Files from strangers: each is read or refused in one line, and none of them runs, hangs or takes memory."""
+
+import io
+import os
+import resource
+import sys
+import tarfile
+import warnings
+
+import numpy as np
+import pytest
+
+from lantern_jax import archives, errors, files
+from lantern_jax.data.feature_store import FeatureStore
+from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.reference import statistics_of
+from lantern_jax.sets.plan import SetPlan, shard_paths
+from lantern_jax.sets.reading import open_pictures
+from lantern_jax.text.encoded import load_encoded, save_encoded
+from lantern_jax.text.prompt_files import read_prompts
+from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
+
+LONGEST = 1000
+
+
+@pytest.fixture
+def memory():
+    """No more than so much may be asked for: a bomb is a MemoryError, which is none of what readers raise."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            taken = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 2**30, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monkeypatch):
+    if kind == "torch":
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    # Long pickles are followed to their bound, which takes its time.
+    monkeypatch.setattr("lantern_jax.checkpoints.torch_pickle._MOST_INSTRUCTIONS", 20_000)
+    wrong = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hostile = list(KINDS[kind](seed=0))
+    assert len({file.name for file in hostile}) == len(hostile) >= 35
+    for number, file in enumerate(hostile):
+        path = tmp_path / f"{number}{file.suffix}"
+        path.write_bytes(file.content)
+        try:
+            READERS[kind](path)
+            outcome = True
+        except ValueError as error:
+            text = str(error)
+            outcome = False if "\n" not in text.strip() and len(text) < LONGEST else text[:LONGEST]
+        path.unlink()
+        if outcome not in (True, False) or file.read not in (None, outcome):
+            wrong.append((file.name, outcome))
+    assert not wrong
+    assert not list(tmp_path.iterdir()), "a file ran code"
+
+
+def test_pipes_and_devices_are_no_files(tmp_path):
+    """Reading a pipe would wait for ever."""
+    for kind, suffix in (
+        ("tree", ".json"), ("prompts", ".txt"), ("archive", ".npz"), ("torch", ".pt"), ("picture", ".png"),
+    ):  # fmt: skip
+        os.mkfifo(tmp_path / f"pipe{suffix}")
+        with pytest.raises(ValueError, match=r"is not a file|no file"):
+            READERS[kind](tmp_path / f"pipe{suffix}")
+    with pytest.raises(ValueError, match="choose one of"):
+        resolve_tree("/dev/zero")
+    with pytest.raises(ValueError, match="is not a file"):
+        files.read_json(tmp_path, 10)
+
+
+def test_json_is_bounded_in_size_and_depth(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("[[1, {}], [0.5]]")
+    assert files.read_json(path, 16) == [[1, {}], [0.5]]
+    with pytest.raises(ValueError, match=r"a\.json is larger than 15 bytes"):
+        files.read_json(path, 15)
+    path.write_text("[" * 32 + "]" * 32)
+    assert files.read_json(path, 100)
+    path.write_text("[" * 33 + "]" * 33)
+    with pytest.raises(ValueError, match=r"a\.json is nested too deeply"):
+        files.read_json(path, 100)
+
+
+def test_trees_have_bounds():
+    assert DraftTree.chain(256).max_depth == 256
+    with pytest.raises(ValueError, match="deeper than 256"):
+        DraftTree.chain(257)
+    with pytest.raises(ValueError, match="more than 4096 nodes"):
+        DraftTree.from_paths((rank,) for rank in iter(int, 1))
+    for knobs in (
+        {"nodes": 10**9, "depth": 3},
+        {"nodes": 3, "depth": 10**9},
+        {"nodes": 3, "depth": 3, "frontier": 2**70},
+    ):
+        with pytest.raises(ValueError, match="of a dynamic tree is not valid"):
+            DynamicTree(**knobs)
+
+
+def test_prompts_in_an_archive_are_texts(tmp_path):
+    path = tmp_path / "prompts.npz"
+    path.write_bytes(encoded_prompts(["207", "a lake"]))
+    found = load_encoded(path)
+    assert found.prompts == ("207", "a lake")
+    for prompts in (["207", 207], "ab"):
+        path.write_bytes(encoded_prompts(prompts))
+        with pytest.raises(ValueError, match="does not hold encoded prompts"):
+            load_encoded(path)
+        with pytest.raises(ValueError, match="prompts are not a list of texts"):
+            save_encoded(path, "labels", prompts, found.arrays)
+
+
+def test_lists_of_prompts_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("lantern_jax.text.prompt_files._LARGEST", 5)
+    (tmp_path / "a.txt").write_text("lakes")
+    assert read_prompts(tmp_path / "a.txt") == ("lakes",)
+    (tmp_path / "a.txt").write_text("forest")
+    with pytest.raises(ValueError, match="larger than 5 bytes"):
+        read_prompts(tmp_path / "a.txt")
+
+
+def test_compressed_archives_are_read_within_their_bound(tmp_path):
+    """Statistics of other programs are compressed."""
+    path, values = tmp_path / "a.npz", np.arange(12.0).reshape(3, 4)
+    np.savez_compressed(path, mu=values, columns=np.asfortranarray(values), names=np.array(["a", "é"]))
+    found = archives.read_arrays(path)
+    np.testing.assert_array_equal(found["mu"], values)
+    np.testing.assert_array_equal(found["columns"], values)
+    assert list(found["names"]) == ["a", "é"] and list(archives.read_arrays(path, {"mu"})) == ["mu"]
+
+
+def test_statistics_are_checked_as_other_archives_are(tmp_path):
+    reader = FeatureReader("three", 3, lambda picture: picture, lambda pictures: pictures)
+    for start, bomb in (({"mu": np.zeros(3)}, "sigma"), ({"readers": np.array(["three"])}, "0/outer")):
+        entries = {f"{name}.npy": npy(array) for name, array in start.items()}
+        content = zip_bomb(entries, f"{bomb}.npy", npy_header("<f8", (2**12, 2**12)), 2**27)
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.npz is not a whole archive .*declares"):
+            statistics_of(tmp_path / "a.npz", reader)
+    np.savez(tmp_path / "b.npz", mu=np.array(["a"] * 3), sigma=np.eye(3))
+    with pytest.raises(ValueError, match=r"b\.npz"):
+        statistics_of(tmp_path / "b.npz", reader)
+
+
+def test_shards_of_sets_hold_plain_files(tmp_path):
+    """A link may point at itself, a sparse file be larger than any memory."""
+    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None)
+    _, path = shard_paths(tmp_path, 0)
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE):
+        with tarfile.open(path, "w") as tar:
+            entry = tarfile.TarInfo("00000000.png")
+            entry.type, entry.linkname = kind, "00000000.png"
+            tar.addfile(entry)
+        with pytest.raises(ValueError, match="is damaged"):
+            list(open_pictures(tmp_path, plan, 0))
+    with tarfile.open(path, "w") as tar:
+        entry = tarfile.TarInfo("00000000.png")
+        entry.size = 9
+        tar.addfile(entry, io.BytesIO(b"%!PS-Adob"))
+    with pytest.raises(ValueError, match="cannot identify"):
+        list(open_pictures(tmp_path, plan, 0))
+
+
+def test_shards_of_features_fit_each_other(tmp_path):
+    parts = {"features": np.zeros((2, 2, 3, 4), np.float16), "prefix": np.zeros((2, 2, 1), np.int32)}
+    for tokens, wrong in (
+        (np.zeros((2, 3), np.int32), None),
+        (np.zeros((1, 3), np.int32), "do not fit"),
+        (np.array(["a", "b"]), "do not fit"),
+        (np.int32(3), "is not a whole array"),
+    ):
+        for name, array in (parts | {"tokens": tokens}).items():
+            np.save(tmp_path / f"{name}_00000.npy", array)
+        if wrong is None:
+            assert len(FeatureStore(tmp_path)) == 2
+            continue
+        with pytest.raises(ValueError, match=wrong):
+            FeatureStore(tmp_path)
+    (tmp_path / "tokens_00000.npy").write_bytes(npy_header("<i4", (2**40, 3)))
+    with pytest.raises(ValueError, match="is not a whole array"):
+        FeatureStore(tmp_path)
+
+
+def test_long_names_are_cut():
+    assert errors.short("n" * 500, 10) == "n" * 10 + "..."
+    assert errors.short("first\nsecond") == "first" and errors.short(ValueError()) == "ValueError"
+    assert errors.listed(range(7)) == "0, 1, 2, 3, 4 and 2 more"
