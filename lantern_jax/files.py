@@ -6,15 +6,19 @@ names behind, nothing else.
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lantern_jax import errors
+
+# JSON that is nested deeper is no setting, tree or record of ours, nor of those whose files are read here.
+JSON_DEPTH = 64
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
@@ -113,6 +117,39 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def read_json(path: Path, most: int) -> Any:
+    """What a JSON file holds, which anyone may have written.
+
+    Args:
+        most: the bytes that it may have.
+
+    Raises:
+        ValueError: one line: it is no regular file, longer, no JSON, or nested deeper than 64 levels.
+        OSError: it cannot be read.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give a JSON file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most} bytes: give a JSON file of at most so many")
+    try:
+        level = [value := json.loads(content)]
+        for _ in range(JSON_DEPTH):
+            level = [inner for outer in level for inner in _inside(outer)]
+    except RecursionError:
+        level = [None]
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({errors.printable(error)}): give a JSON file") from error
+    if level:
+        raise ValueError(f"{path} is nested deeper than {JSON_DEPTH} levels: give a JSON file that is not")
+    return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:

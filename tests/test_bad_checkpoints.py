@@ -31,6 +31,8 @@ def change(folder: Path, *path: str, to) -> None:
         del entry[name]
     else:
         entry[name] = to
+    # As the error of a changed config advises.
+    config["checksums"].pop("config.json", None)
     (folder / "config.json").write_text(json.dumps(config))
 
 

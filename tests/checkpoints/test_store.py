@@ -132,6 +132,7 @@ def old(saved, tmp_path):
     }
     config = json.loads((directory / "config.json").read_text())
     config |= {"version": 1, "drafter": config.pop("drafters")["eagle"]}
+    del config["checksums"]
     (directory / "config.json").write_text(json.dumps(config))
     rewrite(directory, arrays)
     return directory
@@ -336,6 +337,7 @@ def test_damaged_config(broken):
         load(broken)
     one_line(error)
     content = json.loads(text)
+    del content["checksums"]
     for change, match in (
         ({"files": None}, "does not list its files"),
         ({"version": 99}, "version 99"),
@@ -397,6 +399,7 @@ def test_arrays_that_do_not_fit_are_listed(broken):
     content = json.loads(path.read_text())
     content["target"] |= {"num_layers": 2, "qk_norm": False, "hidden_dim": 48}
     content["tokenizer"] = None
+    del content["checksums"]
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError) as error:
         load(broken)
