@@ -41,6 +41,9 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
             valid = number and _LEAST_NUMBER <= value <= _MOST_NUMBER
             wanted = f"a number from {_LEAST_NUMBER:g} to {_MOST_NUMBER:g}"
+            if valid:
+                # Whole numbers of JSON need not fit int32.
+                object.__setattr__(config, field.name, float(value))
         elif kind is bool:
             valid, wanted = isinstance(value, bool | np.bool_), "true or false"
         else:
