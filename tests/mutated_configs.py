@@ -37,7 +37,7 @@ VALUES: dict[str, Any] = {
     "deep": json.loads("[" * 60 + "]" * 60),
     "deeper": "[" * 100_000 + "]" * 100_000,
 }
-# Entries whose insides are many and alike: words, trees and lists of files.
+# Entries whose insides are many and alike, or for people.
 _CLOSED = (
     "words",
     "attributes",

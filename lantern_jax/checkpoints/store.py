@@ -182,11 +182,12 @@ def load(
     if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
         raise errors.damaged(directory / "config.json")
     stored = _stored_shapes(directory, config, "arrays")
+    held = {**stored, **_named(stored.get("drafters"))}
     for part, made in (configs | drafting).items():
         if part != "text_encoder":
-            check_counts(directory / "config.json", part, made, stored)
-    expected = _shapes(configs, ("target", "tokenizer"))
-    expected |= codebook_shapes(directory, config, configs["target"])
+            check_counts(directory / "config.json", part, made, held.get(part, {}))
+    expected = codebook_shapes(directory, config, configs["target"])
+    expected |= _shapes(configs, ("target", "tokenizer"))
     expected |= _drafter_shapes(drafting)
     arrays = _check_shapes(directory, stored, expected)
     stored = arrays.pop("drafters", {})
@@ -286,6 +287,11 @@ def load_text_encoder(
         directory / "text_encoder", {"text_encoder": dtype}, sharding, shapes, _check_of(directory, config)
     )
     return read["text_encoder"]
+
+
+def _named(tree: PyTree) -> Mapping[str, PyTree]:
+    """The branches of a tree; none where it is missing or an array."""
+    return tree if isinstance(tree, Mapping) else {}
 
 
 def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyTree]:
