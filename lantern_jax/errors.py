@@ -26,11 +26,6 @@ def damaged(path: str | Path, why: str = "") -> ValueError:
     return ValueError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
 
 
-def unwritable(place: str, error: OSError, kind: str) -> str:
-    """The line for a file or folder that the system does not let us write."""
-    return f"cannot write {place} ({error.strerror or error}): name another {kind}"
-
-
 def printable(text: Any, most: int = 4000) -> str:
     """What a terminal may show of a text that comes from a file: line breaks, control characters, escape sequences and
     marks that change the direction of writing are escaped, and what is longer than ``most`` characters is cut.
@@ -39,3 +34,22 @@ def printable(text: Any, most: int = 4000) -> str:
     more = f" ... ({len(text) - most} characters more)" if len(text) > most else ""
     shown = (mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text[:most])
     return "".join(shown) + more
+
+
+def unwritable(place: str, error: OSError, kind: str) -> str:
+    """The line for a file or folder that the system does not let us write."""
+    return f"cannot write {place} ({error.strerror or error}): name another {kind}"
+
+
+def short(text: object, most: int = 120) -> str:
+    """The first line of a text that is not ours, such as a name in a file, cut where it is long."""
+    # What is cut anyway is not looked at: a name may be megabytes.
+    lines = str(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
+    return lines[0] if len(lines[0]) <= most else f"{lines[0][:most]}..."
+
+
+def listed(names: Iterable[object], most: int = 5) -> str:
+    """The first names of many, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(short(name, 80) for name in names[:most]) + more

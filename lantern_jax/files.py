@@ -1,5 +1,7 @@
 """Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
 
+Reading small files that may be a stranger's: regular files only, of bounded size, and JSON of bounded depth.
+
 New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
 names behind, nothing else.
@@ -11,17 +13,71 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lantern_jax import errors
 
-# JSON that is nested deeper is no setting, tree or record of ours, nor of those whose files are read here.
-JSON_DEPTH = 64
-
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
+# Deeper than anything that is read here, and far from where Python's own recursion ends.
+_DEEPEST = 32
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The contents of a regular file: a pipe would wait for ever, a device has no end.
+
+    Args:
+        most: how many bytes it may have.
+
+    Raises:
+        ValueError: one line: no regular file, a larger one, or one that cannot be read.
+    """
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file: name one")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error}): name another file") from None
+    if len(content) > most:
+        raise ValueError(f"{path} is larger than {most} bytes: name another file")
+    return content
+
+
+def read_json(path: Path, most: int) -> Any:
+    """What a JSON file holds; ``most`` is how many bytes it may have.
+
+    Raises:
+        ValueError: one line: as ``read_bounded`` and ``parse_json``.
+    """
+    return parse_json(read_bounded(path, most), str(path))
+
+
+def parse_json(content: bytes | str, place: str) -> Any:
+    """What a text in JSON holds; ``place`` is what to call it in an error.
+
+    Raises:
+        ValueError: one line: no JSON, or lists and objects nested too deeply.
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"{place} is nested too deeply: give another file") from None
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        parts = [
+            node.values() if isinstance(node, dict) else node
+            for node in level
+            if isinstance(node, dict | list)
+        ]
+        level = [node for part in parts for node in part if isinstance(node, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"{place} is nested too deeply: give another file")
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
@@ -117,39 +173,6 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def read_json(path: Path, most: int) -> Any:
-    """What a JSON file holds, which anyone may have written.
-
-    Args:
-        most: the bytes that it may have.
-
-    Raises:
-        ValueError: one line: it is no regular file, longer, no JSON, or nested deeper than 64 levels.
-        OSError: it cannot be read.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file: give a JSON file")
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"{path} has more than {most} bytes: give a JSON file of at most so many")
-    try:
-        level = [value := json.loads(content)]
-        for _ in range(JSON_DEPTH):
-            level = [inner for outer in level for inner in _inside(outer)]
-    except RecursionError:
-        level = [None]
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({errors.printable(error)}): give a JSON file") from error
-    if level:
-        raise ValueError(f"{path} is nested deeper than {JSON_DEPTH} levels: give a JSON file that is not")
-    return value
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from lantern_jax.checkpoints.chameleon import convert_chameleon
 from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
-from lantern_jax.checkpoints.config_file import MOST_BYTES
 from lantern_jax.checkpoints.drafter import convert_drafter
 from lantern_jax.checkpoints.layers import normalize_settings
 from lantern_jax.checkpoints.llamagen import convert_gpt
@@ -389,7 +388,9 @@ def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    content = read_json(path, MOST_BYTES)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give a JSON file")
+    content = read_json(path, 10**6)
     if not isinstance(content, dict):
         raise ValueError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
     return content
