@@ -118,7 +118,7 @@ def test_configs_from_strangers_are_read_or_refused(saved, tmp_path):
         try:
             describe(load(folder, abstract=True))
         except ValueError as error:
-            assert str(error).isprintable() and len(str(error)) < 2000, (path, value)
+            assert str(error).isprintable() and len(str(error)) < 20_000, (path, value)
             refused += 1
     assert 0.8 * MUTATIONS < refused < MUTATIONS
 
@@ -128,7 +128,7 @@ def test_configs_from_strangers_are_read_or_refused(saved, tmp_path):
     [
         (("target", "num_layers"), 500, "num_layers 500 does not fit the "),
         (("target", "num_layers"), 10**6, "num_layers 1000000 is not valid: give a whole number from 1 to 512"),
-        (("tokenizer", "decoder_blocks"), 60, "decoder_blocks 60 does not fit the "),
+        (("tokenizer", "decoder_blocks"), 64, "decoder_blocks 64 does not fit the "),
         (("target", "grid"), 2**15, "grid 32768 is not valid"),
         (("tokenizer", "ch_mult"), [1] * 1000, "ch_mult "),
         (("target", "rope_base"), 1e308, "rope_base 1e+308 is not valid"),

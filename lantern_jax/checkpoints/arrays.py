@@ -44,10 +44,7 @@ _STORE = {
 }  # fmt: skip
 
 # How orbax has tensorstore describe an array beside its shape; other layouts are not ours.
-_ARRAY = {
-    "zarr_format": 2, "compressor": {"id": "zstd", "level": 1}, "filters": None, "fill_value": None, "order": "C",
-    "dimension_separator": ".",
-}  # fmt: skip
+_ARRAY = {"zarr_format": 2, "filters": None, "fill_value": None, "order": "C", "dimension_separator": "."}
 _DESCRIBED = "/.zarray"
 
 # Bytes of leaves written or read at once.
@@ -235,9 +232,12 @@ def _shape(name: str, described: Mapping[str, Any]) -> jax.ShapeDtypeStruct:
     shape, chunks = described["shape"], described["chunks"]
     other = [entry for entry, value in _ARRAY.items() if described.get(entry) != value]
     sizes = all(is_size(size, 0) for size in shape) and all(is_size(chunk) for chunk in chunks)
-    if other or not sizes or any(chunk > max(size, 1) for chunk, size in zip(chunks, shape, strict=True)):
+    small = all(chunk <= max(size, 1) for chunk, size in zip(chunks, shape, strict=True))
+    dtype = jnp.dtype(described["dtype"])
+    numbers = jnp.issubdtype(dtype, jnp.number) and described["compressor"]["id"] == "zstd"
+    if other or not (sizes and small and numbers):
         raise ValueError(f"{name} is laid out otherwise than those of this library")
-    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(described["dtype"]))
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
 def _read_pack(

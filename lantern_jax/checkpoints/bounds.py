@@ -14,6 +14,8 @@ from lantern_jax import errors
 
 # Fields that count modules, and how many arrays of its own each has at least.
 _MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
+# So many arrays are soon described, and then named one by one where they do not fit.
+_FEW = 200
 # Arrays larger than their files by more than this, and than this many bytes, are no trained model's.
 _COMPRESSION, _SMALL = 1000, 1 << 30
 
@@ -28,7 +30,7 @@ def check_counts(path: Path, part: str, config: Any, arrays: PyTree) -> None:
     count = len(jax.tree.leaves(arrays))
     for name in _MODULES:
         given = getattr(config, name, 0)
-        if given * _ARRAYS > count:
+        if given * _ARRAYS > max(count, _FEW):
             why = f"{name} {given} does not fit the {count} arrays there are"
             raise ValueError(f"{path}: {part}: {why}; convert the checkpoint again")
 

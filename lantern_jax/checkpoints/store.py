@@ -319,7 +319,8 @@ def _check_shapes(directory: Path, stored: PyTree, expected: PyTree) -> PyTree:
     stored = current_shapes(stored, expected)
     mismatch = describe_shapes(stored, expected)
     if mismatch:
-        raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
+        why = errors.printable(mismatch, 10_000)
+        raise ValueError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
     return stored
 
 

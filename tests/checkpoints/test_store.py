@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.arrays import file_sizes, read_arrays, stored_shapes, write_arrays
+from lantern_jax.checkpoints.bounds import check_room
 from lantern_jax.checkpoints.llamagen import gpt_shapes
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
 from lantern_jax.quantization import INPUT_AXES
@@ -298,6 +300,45 @@ def test_arrays_of_several_packs_are_read_in_part(tmp_path):
     assert len(list((tmp_path / "new").iterdir())) == 2
     for wanted in ({"a": {"c": arrays["a"]["c"]}}, {"d": arrays["d"], "a": arrays["a"]}, {"f": arrays["f"]}):
         same(read_arrays(tmp_path / "new", {}, None, wanted), wanted)
+
+
+def test_arrays_of_other_layouts_are_refused(tmp_path):
+    """Those that this library writes are of one kind; another's may ask for any memory or decoder."""
+    arrays = {"a": {"b": np.ones((4, 4), np.float32)}}
+    described = json.loads(
+        '{"chunks": [4, 4], "compressor": {"id": "zstd", "level": 1}, "dimension_separator": ".", "dtype": "<f4", '
+        '"fill_value": null, "filters": null, "order": "C", "shape": [4, 4], "zarr_format": 2}'
+    )
+    for number, (name, value) in enumerate(
+        {
+            "chunks": [1 << 40, 4],
+            "shape": [-4, 4],
+            "dtype": "<O8",
+            "compressor": {"id": "blosc"},
+            "fill_value": 1.0,
+            "filters": [{"id": "pickle"}],
+            "order": "F",
+        }.items()
+    ):
+        folder = tmp_path / str(number)
+        write_arrays(folder, arrays)
+        spec = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
+        store = tensorstore.KvStore.open(spec).result()
+        assert json.loads(store["a.b/.zarray"]) == described
+        store["a.b/.zarray"] = json.dumps(described | {name: value})
+        for read in (stored_shapes, lambda folder: read_arrays(folder, {})):
+            with pytest.raises(ValueError, match=f"{number} is damaged") as error:
+                read(folder)
+            one_line(error)
+
+
+def test_arrays_that_no_file_could_hold_are_not_read(tmp_path):
+    """A few bytes that stand for a terabyte: shapes are compared with files before memory is asked for."""
+    shapes = {"a": jax.ShapeDtypeStruct((1 << 20, 1 << 18), jnp.float32)}
+    with pytest.raises(ValueError, match="5000 bytes of files hold no arrays of 1099511627776 bytes"):
+        check_room(tmp_path, shapes, {"a": 5000})
+    check_room(tmp_path, shapes, {"a": 1 << 34})
+    check_room(tmp_path, {"a": jax.ShapeDtypeStruct((1 << 20,), jnp.float32)}, {"a": 500})
 
 
 def test_describe(saved):
