@@ -347,7 +347,7 @@ def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypat
     Path("t5.json").unlink()
     Path("t5.json").symlink_to(published / "text_tokenizer.json")
     line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
-    assert "t5.json is not the text encoder's tokenizer: " in line
+    assert "t5.json is not the tokenizer of this text encoder: " in line
 
 
 # Option -> how its file is written again with other tensors, and a tensor of it that decides no sizes.

@@ -14,6 +14,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -258,9 +259,23 @@ def _read_pack(
         array = reading.result().reshape(shape_of.get(path, leaf.shape))
         return array if sharding is None else put(array, sharding_at(sharding, path, array.shape))
 
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    done, started, size = [], deque(), 0
     with _guarded(folder):
-        reading = jax.tree_util.tree_map_with_path(start, tree)
-        return jax.tree_util.tree_map_with_path(finish, tree, reading)
+        for path, leaf in leaves:
+            # What is being read stands in memory beside what was put in its place.
+            while started and size + _bytes(leaf) > PACK_BYTES:
+                size -= _bytes(started[0][1])
+                done.append(finish(*started.popleft()))
+            started.append((path, leaf, start(path, leaf)))
+            size += _bytes(leaf)
+        while started:
+            done.append(finish(*started.popleft()))
+    return jax.tree.unflatten(structure, done)
+
+
+def _bytes(leaf: Any) -> int:
+    return leaf.size * leaf.dtype.itemsize
 
 
 @contextlib.contextmanager
