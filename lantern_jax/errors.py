@@ -7,7 +7,7 @@ from typing import Any
 
 def invalid(name: str, value: Any, wanted: str) -> ValueError:
     """A value out of its range; ``wanted`` says what to give."""
-    return ValueError(f"{name} {value!r} is not valid: give {wanted}")
+    return ValueError(f"{name} {printable(repr(value), 200)} is not valid: give {wanted}")
 
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
@@ -22,7 +22,18 @@ def exists(path: str | Path) -> ValueError:
 
 def damaged(path: str | Path, why: str = "") -> ValueError:
     """A checkpoint, or a file of it, that cannot be read."""
-    return ValueError(f"{path} is damaged{f' ({why})' if why else ''}: fetch or convert the checkpoint again")
+    why = f" ({printable(why)})" if why else ""
+    return ValueError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
+
+
+def printable(text: Any, most: int = 4000) -> str:
+    """What a terminal may show of a text that comes from a file: line breaks, control characters, escape sequences and
+    marks that change the direction of writing are escaped, and what is longer than ``most`` characters is cut.
+    """
+    text = str(text)
+    more = f" ... ({len(text) - most} characters more)" if len(text) > most else ""
+    shown = (mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text[:most])
+    return "".join(shown) + more
 
 
 def unwritable(place: str, error: OSError, kind: str) -> str:

@@ -98,21 +98,22 @@ def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Shar
 def place(tree: PyTree, where: Where) -> PyTree:
     """The tree's arrays put where they belong."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _put(leaf, sharding_at(where, path, leaf.shape)), tree
+        lambda path, leaf: put(leaf, sharding_at(where, path, leaf.shape)), tree
     )
 
 
 def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
     """The tree with its host's values whole on every device, those of other processes too, which have the same."""
 
-    def put(leaf):
+    def spread(leaf):
         is_there = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-        return leaf if is_there else _put(np.asarray(leaf), NamedSharding(mesh, PartitionSpec()))
+        return leaf if is_there else put(np.asarray(leaf), NamedSharding(mesh, PartitionSpec()))
 
-    return jax.tree.map(put, tree)
+    return jax.tree.map(spread, tree)
 
 
-def _put(leaf: Any, sharding: Sharding) -> Array:
+def put(leaf: Any, sharding: Sharding) -> Array:
+    """An array put where it belongs."""
     if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
         return jax.device_put(leaf, sharding)
     # Each process puts its own devices' parts; ``device_put`` would send the whole around to compare it first.

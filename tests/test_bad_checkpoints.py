@@ -1,17 +1,25 @@
 """Checkpoints that are missing, damaged or foreign: one line from the command and from the library, before any work."""
 
+import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import lantern_jax.engine
-from lantern_jax.checkpoints.store import save
+from lantern_jax.checkpoints.llamagen_vq import vq_shapes
+from lantern_jax.checkpoints.store import describe, load, save
+from lantern_jax.commands.main import main
 from tests.command import assert_refused, files, must_not_run
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.mutated_configs import mutated, mutations
+from tests.tiny_checkpoint import VQ, random_leaves, tiny_checkpoint
 
 PROMPT = "a foggy forest"
+MUTATIONS = 80
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +39,8 @@ def change(folder: Path, *path: str, to) -> None:
         del entry[name]
     else:
         entry[name] = to
+    # As the error of a changed config advises.
+    config["checksums"].pop("config.json", None)
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -94,3 +104,87 @@ def test_bad_checkpoints_are_refused(what, saved, tmp_path, capsys, monkeypatch)
     assert "\n" not in str(error.value)
     assert all(part in str(error.value) for part in parts)
     assert files(Path()) == before
+
+
+def test_configs_from_strangers_are_read_or_refused(saved, tmp_path):
+    """Every kind of wrong value in some places: one line, quickly; what is read can be described."""
+    folder = Path(shutil.copytree(saved, tmp_path / "bad"))
+    config = json.loads((saved / "config.json").read_text())
+    known = mutations(config)
+    chosen = np.random.default_rng(12).choice(len(known), MUTATIONS, replace=False)
+    refused = 0
+    for path, value in [known[number] for number in chosen]:
+        (folder / "config.json").write_text(mutated(config, path, value))
+        try:
+            describe(load(folder, abstract=True))
+        except ValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 20_000, (path, value)
+            refused += 1
+    assert 0.8 * MUTATIONS < refused < MUTATIONS
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "part"),
+    [
+        (("target", "num_layers"), 500, "num_layers 500 does not fit the "),
+        (("target", "num_layers"), 10**6, "num_layers 1000000 is not valid: give a whole number from 1 to 512"),
+        (("tokenizer", "decoder_blocks"), 64, "decoder_blocks 64 does not fit the "),
+        (("target", "grid"), 2**15, "grid 32768 is not valid"),
+        (("tokenizer", "ch_mult"), [1] * 1000, "ch_mult "),
+        (("target", "rope_base"), 1e308, "rope_base 1e+308 is not valid"),
+        (("codebook", "neighbours"), -1, "its codebook lacks a number of neighbours"),
+        (("wings",), 2, "unknown entries: wings"),
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_refused_before_shapes_are_made(
+    path, value, part, saved, tmp_path, monkeypatch
+):
+    folder = Path(shutil.copytree(saved, tmp_path / "bad"))
+    change(folder, *path, to=value)
+    monkeypatch.setattr(jax, "eval_shape", must_not_run)
+    with pytest.raises(ValueError) as error:
+        load(folder, abstract=True)
+    assert part in str(error.value)
+
+
+def test_parts_of_other_models_are_refused_when_they_are_read(saved, tmp_path):
+    """A tokenizer of another codebook draws other pictures, without a word."""
+    folder = tmp_path / "bad"
+    config = dataclasses.replace(VQ, codebook_size=64)
+    params = random_leaves(vq_shapes(config), 0, 0.3)
+    whole = tiny_checkpoint()
+    parts = {"tokenizer_config": config, "tokenizer_params": params, "codebook": None}
+    with pytest.raises(ValueError, match="codebook_size 64, the target's 32"):
+        save(folder, dataclasses.replace(whole, **parts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lantern_jax.checkpoints.store.check", lambda _: None)
+        save(folder, dataclasses.replace(whole, **parts))
+    with pytest.raises(ValueError, match="codebook_size 64, the target's 32"):
+        load(folder, abstract=True)
+
+
+def test_a_config_is_a_regular_file_of_a_sane_size(saved, tmp_path):
+    folder = Path(shutil.copytree(saved, tmp_path / "bad"))
+    path = folder / "config.json"
+    path.write_bytes(path.read_bytes() + b" " * (1 << 22))
+    with pytest.raises(ValueError, match="than 4194304 bytes"):
+        load(folder, abstract=True)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"it has no config\.json"):
+        load(folder, abstract=True)
+
+
+def test_names_from_files_are_escaped_on_a_terminal(saved, tmp_path, capsys):
+    """In errors and in what ``info`` shows: a title, a cleared screen and a line of its own would be believed."""
+    folder = Path(shutil.copytree(saved, tmp_path / "bad"))
+    name = "\x1b[2J\x1b]0;title\x07lantern: all is well\u202e\r"
+    change(folder, "model", to=f"{name}\n")
+    change(folder, "metadata", to={name: [name, "è"], "more": name})
+    assert main(["info", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.split("\n")) and "\\x1b[2J" in shown and "è" in shown
+    change(folder, "target", name, to=1)
+    assert main(["info", str(folder)]) == 2
+    shown = capsys.readouterr().err
+    assert shown[:-1].isprintable() and shown.endswith("\n") and "title" in shown

@@ -165,6 +165,7 @@ def test_the_text_encoder_is_read_once_while_it_is_kept(monkeypatch):
     reads = []
     monkeypatch.setattr(prompting, "load_text_encoder", lambda *_: reads.append(True) or {})
     monkeypatch.setattr(encoders, "load_tokenizer", lambda _: None)
+    monkeypatch.setattr(encoders, "check_tokenizer", lambda *_: None)
     monkeypatch.setattr(encoders, "caption_tokens", lambda *_: None)
 
     def features(params, config, tokenizer, prompts, length, dtype):

@@ -332,12 +332,22 @@ def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path,
     assert main(["convert", "t5", *given]) == 0
     left, right = (json.loads((Path(folder) / "config.json").read_text()) for folder in (whole, full))
     for config in (left, right):
-        for entry in ("files", "text_encoder_files"):
+        for entry in ("files", "text_encoder_files", "checksums"):
             config[entry] = None
     assert left == right
     whole = loaded("t2i")
     made = [pipeline.generate(CAPTIONS, **KNOBS) for pipeline in (whole, sharing(full, whole))]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
+
+
+def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in published.iterdir():
+        Path(path.name).symlink_to(path)
+    Path("t5.json").unlink()
+    Path("t5.json").symlink_to(published / "text_tokenizer.json")
+    line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
+    assert "t5.json is not the tokenizer of this text encoder: " in line
 
 
 # Option -> how its file is written again with other tensors, and a tensor of it that decides no sizes.

@@ -1,4 +1,4 @@
-"""A tree of arrays in a folder, through orbax: written compactly, inspected and read with one-line errors.
+"""A tree of arrays in a folder: written by orbax, compactly; inspected and read with one-line errors.
 
 Orbax holds two copies of what it is writing, so a large tree is written in *packs*: numbered folders, each an orbax
 checkpoint of some of the leaves in three files.
@@ -6,22 +6,28 @@ checkpoint of some of the leaves in three files.
 Orbax itself writes as many files as its threads happen to finish arrays apart from each other, under a folder of the
 process's, and refers to them from a second store. So what it wrote is copied into a store of its own in one
 transaction, which makes one file of data; orbax reads either.
+
+Reading goes straight to the store: where a file is damaged, orbax leaves reads behind that print tracebacks later.
 """
 
+import contextlib
+import json
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import tensorstore
 from jaxtyping import PyTree
 
 from lantern_jax import errors
-from lantern_jax.partition import Where, sharding_at
+from lantern_jax.models.sizes import is_size
+from lantern_jax.partition import Where, put, sharding_at
 from lantern_jax.quantization import is_fixed
 
 # The file in which orbax describes the tree. Its others are marks of a finished write, with paths and times of the
@@ -37,6 +43,10 @@ _STORE = {
     "assume_config": True,
     "target_data_file_size": 0,
 }  # fmt: skip
+
+# How orbax has tensorstore describe an array beside its shape; other layouts are not ours.
+_ARRAY = {"zarr_format": 2, "filters": None, "fill_value": None, "order": "C", "dimension_separator": "."}
+_DESCRIBED = "/.zarray"
 
 # Bytes of leaves written or read at once.
 PACK_BYTES = 1 << 29
@@ -71,6 +81,9 @@ def write_arrays(
 
 
 def _write_pack(folder: Path, pack: PyTree) -> None:
+    # Takes a second, which reading need not wait for.
+    import orbax.checkpoint as ocp
+
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
         written = Path(temporary) / "written"
@@ -82,12 +95,8 @@ def _write_pack(folder: Path, pack: PyTree) -> None:
 
 def _copy_store(source: Path, destination: Path) -> None:
     """Copies a key-value store into a new one in one transaction: all data in one file."""
-    read, write = (
-        tensorstore.KvStore.open(
-            spec | {"base": {"driver": "file", "path": f"{folder.absolute()}/"}}
-        ).result()
-        for spec, folder in (({"driver": "ocdbt"}, source), (_STORE, destination))
-    )
+    read = tensorstore.KvStore.open(_store(source)).result()
+    write = tensorstore.KvStore.open(_STORE | _store(destination)).result()
     with tensorstore.Transaction(atomic=True) as transaction:
         copy = write.with_transaction(transaction)
         for key in read.list().result():
@@ -139,7 +148,7 @@ def check_files(directory: Path, sizes: Any) -> None:
     found = file_sizes(directory)
     wrong = [f"{name} is missing" for name in sizes if name not in found]
     wrong += [
-        f"{name} has {found[name]} bytes, expected {size}"
+        f"{name} has {found[name]} bytes, expected {size!r}"
         for name, size in sizes.items()
         if name in found and found[name] != size
     ]
@@ -161,6 +170,7 @@ def read_arrays(
     dtypes: Mapping[str, Any],
     sharding: Where | None = None,
     shapes: PyTree | None = None,
+    check: Callable[[Path], None] = lambda _: None,
 ) -> PyTree:
     """The arrays of a folder.
 
@@ -171,6 +181,8 @@ def read_arrays(
         shapes: the tree with something that has a ``shape`` in place of every array that is wanted; no other is
             read. One stored in another shape, of as many elements, is reshaped on its way, on the host. None is all
             arrays in their stored shapes.
+        check: called with the folder of each pack just before arrays of it are read; raises ValueError where its files
+            are damaged. What it read is still in the system's memory then, not fetched twice.
 
     Raises:
         ValueError: the folder is damaged.
@@ -180,9 +192,12 @@ def read_arrays(
     if shapes is not None:
         shape_of = {path: tuple(leaf.shape) for path, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]}
         packs = {folder: _only(pack, shapes) for folder, pack in packs.items()}
-    return _merged(
-        [_read_pack(folder, pack, dtypes, sharding, shape_of) for folder, pack in packs.items() if pack]
-    )
+    trees = []
+    for folder, pack in packs.items():
+        if pack:
+            check(folder)
+            trees.append(_read_pack(folder, pack, dtypes, sharding, shape_of))
+    return _merged(trees)
 
 
 def _only(tree: PyTree, wanted: PyTree) -> PyTree:
@@ -193,9 +208,37 @@ def _only(tree: PyTree, wanted: PyTree) -> PyTree:
     return {name: branch for name, branch in both.items() if branch is not None and branch != {}}
 
 
+def _store(folder: Path) -> dict[str, Any]:
+    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.absolute()}/"}}
+
+
 def _pack_shapes(folder: Path) -> PyTree:
-    tree = _guarded(folder, lambda handler: handler.metadata(folder.absolute()).tree)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype), tree)
+    """Nested dicts: the names of a path stand in a key one after the other, with points between them."""
+    tree: dict[str, Any] = {}
+    with _guarded(folder):
+        store = tensorstore.KvStore.open(_store(folder)).result()
+        for key in store.list().result():
+            name = key.decode().removesuffix(_DESCRIBED)
+            if key.endswith(_DESCRIBED.encode()):
+                *parents, last = name.split(".")
+                branch = tree
+                for parent in parents:
+                    branch = branch.setdefault(parent, {})
+                branch[last] = _shape(name, json.loads(store[key]))
+    return tree
+
+
+def _shape(name: str, described: Mapping[str, Any]) -> jax.ShapeDtypeStruct:
+    """Of an array as its store describes it."""
+    shape, chunks = described["shape"], described["chunks"]
+    other = [entry for entry, value in _ARRAY.items() if described.get(entry) != value]
+    sizes = all(is_size(size, 0) for size in shape) and all(is_size(chunk) for chunk in chunks)
+    small = all(chunk <= max(size, 1) for chunk, size in zip(chunks, shape, strict=True))
+    dtype = jnp.dtype(described["dtype"])
+    numbers = jnp.issubdtype(dtype, jnp.number) and described["compressor"]["id"] == "zstd"
+    if other or not (sizes and small and numbers):
+        raise ValueError(f"{name} is laid out otherwise than those of this library")
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
 def _read_pack(
@@ -205,37 +248,41 @@ def _read_pack(
     sharding: Where | None,
     shape_of: Mapping[Any, tuple[int, ...]],
 ) -> PyTree:
-    def arguments(path, leaf):
+    def start(path, leaf):
+        name = ".".join(key.key for key in path)
+        spec = {"driver": "zarr", "kvstore": _store(folder) | {"path": f"{name}/"}}
+        array = tensorstore.open(spec, open=True, read=True).result()
         dtype = None if is_fixed(path, leaf.dtype) else dtypes.get(path[0].key)
-        if sharding is None or leaf.shape != shape_of.get(path, leaf.shape):
-            return ocp.RestoreArgs(np.ndarray, dtype)
-        return ocp.ArrayRestoreArgs(dtype=dtype, sharding=sharding_at(sharding, path, leaf.shape))
+        return (array if dtype is None else tensorstore.cast(array, jnp.dtype(dtype))).read()
 
-    def shaped(path, leaf):
-        if leaf.shape == shape_of.get(path, leaf.shape):
-            return leaf
-        leaf = leaf.reshape(shape_of[path])
-        return leaf if sharding is None else jax.device_put(leaf, sharding_at(sharding, path, leaf.shape))
+    def finish(path, leaf, reading):
+        array = reading.result().reshape(shape_of.get(path, leaf.shape))
+        return array if sharding is None else put(array, sharding_at(sharding, path, array.shape))
 
-    wanted = jax.tree_util.tree_map_with_path(arguments, tree)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    done, started, size = [], deque(), 0
+    with _guarded(folder):
+        for path, leaf in leaves:
+            # What is being read stands in memory beside what was put in its place.
+            while started and size + _bytes(leaf) > PACK_BYTES:
+                size -= _bytes(started[0][1])
+                done.append(finish(*started.popleft()))
+            started.append((path, leaf, start(path, leaf)))
+            size += _bytes(leaf)
+        while started:
+            done.append(finish(*started.popleft()))
+    return jax.tree.unflatten(structure, done)
 
-    def read(handler):
-        template = jax.tree.map(lambda _: 0, wanted)
-        return handler.restore(
-            folder.absolute(),
-            args=ocp.args.PyTreeRestore(item=template, restore_args=wanted, partial_restore=True),
-        )
 
-    return jax.tree_util.tree_map_with_path(shaped, _guarded(folder, read))
+def _bytes(leaf: Any) -> int:
+    return leaf.size * leaf.dtype.itemsize
 
 
-def _guarded(directory: Path, action) -> Any:
-    handler = ocp.PyTreeCheckpointHandler()
+@contextlib.contextmanager
+def _guarded(directory: Path) -> Iterator[None]:
     try:
-        return action(handler)
-    # Orbax and tensorstore raise many kinds of errors on damaged files, none of them their own.
+        yield
+    # Tensorstore raises many kinds of errors on damaged files, none of them its own.
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise errors.damaged(directory, lines[0][:160]) from error
-    finally:
-        handler.close()
+        raise errors.damaged(directory, errors.printable(lines[0], 160)) from error

@@ -20,6 +20,9 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.quantization import is_quantized, shapes_as
 
+# Pixels along a side of a picture; published models draw up to 1024.
+MOST_SIDE = 1 << 14
+
 # Part of a checkpoint -> the function that gives its parameters' shapes by its config; drafters are apart, one a kind.
 PARTS: dict[str, Callable[[Any], PyTree]] = {
     "target": lambda config: family_of(config).shapes(config),
@@ -91,14 +94,20 @@ def check(checkpoint: Checkpoint) -> None:
             )
         if config is not None:
             _check_part(part, params, shapes_as(shapes_of(config), params))
-    target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
-    pairs = []
     for kind, (config, params) in checkpoint.drafters.items():
         if type(config) is not drafter_kind(kind).config:
             raise ValueError(
                 f"the {kind} drafter's config is a {type(config).__name__}: give a {DRAFTERS[kind].config.__name__}"
             )
         _check_part(f"{kind} drafter", params, DRAFTERS[kind].shapes(config))
+    check_fit(checkpoint)
+
+
+def check_fit(checkpoint: Checkpoint) -> None:
+    """Raises ValueError where the configs of parts do not fit each other."""
+    target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
+    pairs = []
+    for kind, (config, _) in checkpoint.drafters.items():
         pairs += [
             (f"{kind} drafter's {name}", ours, theirs) for name, ours, theirs in misfits(config, target)
         ]
@@ -113,6 +122,11 @@ def check(checkpoint: Checkpoint) -> None:
     if checkpoint.text_encoder_config is not None:
         width = getattr(target, "caption_dim", 0)
         pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
+    side = _picture_size(checkpoint) or 0
+    if side > MOST_SIDE:
+        raise ValueError(
+            f"grid {target.grid} and the tokenizer make pictures of {side} pixels a side: at most {MOST_SIDE} are drawn"
+        )
     wrong = [f"the {name} {given}, the target's {wanted}" for name, given, wanted in pairs if given != wanted]
     if wrong:
         raise ValueError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")

@@ -1,7 +1,6 @@
 """``config.json`` of a checkpoint directory: what is written into it, and its parts as configs."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,25 @@ import jax.numpy as jnp
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
+from lantern_jax.checkpoints.checksums import FOLDERS, SUMS, check_config
 from lantern_jax.checkpoints.old_layout import ONE_DRAFTER_VERSION, current_config
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.families import FAMILIES, TargetConfig, family_name
+from lantern_jax.files import read_json
 from lantern_jax.models.drafters import drafter_kind, misfits
+from lantern_jax.models.sizes import is_size
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 
 FORMAT = "lantern_jax checkpoint"
 VERSION = 2
 _READABLE = (ONE_DRAFTER_VERSION, VERSION)
+# The demo's has 15 KB.
+MOST_BYTES = 1 << 22
+_ENTRIES = {
+    "format", "version", "model", "family", *PARTS, "drafter", "drafters", "codebook", "vocabulary", "defaults",
+    "metadata", SUMS, *FOLDERS.values(),
+}  # fmt: skip
 # The classes of the parts' configs; the target's is its family's, a drafter's its kind's.
 _CONFIGS = {"tokenizer": VQConfig, "text_encoder": T5Config}
 # A checkpoint that names no family is LlamaGen's.
@@ -53,17 +61,24 @@ def read_config(directory: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise ValueError(f"{directory} is not a checkpoint, it has no config.json: see `lantern convert`")
     try:
-        config = json.loads(path.read_text())
+        config = read_json(path, MOST_BYTES)
     except ValueError as error:
-        raise errors.damaged(path, str(error)) from error
+        raise errors.damaged(path, str(error).removeprefix(f"{path} ")) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
-    if not isinstance(config.get("defaults", {}), dict):
-        raise errors.damaged(path, "its defaults are no object")
     if config.get("version") not in _READABLE:
         raise ValueError(
-            f"{path} has format version {config.get('version')}, expected {VERSION}: convert it again"
+            f"{path} has format version {errors.printable(config.get('version'), 40)}, expected {VERSION}: "
+            "convert it again"
         )
+    # One flipped bit in its name would hide an entry.
+    unknown = sorted(set(config) - _ENTRIES)
+    if unknown:
+        raise errors.damaged(path, f"it has unknown entries: {', '.join(unknown)}")
+    check_config(path, config)
+    for name in ("defaults", "metadata"):
+        if not isinstance(config.get(name, {}), dict):
+            raise errors.damaged(path, f"its {name} are no object")
     if not isinstance(config.get("model"), str) or not config.get("target"):
         raise errors.damaged(path, "it names no model and target")
     config = current_config(config)
@@ -77,9 +92,10 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
     if values is None:
         return None
     family = config.get("family", _DEFAULT_FAMILY)
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
+        given = errors.printable(repr(family), 40)
         raise ValueError(
-            f"{directory / 'config.json'}: unknown family {family!r}, expected one of {', '.join(FAMILIES)}: "
+            f"{directory / 'config.json'}: unknown family {given}, expected one of {', '.join(FAMILIES)}: "
             "upgrade lantern-jax or convert the checkpoint again"
         )
     try:
@@ -88,10 +104,9 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             vocabulary = None if vocabulary is None else Vocabulary.from_json(vocabulary)
             return FAMILIES[family].read_config(values, vocabulary)
         return _CONFIGS[part](**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{directory / 'config.json'}: {part}: {error}; convert the checkpoint again"
-        ) from error
+    # Values of any type may stand where a config wants a number.
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise _unfit(directory, part, error) from error
 
 
 def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
@@ -105,21 +120,25 @@ def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetCo
             ]
             if wrong:
                 raise ValueError(f"it has {'; '.join(wrong)}")
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{directory / 'config.json'}: {kind} drafter: {error}; convert the checkpoint again"
-            ) from error
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise _unfit(directory, f"{kind} drafter", error) from error
     return configs
+
+
+def _unfit(directory: Path, part: str, error: Exception) -> ValueError:
+    why = errors.printable(f"{part}: {error}", 1000)
+    return ValueError(f"{directory / 'config.json'}: {why}; convert the checkpoint again")
 
 
 def codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
     sizes = config.get("codebook")
     if sizes is None:
         return {}
-    try:
-        widths = {"neighbours": sizes["neighbours"], "codes": sizes["channels"]}
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{directory / 'config.json'}: codebook lacks {error}; convert it again") from error
+    wanted = ("neighbours", "channels")
+    if not isinstance(sizes, Mapping) or not all(is_size(sizes.get(name), 0) for name in wanted):
+        path = directory / "config.json"
+        raise errors.damaged(path, f"its codebook lacks a number of {' or of '.join(wanted)}")
+    widths = {"neighbours": sizes["neighbours"], "codes": sizes["channels"]}
     return {
         name: jax.ShapeDtypeStruct((target.num_codes, width), jnp.float32) for name, width in widths.items()
     }

@@ -21,7 +21,7 @@ from lantern_jax.checkpoints.llamagen import convert_gpt
 from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.medusa import convert_medusa
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
-from lantern_jax.checkpoints.t5 import convert_t5
+from lantern_jax.checkpoints.t5 import convert_t5, t5_config_from_shapes
 from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
@@ -32,6 +32,7 @@ from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.text.chameleon import ChameleonVocabulary
+from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
 
 # Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
@@ -315,10 +316,11 @@ def _text_parts(path, tensors, tokenizer, settings, conversion: Conversion) -> d
         raise ValueError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     if tensors is None:
         return {}
-    load_tokenizer(tokenizer)
+    names = load_tokenizer(tokenizer)
+    settings = _beside(path, settings)
+    check_tokenizer(names, t5_config_from_shapes(tensors, settings).vocab_size, Path(tokenizer))
     config, params = convert_t5(
-        tensors, _beside(path, settings), jnp.dtype(conversion.dtype),
-        progress=conversion.stage("reading the text encoder"),
+        tensors, settings, jnp.dtype(conversion.dtype), progress=conversion.stage("reading the text encoder"),
     )  # fmt: skip
     return {
         "text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": Path(tokenizer),

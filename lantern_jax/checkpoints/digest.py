@@ -3,9 +3,10 @@
 import hashlib
 from pathlib import Path
 
+from lantern_jax.checkpoints.checksums import FOLDERS
+
 # Files up to so many bytes are read whole, of larger ones so many samples of so many bytes, evenly spread.
 WHOLE, SAMPLES, SAMPLE = 1 << 20, 64, 1 << 12
-_FOLDERS = ("arrays", "text_encoder", "text")
 
 
 def checkpoint_digest(directory: str | Path) -> str:
@@ -16,7 +17,7 @@ def checkpoint_digest(directory: str | Path) -> str:
     names.
     """
     directory, digest = Path(directory), hashlib.sha256()
-    files = [path for folder in _FOLDERS for path in (directory / folder).rglob("*") if path.is_file()]
+    files = [path for folder in FOLDERS for path in (directory / folder).rglob("*") if path.is_file()]
     for path in [directory / "config.json", *sorted(files)]:
         size = path.stat().st_size
         digest.update(f"{path.relative_to(directory).as_posix()}\0{size}\0".encode())

@@ -1,6 +1,6 @@
 """The library's own checkpoints: a directory with ``config.json`` and the arrays, written by orbax.
 
-    config.json     sizes, vocabulary, sampling defaults, metadata, sizes of the files in the folders
+    config.json     sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the files in the folders
     arrays/         {"target", "tokenizer", "drafters", "neighbours", "codes"}: each optional but the target;
                     of drafters one a kind, {"eagle": ...}
     text_encoder/   {"text_encoder"}: read only when a caption must be encoded
@@ -10,6 +10,7 @@ Axes: V codes, K neighbours, C channels of a code.
 """
 
 import dataclasses
+import filecmp
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -23,15 +24,19 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax import errors
+from lantern_jax.checkpoints import checksums
 from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
+from lantern_jax.checkpoints.bounds import check_counts, check_room
 from lantern_jax.checkpoints.checkpoint import (
     PARTS,
     Checkpoint,
     are_shapes,
     check,
+    check_fit,
     describe,
     describe_shapes,
 )
+from lantern_jax.checkpoints.checksums import FOLDERS
 from lantern_jax.checkpoints.config_file import (
     codebook_shapes,
     config_json,
@@ -63,11 +68,10 @@ __all__ = [
     "load_text_encoder",
     "model_directory",
     "save",
+    "verify",
 ]
 
 DTYPES = ("float16", "bfloat16", "float32")
-# Folder -> the entry of config.json that lists its files.
-_FOLDERS = {"arrays": "files", "text_encoder": "text_encoder_files", "text": "text_files"}
 
 
 def demo_directory() -> Path:
@@ -132,10 +136,14 @@ def save(
             write_arrays(temporary / "text_encoder", {"text_encoder": text_encoder}, report)
         if checkpoint.text_tokenizer is not None:
             (temporary / "text").mkdir()
-            shutil.copyfile(checkpoint.text_tokenizer, temporary / "text" / checkpoint.text_tokenizer.name)
-        folders = {entry: temporary / folder for folder, entry in _FOLDERS.items()}
+            copy = temporary / "text" / checkpoint.text_tokenizer.name
+            shutil.copyfile(checkpoint.text_tokenizer, copy)
+            if not filecmp.cmp(checkpoint.text_tokenizer, copy, shallow=False):
+                raise OSError(f"{copy} does not hold what was written to it: the disk may be full or failing")
+        folders = {entry: temporary / folder for folder, entry in FOLDERS.items()}
         sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
-        (temporary / "config.json").write_text(json.dumps(config_json(checkpoint) | sizes, indent=1) + "\n")
+        config = checksums.with_checksums(config_json(checkpoint) | sizes, temporary)
+        (temporary / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     return directory
 
 
@@ -165,29 +173,35 @@ def load(
     """
     directory = Path(directory)
     config = read_config(directory)
-    for folder, entry in _FOLDERS.items():
+    for folder, entry in FOLDERS.items():
         if folder == "arrays" or entry in config:
             check_files(directory / folder, config.get(entry))
+    checksums.check_files(directory, config, [f"text/{name}" for name in config.get("text_files", ())])
     configs = {part: part_config(directory, config, part) for part in PARTS}
     drafting = drafter_configs(directory, config, configs["target"])
     if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
         raise errors.damaged(directory / "config.json")
-    expected = _shapes(configs, ("target", "tokenizer"))
-    expected |= codebook_shapes(directory, config, configs["target"])
+    stored = _stored_shapes(directory, config, "arrays")
+    held = {**stored, **_named(stored.get("drafters"))}
+    for part, made in (configs | drafting).items():
+        if part != "text_encoder":
+            check_counts(directory / "config.json", part, made, held.get(part, {}))
+    expected = codebook_shapes(directory, config, configs["target"])
+    expected |= _shapes(configs, ("target", "tokenizer"))
     expected |= _drafter_shapes(drafting)
-    arrays = _check_shapes(directory, "arrays", expected)
+    arrays = _check_shapes(directory, stored, expected)
     stored = arrays.pop("drafters", {})
     if not abstract:
         wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
         shapes = arrays | ({"drafters": wanted} if wanted else {})
-        arrays = _read(directory, shapes, dtype, sharding)
+        arrays = _read(directory, config, shapes, dtype, sharding)
         stored |= arrays.pop("drafters", {})
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
     vocabulary = config.get("vocabulary")
     text = [directory / "text" / name for name in config.get("text_files", ())]
-    return Checkpoint(
+    checkpoint = Checkpoint(
         model=config["model"],
         target_config=configs["target"],
         target_params=arrays["target"],
@@ -202,6 +216,22 @@ def load(
         metadata=config.get("metadata", {}),
         directory=directory,
     )
+    check_fit(checkpoint)
+    return checkpoint
+
+
+def verify(directory: str | Path) -> int | None:
+    """Reads every file of a checkpoint; how many bytes are as they were written, or None where it has no checksums.
+
+    Raises:
+        ValueError: as ``load``; or one line that names a file that is not as it was written.
+    """
+    directory = Path(directory)
+    load(directory, abstract=True)
+    config = read_config(directory)
+    names = checksums.listed(config)
+    checksums.check_files(directory, config, names, again=True)
+    return sum((directory / name).stat().st_size for name in names) if checksums.SUMS in config else None
 
 
 def load_drafter(
@@ -227,7 +257,8 @@ def load_drafter(
         return params
     # What is in the folder was checked when its shapes were read; they may be stored in the old layout.
     shapes = {"drafters": {kind: params}}
-    return _read(checkpoint.directory, shapes, dtype, sharding)["drafters"][kind]
+    config = read_config(checkpoint.directory)
+    return _read(checkpoint.directory, config, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -247,10 +278,20 @@ def load_text_encoder(
         return checkpoint.text_encoder_params
     if checkpoint.text_encoder_config is None or checkpoint.directory is None:
         raise ValueError("this checkpoint has no text encoder: convert it with --t5, or give encoded prompts")
-    expected = _shapes({"text_encoder": checkpoint.text_encoder_config}, ("text_encoder",))
-    shapes = _check_shapes(checkpoint.directory, "text_encoder", expected)
-    dtypes = {"text_encoder": dtype}
-    return read_arrays(checkpoint.directory / "text_encoder", dtypes, sharding, shapes)["text_encoder"]
+    directory, encoder = checkpoint.directory, checkpoint.text_encoder_config
+    config = read_config(directory)
+    stored = _stored_shapes(directory, config, "text_encoder")
+    check_counts(directory / "config.json", "text_encoder", encoder, stored)
+    shapes = _check_shapes(directory, stored, _shapes({"text_encoder": encoder}, ("text_encoder",)))
+    read = read_arrays(
+        directory / "text_encoder", {"text_encoder": dtype}, sharding, shapes, _check_of(directory, config)
+    )
+    return read["text_encoder"]
+
+
+def _named(tree: PyTree) -> Mapping[str, PyTree]:
+    """The branches of a tree; none where it is missing or an array."""
+    return tree if isinstance(tree, Mapping) else {}
 
 
 def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyTree]:
@@ -262,25 +303,48 @@ def _drafter_shapes(configs: Mapping[str, Any]) -> dict[str, PyTree]:
     return {"drafters": shapes} if shapes else {}
 
 
-def _check_shapes(directory: Path, folder: str, expected: PyTree) -> PyTree:
+def _stored_shapes(directory: Path, config: Mapping[str, Any], folder: str) -> PyTree:
+    """What the files of a folder say that they hold; they are few bytes, and read before the others."""
+    names = [name for name in checksums.listed(config) if name.startswith(f"{folder}/")]
+    checksums.check_files(directory, config, [name for name in names if "/d/" not in name])
+    stored = stored_shapes(directory / folder)
+    check_room(directory / folder, stored, config[FOLDERS[folder]])
+    return current_names(stored)
+
+
+def _check_shapes(directory: Path, stored: PyTree, expected: PyTree) -> PyTree:
     """The stored dtypes with the expected shapes, which may be stored in the old layout; else ValueError."""
-    stored = current_names(stored_shapes(directory / folder))
     if "target" in expected:
         expected = expected | {"target": shapes_as(expected["target"], stored.get("target", {}))}
     stored = current_shapes(stored, expected)
     mismatch = describe_shapes(stored, expected)
     if mismatch:
-        raise ValueError(f"{directory} does not fit its config.json: {mismatch}; fetch or convert it again")
+        why = errors.printable(mismatch, 10_000)
+        raise ValueError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
     return stored
 
 
-def _read(directory: Path, shapes: PyTree, dtype: Any, sharding: Where | None) -> dict[str, PyTree]:
+def _check_of(directory: Path, config: Mapping[str, Any]) -> Callable[[Path], None]:
+    """What compares the files of one pack with their checksums."""
+
+    def check_pack(pack: Path) -> None:
+        start = f"{pack.relative_to(directory).as_posix()}/"
+        names = [name for name in checksums.listed(config) if name.startswith(start)]
+        checksums.check_files(directory, config, names)
+
+    return check_pack
+
+
+def _read(
+    directory: Path, config: Mapping[str, Any], shapes: PyTree, dtype: Any, sharding: Where | None
+) -> dict[str, PyTree]:
     """The arrays that ``shapes`` names, and no others, of the folder ``arrays``."""
     dtypes = dict.fromkeys(("target", "drafters", "drafter"), dtype)
     dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
-    if read_config(directory)["version"] == ONE_DRAFTER_VERSION:
+    if config["version"] == ONE_DRAFTER_VERSION:
         shapes = old_names(shapes)
-    return current_names(read_arrays(directory / "arrays", dtypes, sharding, shapes))
+    read = read_arrays(directory / "arrays", dtypes, sharding, shapes, _check_of(directory, config))
+    return current_names(read)
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:

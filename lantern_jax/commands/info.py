@@ -17,6 +17,11 @@ def add(commands) -> None:
     add = info.add_argument
     add("model", nargs="?", metavar="DIR", help="checkpoint (default: the demo)")
     add(
+        "--verify",
+        action="store_true",
+        help="instead: read every file and say whether it is as it was written",
+    )
+    add(
         "--fit",
         type=float,
         metavar="GB",
@@ -45,13 +50,23 @@ def _describe(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} is for --fit: give --fit GB with it, or leave it out")
 
-    from lantern_jax.checkpoints.store import describe, load, model_directory
+    from lantern_jax.checkpoints.store import describe, load, model_directory, verify
     from lantern_jax.commands.report import show_description
 
-    show_description(describe(load(model_directory(arguments.model or "demo"), abstract=True)))
+    directory = model_directory(arguments.model or "demo")
+    if not arguments.verify:
+        show_description(describe(load(directory, abstract=True)))
+        return
+    size = verify(directory)
+    if size is None:
+        print(f"{directory} has no checksums, older versions wrote none: convert it again to have them")
+    else:
+        print(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
 
 
 def _fit(arguments: argparse.Namespace) -> None:
+    if arguments.verify:
+        raise ValueError("--verify reads a checkpoint's files, --fit none: give one of them")
     if not 0 < arguments.fit < math.inf:
         raise errors.invalid("--fit", arguments.fit, "the gigabytes of a device, above 0")
     if arguments.size is not None and arguments.model is not None:

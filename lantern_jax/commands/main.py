@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import NoReturn
 
-from lantern_jax import __version__
+from lantern_jax import __version__, errors
 from lantern_jax.commands import (
     bench,
     convert,
@@ -73,5 +73,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _fail(message: str) -> int:
-    print(f"lantern: error: {' '.join(message.split())}", file=sys.stderr)
+    # What a message says may come from a file: names of tensors, words, sizes.
+    print(f"lantern: error: {errors.printable(' '.join(message.split()))}", file=sys.stderr)
     return 2

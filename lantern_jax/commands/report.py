@@ -12,6 +12,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from lantern_jax import errors
 from lantern_jax.commands.outputs import PicturePlan
 from lantern_jax.generation import Generation, Progress
 from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
@@ -134,7 +135,7 @@ def show_description(description: Mapping[str, Any]) -> None:
     """Prints what a checkpoint holds, an indented line for every entry."""
     console = Console(soft_wrap=True, highlight=False)
     for line in _lines(description, 0):
-        console.print(line, markup=False)
+        console.print(errors.printable(line), markup=False)
 
 
 def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:

@@ -1,18 +1,31 @@
 """Checks of model configs: they come from files as well, so every number in them may be wrong."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
+
+from lantern_jax import errors
+
+# The greatest whole number that a config's field of that name may hold, far above every published model's; those of
+# other names are widths and tables of arrays.
+_MOST = {
+    "num_layers": 512, "num_heads": 4096, "grid": 256, "patch": 64, "encoder_blocks": 64, "decoder_blocks": 64,
+    "caption_length": 4096, "label_slots": 4096, "prefix_length": 4096, "heads": 4096, "layers": 256, "masks": 256,
+    "num_buckets": 4096, "max_distance": 1 << 20,
+}  # fmt: skip
+_MOST_OF_ANY = 1 << 24
+# Numbers that float32 holds, with room for their squares.
+_LEAST_NUMBER, _MOST_NUMBER = 1e-18, 1e18
 
 
 def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
     """Raises ValueError unless every field of a config holds what its annotation says.
 
     Args:
-        config: a dataclass: ``int`` fields must be whole numbers >= 1, ``float`` fields positive and finite,
-            ``bool`` and ``str`` fields such. None passes where ``| None`` is annotated; other types are not checked.
+        config: a dataclass: ``int`` fields must be whole numbers >= 1 that a model may have, ``float`` fields positive
+            numbers of float32, ``bool`` and ``str`` fields such. None passes where ``| None`` is annotated; other
+            types are not checked.
         may_be_zero: names of ``int`` fields that may be 0.
     """
     for field in dataclasses.fields(config):
@@ -21,18 +34,22 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
             continue
         if kind in (int, int | None):
             least = 0 if field.name in may_be_zero else 1
-            valid = is_size(value, least)
-            wanted = f"a whole number >= {least}"
+            most = _MOST.get(field.name, _MOST_OF_ANY)
+            valid = is_size(value, least) and value <= most
+            wanted = f"a whole number from {least} to {most}"
         elif kind is float:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            valid = number and math.isfinite(value) and value > 0
-            wanted = "a number > 0"
+            valid = number and _LEAST_NUMBER <= value <= _MOST_NUMBER
+            wanted = f"a number from {_LEAST_NUMBER:g} to {_MOST_NUMBER:g}"
+            if valid:
+                # Whole numbers of JSON need not fit int32.
+                object.__setattr__(config, field.name, float(value))
         elif kind is bool:
             valid, wanted = isinstance(value, bool | np.bool_), "true or false"
         else:
             valid, wanted = kind is not str or isinstance(value, str), "text"
         if not valid:
-            raise ValueError(f"{field.name} {value!r} is not valid: give {wanted}")
+            raise errors.invalid(field.name, value, wanted)
 
 
 def is_size(value: Any, least: int = 1) -> bool:

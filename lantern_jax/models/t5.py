@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import RMSNorm
 
 
@@ -41,7 +42,8 @@ class T5Config:
     norm_eps: float = 1e-6
 
     def __post_init__(self):
-        if self.num_buckets % 4 or self.num_buckets <= 0 or self.max_distance <= self.num_buckets // 4:
+        check_sizes(self)
+        if self.num_buckets % 4 or self.max_distance <= self.num_buckets // 4:
             raise ValueError(
                 f"num_buckets {self.num_buckets} with max_distance {self.max_distance}: give a multiple of 4, "
                 "and a distance beyond a quarter of it"

@@ -17,7 +17,11 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array, Float, Int, UInt8
 
+from lantern_jax import errors
 from lantern_jax.models.sizes import check_sizes, is_size
+
+# Of a config: halvings of the side and one, and widths by the first level's.
+MOST_LEVELS, MOST_FACTOR = 10, 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +56,10 @@ class VQConfig:
     def __post_init__(self):
         check_sizes(self)
         factors = self.ch_mult
-        if not (isinstance(factors, list | tuple) and factors and all(is_size(factor) for factor in factors)):
-            raise ValueError(f"ch_mult {factors!r} is not valid: give a whole number >= 1 for each level")
+        levels = isinstance(factors, list | tuple) and 0 < len(factors) <= MOST_LEVELS
+        if not levels or not all(is_size(factor) and factor <= MOST_FACTOR for factor in factors):
+            wanted = f"a whole number from 1 to {MOST_FACTOR} for each of at most {MOST_LEVELS} levels"
+            raise errors.invalid("ch_mult", factors, wanted)
         object.__setattr__(self, "ch_mult", tuple(factors))
         for width in (self.ch, self.decoder_width):
             if any(width * m % self.groups for m in self.ch_mult):

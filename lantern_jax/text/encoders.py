@@ -26,7 +26,7 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.packed import PackedRows
-from lantern_jax.text.t5 import caption_tokens, encode_captions
+from lantern_jax.text.t5 import caption_tokens, check_tokenizer, encode_captions
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 
 # Labels [n, C], or the record of a caption or token model with leaves [n, ...]; caption features may be packed.
@@ -56,9 +56,12 @@ class PromptParts:
         """The text tokenizer.
 
         Raises:
-            ValueError: there is none, or the file is damaged.
+            ValueError: there is none, the file is damaged, or it is not the text encoder's.
         """
-        return load_tokenizer(self.tokenizer_file)
+        tokenizer = load_tokenizer(self.tokenizer_file)
+        if self.text_encoder is not None:
+            check_tokenizer(tokenizer, self.text_encoder.vocab_size, self.tokenizer_file)
+        return tokenizer
 
     @property
     def tokenizer_file(self) -> Path:

@@ -5,6 +5,7 @@ Axes: n captions, P positions, D width of the encoder.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,10 @@ from lantern_jax.text.tokenizers import TextTokenizer
 
 # T5's ids of the end of a text and of padding.
 END, PADDING = 1, 0
+# T5's names of them.
+NAMES = {"<pad>": PADDING, "</s>": END}
+# Rows of an embedding table that no piece has: published tables are filled up to a multiple of 128.
+SPARE_ROWS = 512
 # Captions that go through the encoder at a time.
 CHUNK = 8
 
@@ -62,6 +67,25 @@ def encode_captions(
             count = int(mask[i].sum())
             features[ends[i] - count : ends[i]] = row[:count]
     return PackedRows(features, mask[:, ::-1].copy())
+
+
+def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> None:
+    """Raises ValueError unless a tokenizer can be the one of a T5 encoder with so many embeddings.
+
+    Args:
+        path: of the tokenizer's file, for the error.
+    """
+    wrong = [
+        f"{name} is its id {tokenizer.id_of(name)}, T5's {i}"
+        for name, i in NAMES.items()
+        if tokenizer.id_of(name) != i
+    ]
+    if not vocab_size - SPARE_ROWS <= tokenizer.pieces <= vocab_size:
+        wrong.append(f"it has {tokenizer.pieces} pieces, the text encoder {vocab_size} embeddings")
+    if wrong:
+        raise ValueError(
+            f"{path} is not the tokenizer of this text encoder: {'; '.join(wrong)}; give the encoder's own"
+        )
 
 
 def caption_tokens(

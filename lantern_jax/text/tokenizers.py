@@ -12,6 +12,15 @@ class TextTokenizer(Protocol):
         """Ids of a text, without special tokens."""
         ...
 
+    @property
+    def pieces(self) -> int:
+        """How many ids there are."""
+        ...
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece; None, or another's, where there is none of that name."""
+        ...
+
 
 class HuggingFaceTokenizer:
     """A tokenizer of the ``tokenizers`` library."""
@@ -25,6 +34,15 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    @property
+    def pieces(self) -> int:
+        """How many ids there are."""
+        return self._tokenizer.get_vocab_size()
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, or None."""
+        return self._tokenizer.token_to_id(piece)
+
 
 class _SentencePieceTokenizer:
     def __init__(self, processor):
@@ -32,6 +50,13 @@ class _SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text, add_bos=False, add_eos=False)
+
+    @property
+    def pieces(self) -> int:
+        return self._processor.get_piece_size()
+
+    def id_of(self, piece: str) -> int | None:
+        return self._processor.piece_to_id(piece)
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.arrays import file_sizes, read_arrays, stored_shapes, write_arrays
+from lantern_jax.checkpoints.bounds import check_room
 from lantern_jax.checkpoints.llamagen import gpt_shapes
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
 from lantern_jax.quantization import INPUT_AXES
@@ -132,6 +134,7 @@ def old(saved, tmp_path):
     }
     config = json.loads((directory / "config.json").read_text())
     config |= {"version": 1, "drafter": config.pop("drafters")["eagle"]}
+    del config["checksums"]
     (directory / "config.json").write_text(json.dumps(config))
     rewrite(directory, arrays)
     return directory
@@ -299,6 +302,45 @@ def test_arrays_of_several_packs_are_read_in_part(tmp_path):
         same(read_arrays(tmp_path / "new", {}, None, wanted), wanted)
 
 
+def test_arrays_of_other_layouts_are_refused(tmp_path):
+    """Those that this library writes are of one kind; another's may ask for any memory or decoder."""
+    arrays = {"a": {"b": np.ones((4, 4), np.float32)}}
+    described = json.loads(
+        '{"chunks": [4, 4], "compressor": {"id": "zstd", "level": 1}, "dimension_separator": ".", "dtype": "<f4", '
+        '"fill_value": null, "filters": null, "order": "C", "shape": [4, 4], "zarr_format": 2}'
+    )
+    for number, (name, value) in enumerate(
+        {
+            "chunks": [1 << 40, 4],
+            "shape": [-4, 4],
+            "dtype": "<O8",
+            "compressor": {"id": "blosc"},
+            "fill_value": 1.0,
+            "filters": [{"id": "pickle"}],
+            "order": "F",
+        }.items()
+    ):
+        folder = tmp_path / str(number)
+        write_arrays(folder, arrays)
+        spec = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
+        store = tensorstore.KvStore.open(spec).result()
+        assert json.loads(store["a.b/.zarray"]) == described
+        store["a.b/.zarray"] = json.dumps(described | {name: value})
+        for read in (stored_shapes, lambda folder: read_arrays(folder, {})):
+            with pytest.raises(ValueError, match=f"{number} is damaged") as error:
+                read(folder)
+            one_line(error)
+
+
+def test_arrays_that_no_file_could_hold_are_not_read(tmp_path):
+    """A few bytes that stand for a terabyte: shapes are compared with files before memory is asked for."""
+    shapes = {"a": jax.ShapeDtypeStruct((1 << 20, 1 << 18), jnp.float32)}
+    with pytest.raises(ValueError, match="5000 bytes of files hold no arrays of 1099511627776 bytes"):
+        check_room(tmp_path, shapes, {"a": 5000})
+    check_room(tmp_path, shapes, {"a": 1 << 34})
+    check_room(tmp_path, {"a": jax.ShapeDtypeStruct((1 << 20,), jnp.float32)}, {"a": 500})
+
+
 def test_describe(saved):
     description = describe(load(saved))
     assert description["model"] == "tiny"
@@ -336,6 +378,7 @@ def test_damaged_config(broken):
         load(broken)
     one_line(error)
     content = json.loads(text)
+    del content["checksums"]
     for change, match in (
         ({"files": None}, "does not list its files"),
         ({"version": 99}, "version 99"),
@@ -397,6 +440,7 @@ def test_arrays_that_do_not_fit_are_listed(broken):
     content = json.loads(path.read_text())
     content["target"] |= {"num_layers": 2, "qk_norm": False, "hidden_dim": 48}
     content["tokenizer"] = None
+    del content["checksums"]
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError) as error:
         load(broken)

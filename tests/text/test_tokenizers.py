@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from lantern_jax.models.t5 import T5Config
+from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.tokenizers import load_tokenizer
 
 CORPUS = ["a lake at dusk with green hills", "the sea under clouds", "a river in the forest at noon"] * 4
@@ -73,3 +75,28 @@ def test_library_that_is_not_installed(tmp_path, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"needs {package}: pip install lantern-jax\[text\]"):
         load_tokenizer(tmp_path / name)
+
+
+@pytest.mark.parametrize("spare", [0, 128, 512, -1, 513])
+def test_the_text_encoders_own_tokenizer_is_used(tmp_path, spare):
+    """With some more embeddings than pieces, as published; with fewer, or many more, it is another model's."""
+    file = tmp_path / "spiece.model"
+    write_sentencepiece(file)
+    pieces = load_tokenizer(file).pieces
+    parts = PromptParts(None, text_tokenizer=file, text_encoder=T5Config(vocab_size=pieces + spare))
+    if 0 <= spare <= 512:
+        assert parts.tokenizer.encode("a lake")
+        return
+    with pytest.raises(ValueError) as error:
+        parts.tokenizer.encode("a lake")
+    assert f"it has {pieces} pieces, the text encoder {pieces + spare} embeddings" in str(error.value)
+
+
+def test_a_tokenizer_without_t5s_ids_is_refused(tmp_path):
+    """Its ids are rows of the table all the same, and would give pictures of other prompts."""
+    write_json(tmp_path / "tokenizer.json")
+    parts = PromptParts(None, text_tokenizer=tmp_path / "tokenizer.json", text_encoder=T5Config(vocab_size=8))
+    with pytest.raises(ValueError) as error:
+        parts.tokenizer.encode("a lake")
+    assert "<pad> is its id None, T5's 0; </s> is its id None, T5's 1" in str(error.value)
+    assert "tokenizer.json" in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,185 @@
+"""A checkpoint whose files changed since it was written: an error of one line or the same result, never another."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints import checksums
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.llamagen import gpt_shapes
+from lantern_jax.checkpoints.store import load, load_drafter, load_text_encoder, save, verify
+from lantern_jax.checkpoints.t5 import t5_shapes
+from lantern_jax.commands.main import main
+from lantern_jax.models.t5 import T5Config
+from tests.command import assert_refused
+from tests.tiny_checkpoint import DRAFTER, TARGET, drafter_parameters, random_leaves, tiny_checkpoint
+
+FLIPS, PAGES, PAGE = 6, 2, 4096
+T5 = T5Config(8, 1, 2, 4, 16, 40, 8, 20)
+CAPTIONS = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=8, caption_length=4)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A checkpoint with files in every folder."""
+    folder = tmp_path_factory.mktemp("saved")
+    (folder / "spiece.model").write_bytes(bytes(range(256)) * 30)
+    checkpoint = dataclasses.replace(
+        tiny_checkpoint(),
+        target_config=CAPTIONS,
+        target_params=random_leaves(gpt_shapes(CAPTIONS), 0, 0.5),
+        drafters={"eagle": (DRAFTER, drafter_parameters())},
+        tokenizer_config=None,
+        tokenizer_params=None,
+        codebook=None,
+        vocabulary=None,
+        text_encoder_config=T5,
+        text_encoder_params=random_leaves(t5_shapes(T5), 1, 0.5),
+        text_tokenizer=folder / "spiece.model",
+        metadata={"recipe": "none"},
+    )
+    return save(folder / "tiny", checkpoint)
+
+
+@pytest.fixture
+def copied(saved, tmp_path) -> Path:
+    return shutil.copytree(saved, tmp_path / "copied")
+
+
+def read(folder: Path) -> tuple[dict, list[np.ndarray], bytes]:
+    """All that a checkpoint holds."""
+    checkpoint = load(folder)
+    values = {field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(Checkpoint)}
+    tokenizer = values.pop("text_tokenizer").read_bytes()
+    del values["directory"]
+    arrays = [values.pop(name) for name in ("target_params", "drafters")]
+    arrays.append(load_text_encoder(checkpoint))
+    leaves = [leaf for leaf in jax.tree.leaves(arrays) if isinstance(leaf, np.ndarray)]
+    return values, leaves, tokenizer
+
+
+def equal(left, right) -> bool:
+    pairs = zip(left[1], right[1], strict=True)
+    return left[0] == right[0] and left[2] == right[2] and all(map(np.array_equal, *zip(*pairs, strict=True)))
+
+
+def test_flipped_bits_and_lost_pages_are_told(saved, copied):
+    """At random places of every file; those that change nothing (spaces in a config) change nothing."""
+    whole, random = read(saved), np.random.default_rng(12)
+    assert equal(whole, read(copied))
+    files = [path for path in sorted(copied.rglob("*")) if path.is_file()]
+    assert len(files) == 8
+    refused = same = 0
+    for file in files:
+        content = file.read_bytes()
+        for number in range(FLIPS + PAGES):
+            damaged = bytearray(content)
+            place = int(random.integers(len(content)))
+            if number < FLIPS:
+                damaged[place] ^= 1 << int(random.integers(8))
+            else:
+                start = place // PAGE * PAGE
+                damaged[start : start + PAGE] = bytes(len(damaged[start : start + PAGE]))
+            file.write_bytes(damaged)
+            try:
+                assert equal(whole, read(copied)), (file, number)
+                same += 1
+            except ValueError as error:
+                assert "\n" not in str(error) and str(copied) in str(error), error
+                refused += 1
+        file.write_bytes(content)
+    assert equal(whole, read(copied))
+    assert refused >= 60 and same <= 4, (refused, same)
+
+
+@pytest.mark.parametrize("part", ["arrays/d/", "text_encoder/d/"])
+def test_what_is_read_later_is_verified_then(part, saved, copied):
+    """Shapes alone do not cost the reading of large files; parameters are verified on their way."""
+    name = next(
+        name for name in json.loads((copied / "config.json").read_text())["checksums"] if part in name
+    )
+    content = bytearray((copied / name).read_bytes())
+    # The data come first.
+    content[300] ^= 4
+    (copied / name).write_bytes(content)
+    checkpoint = load(copied, abstract=True)
+    with pytest.raises(ValueError, match=f"{name} is damaged .*another checksum"):
+        load_drafter(checkpoint, "eagle") if part.startswith("arrays") else load_text_encoder(checkpoint)
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        verify(copied)
+    (copied / name).write_bytes((saved / name).read_bytes())
+    load_drafter(checkpoint, "eagle"), load_text_encoder(checkpoint)
+
+
+def test_a_file_is_verified_once(saved, monkeypatch):
+    """Target, drafter and text encoder read one after the other read no file's checksum again; ``verify`` does."""
+    seen, checksum = [], checksums.file_checksum
+    monkeypatch.setattr(checksums, "_right", set())
+    monkeypatch.setattr(checksums, "file_checksum", lambda path: seen.append(path) or checksum(path))
+    for _ in range(2):
+        checkpoint = load(saved, drafters=())
+        load_drafter(checkpoint, "eagle"), load_text_encoder(checkpoint)
+    names = {path.relative_to(saved).as_posix() for path in seen}
+    assert len(seen) == len(names) == 7
+    assert verify(saved) == sum((saved / name).stat().st_size for name in names)
+    assert len(seen) == 14
+
+
+def test_a_checksum_is_of_all_blocks(tmp_path, monkeypatch):
+    """The order of blocks counts too."""
+    monkeypatch.setattr(checksums, "BLOCK", 64)
+    content, sums = np.random.default_rng(0).bytes(1000), set()
+    changes = [content, content[64:128] + content[:64] + content[128:], content[:-1], content + b"\0", b""]
+    changes += [content[:place] + b"\0" + content[place + 1 :] for place in (0, 63, 64, 500, 999)]
+    for change in changes:
+        (tmp_path / "file").write_bytes(change)
+        sums.add(checksums.file_checksum(tmp_path / "file"))
+    assert len(sums) == len(changes)
+
+
+def test_checkpoints_without_checksums_are_read(saved, copied, capsys):
+    config = json.loads((copied / "config.json").read_text())
+    del config["checksums"]
+    (copied / "config.json").write_text(json.dumps(config))
+    assert equal(read(saved), read(copied)) and verify(copied) is None
+    assert main(["info", str(copied), "--verify"]) == 0
+    assert "no checksums" in capsys.readouterr().out
+    assert main(["info", str(saved), "--verify"]) == 0
+    assert "every file is as it was written" in capsys.readouterr().out
+    assert_refused(["info", str(saved), "--verify", "--fit", "80"], capsys)
+
+
+def test_a_config_changed_on_purpose_is_read_as_the_error_says(copied):
+    path = copied / "config.json"
+    config = json.loads(path.read_text())
+    config["defaults"]["guidance"] = 3.0
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r'take "config\.json" out of its "checksums"'):
+        load(copied)
+    del config["checksums"]["config.json"]
+    path.write_text(json.dumps(config))
+    assert load(copied).defaults["guidance"] == 3.0
+    for broken in (None, 3, {}, {"arrays/_METADATA": "0"}, config["checksums"] | {"other": "0"}):
+        path.write_text(json.dumps(config | {"checksums": broken}))
+        with pytest.raises(ValueError, match="not those of the files"):
+            load(copied)
+
+
+def test_a_copy_that_a_disk_spoils_is_not_kept(saved, tmp_path, monkeypatch):
+    """What is written is compared with what was to be written, the text tokenizer too."""
+    copy = shutil.copyfile
+
+    def spoil(source, target):
+        copy(source, target)
+        if Path(target).name == "spiece.model":
+            Path(target).write_bytes(b"other")
+
+    monkeypatch.setattr(shutil, "copyfile", spoil)
+    with pytest.raises(OSError, match=r"spiece\.model does not hold what was written"):
+        save(tmp_path / "again", load(saved, None))
+    assert not list(tmp_path.iterdir())
