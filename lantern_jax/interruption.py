@@ -1,8 +1,9 @@
 """Ctrl-C and SIGTERM that are never lost, and that end a command in one line.
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a callback of the garbage collector, such as
-JAX's, or in a destructor, it is printed and dropped. A command or script calls ``listen`` before it imports anything
-that takes time, and works in ``at_work``. Little is imported here, so that there is little time before ``listen``.
+JAX's, or in a destructor, it is printed and dropped: here it is raised again a little later. In the import of a module
+of C++ it may crash: here it is raised after imports. A command or script calls ``listen`` before it imports anything that
+takes time, and works in ``at_work``. Little is imported here, so that there is little time before ``listen``.
 """
 
 import _thread
@@ -11,20 +12,24 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # What a signal does where nobody asked for anything else.
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-# After which an interrupt that was dropped is raised again.
-_AGAIN_SECONDS = 0.02
+# After which an interrupt is raised again.
+_LATER_SECONDS = 0.02
+_IMPORTING = "<frozen importlib._bootstrap>"
 
 
 class Signals:
     """Handles both signals for one command.
 
-    Before work has begun the first one ends the process at once. Then each raises KeyboardInterrupt, but for the first
-    in a block of ``deferred`` and for a SIGTERM that is not the first signal, which ends the process at once.
+    Before work has begun the first one ends the process at once. Then each raises KeyboardInterrupt, once no module is
+    being imported, but for the first in a block of ``deferred`` and for a SIGTERM that is not the first signal, which
+    ends the process at once.
 
     Attributes:
         name: of the command.
@@ -48,15 +53,17 @@ class Signals:
         """The exit status after it, as shells have it."""
         return 128 + self.came
 
-    def __call__(self, number: int, frame: object) -> None:
-        if self._again:
-            self._again = False
-            raise KeyboardInterrupt
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        again, self._again = self._again, False
         first, self.came = self.came is None, self.came or number
-        if not self.working or (number == signal.SIGTERM and not first):
+        if not self.working or (number == signal.SIGTERM and not first and not again):
             os.write(2, f"{self.name}: {WORDS[number]}\n".encode())
             os._exit(128 + number)
-        if not (first and self.deferring):
+        if first and self.deferring:
+            return
+        if _importing(frame):
+            self._later()
+        else:
             raise KeyboardInterrupt
 
     def check(self) -> None:
@@ -69,11 +76,14 @@ class Signals:
         if self.came is None or not issubclass(unraisable.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
             return
-        timer = threading.Timer(_AGAIN_SECONDS, self._raise_again)
-        timer.daemon = True
-        timer.start()
+        self._later()
+
+    def _later(self) -> None:
+        # The module threading has locks, which the main thread may hold.
+        _thread.start_new_thread(self._raise_again, ())
 
     def _raise_again(self) -> None:
+        time.sleep(_LATER_SECONDS)
         if self.working:
             self._again = True
             _thread.interrupt_main(self.came)
@@ -173,6 +183,12 @@ def hearing() -> Iterator[Callable[[], None]]:
         yield heard.check
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _standing() -> Signals | None:

@@ -167,7 +167,6 @@ WRONG = {
         ["--out=new", "--checkpoint=none"],
         ["--out=new", "--checkpoint=empty"],
         ["--out=new", "--drafter=best"],
-        ["--out=new", "--drafter=medusa"],
         ["--out=new", "--prompts=none"],
         ["--out=new", "--prompts=blank.txt"],
         ["--out=new", "--pictures=0"],

@@ -29,6 +29,7 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
 from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
+from train.loop import read_config
 from train.losses import agreement, match_chance
 
 BATCH = 8
@@ -102,9 +103,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--depths", type=arguments.whole(), default=5, help="how many (default: 5)")
     add("--guidance", type=arguments.number(), default=2.0, help="of the distributions (default: 2)")
     options = parser.parse_args(argv)
+    store, drafters = FeatureStore(options.features), {}
+    for name in options.drafter:
+        read_config(name)
     checkpoint = target.read_target(options.target)
     head = np.asarray(family_of(checkpoint.target_config).head(checkpoint.target_params), np.float32)
-    store, drafters = FeatureStore(options.features), {}
     for kind, (config, params) in checkpoint.drafters.items():
         drafters[f"{options.target}, {kind}"] = config, params["params"]
     drafters |= {name: drafter.export(name, options.target) for name in options.drafter}

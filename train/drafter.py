@@ -232,8 +232,14 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]
 
     Raises ValueError where a folder holds no run.
     """
-    config = read_config(workdir)
-    sizes = drafter_config(config, target.read_target(target_folder, abstract=True).target_config)
+    config, sizes_of_target = (
+        read_config(workdir),
+        target.read_target(target_folder, abstract=True).target_config,
+    )
+    with script.reading(
+        f"the run in {workdir}", "give the working folder of a drafter's run for this target"
+    ):
+        sizes = drafter_config(config, sizes_of_target)
     return sizes, target.restore_parameters(make_task(config, sizes), workdir)
 
 

@@ -147,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--overwrite", action="store_true", help="with --checkpoint: replace a checkpoint that exists")
     options = parser.parse_args(argv)
     check_new(options.out, options.overwrite or options.checkpoint is None)
+    for folder in options.drafter:
+        read_config(folder)
     with locks.sole(options.out):
         export(options)
 

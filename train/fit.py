@@ -220,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--pictures", type=arguments.whole(), default=32, help="how many are decoded (default: 32)")
     options = parser.parse_args(argv)
     check_new(options.out, overwrite=False)
+    prompts = () if options.prompts is None else read_prompts(options.prompts)
     pipeline = Pipeline(load(model_directory(options.checkpoint), None), np.float32)
     if options.drafter not in pipeline.checkpoint.drafters:
         raise ValueError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
@@ -227,7 +228,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.prompts is None:
         conditioning = encoder.from_arrays(random_labels(np.random.default_rng(0), options.pictures))
     else:
-        prompts = read_prompts(options.prompts)
         prompts = [prompts[i % len(prompts)] for i in range(options.pictures)]
         conditioning = encoder.encode(prompts, pipeline.dtype)
     with locks.sole(options.out):

@@ -230,7 +230,8 @@ def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
     Raises ValueError where `workdir` holds no run.
     """
     config = read_config(workdir)
-    sizes = target_config(config)
+    with script.reading(f"the run in {workdir}", "give the working folder of a target's run"):
+        sizes = target_config(config)
     nothing = np.zeros((1, sizes.num_tokens), np.int32), np.zeros((1, sizes.label_slots), np.int32)
     return sizes, restore_parameters(make_task(config, *nothing), workdir)
 

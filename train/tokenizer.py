@@ -296,7 +296,8 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
     Raises ValueError where `workdir` holds no run.
     """
     config = read_config(workdir)
-    vq = vq_config(config)
+    with reading(f"the run in {workdir}", "give the working folder of a tokenizer's run"):
+        vq = vq_config(config)
     shapes = jax.eval_shape(lambda key: initial_state(config, key), jax.random.key(0)).params
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)

@@ -74,10 +74,13 @@ class FeatureStore:
         shards = count_shards(folder)
         if not shards:
             raise ValueError(f"{folder} holds no features; run `python -m train.features` first")
-        self._parts = {
-            name: [np.load(Path(folder) / f"{name}_{i:05d}.npy", mmap_mode="r") for i in range(shards)]
-            for name in PARTS
-        }
+        try:
+            self._parts = {
+                name: [np.load(Path(folder) / f"{name}_{i:05d}.npy", mmap_mode="r") for i in range(shards)]
+                for name in PARTS
+            }
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{folder} is damaged ({error}): extract the features again") from None
         self._ends = np.cumsum([len(tokens) for tokens in self._parts["tokens"]])
 
     def __len__(self) -> int:
