@@ -1,11 +1,11 @@
 """Commands and training stages that are ended at random moments and gone on with, against the same let run.
 
-    python -m eval.kills --demo DIR [--kills 50] [--interrupts 20] [--terminations 20] [--each 4] [--seed 0]
+    python -m eval.kills --demo DIR [--kills 5] [--interrupts 2] [--terminations 2] [--only NAME,NAME] [--seed 0]
                          [--out FILE.json]
 
-``--demo`` is the working folder of a finished ``python -m train.demo --experiment tiny``, which the stages read. A round
-is one command in a new folder: up to ``--each`` signals, each after a random time and followed by the same command, then
-the command to its end. Wanted: one line and the status of the signal, the files of the undisturbed run, nothing besides.
+``--demo`` is the working folder of a finished ``python -m train.demo --experiment tiny``, which the stages read. In a
+round a command gets the signals one after the other, each after a random time and followed by the same command; then it
+is let run. Wanted: one line and the status of the signal, the files of the undisturbed run, nothing besides.
 """
 
 import argparse
@@ -23,10 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax import arguments
+from lantern_jax import arguments, errors
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
+# The first run takes longer than others, since it compiles: a signal comes within this share of its time.
+SHARE = 0.6
+# At most, a command: signals that came once it was done are tried again.
+ROUNDS = 4
 NAMES = {signal.SIGKILL: "kill -9", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -115,8 +119,8 @@ def trained_state(folder: Path) -> list[bytes]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Names around and in a command's folder that are none of a result's."""
-    names = [str(path.relative_to(folder.parent)) for path in folder.parent.rglob("*")]
+    """Names in a folder that are none of a result's."""
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     return [name for name in names if name.endswith((".part", ".lock", ".old")) or "tmp" in name]
 
 
@@ -153,71 +157,58 @@ def said_once(lines: Sequence[str]) -> bool:
     return ended[-1:] == [True] and sum(ended) == 1 and not traced
 
 
+def tried(name: str, work: Work, place: Path, cache: Path, numbers: list[int], chance: random.Random) -> dict:
+    """A row of the report: how many of these signals took effect on one command, and all that was wrong."""
+    place.mkdir()
+    began = time.perf_counter()
+    # The first run compiles what the others read.
+    wrong, _ = one_round(work, place / "whole", cache, 0, (), chance)
+    seconds, expected = time.perf_counter() - began, contents(place / "whole", work)
+    row = dict.fromkeys(NAMES.values(), 0) | {"rounds": 0, "seconds": seconds, "wrong": wrong}
+    chance.shuffle(numbers)
+    while numbers and row["rounds"] < ROUNDS:
+        row["rounds"] += 1
+        folder = place / f"round-{row['rounds']}"
+        wrong, sent = one_round(work, folder, cache, SHARE * seconds, numbers, chance)
+        numbers = numbers[len(sent) :]
+        for number in sent:
+            row[NAMES[number]] += 1
+        made = contents(folder, work)
+        wrong += [f"differs: {part}" for part in {*made, *expected} if made.get(part) != expected.get(part)]
+        row["wrong"] += wrong
+        print(f"{name}: {[NAMES[number] for number in sent]} {wrong or 'as undisturbed'}", flush=True)
+    row["wrong"] += [f"left: {part}" for part in leftovers(place)]
+    return row
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--demo", type=arguments.folder, required=True, help="working folder of train.demo, tiny, finished")
-    add("--kills", type=arguments.whole(0), default=50, help="with -9 (default: 50)")
-    add("--interrupts", type=arguments.whole(0), default=20, help="as Ctrl-C (default: 20)")
-    add("--terminations", type=arguments.whole(0), default=20, help="by SIGTERM (default: 20)")
-    add("--each", type=arguments.whole(), default=4, help="signals a round (default: 4)")
+    add("--kills", type=arguments.whole(0), default=5, help="with -9, a command (default: 5)")
+    add("--interrupts", type=arguments.whole(0), default=2, help="as Ctrl-C (default: 2)")
+    add("--terminations", type=arguments.whole(0), default=2, help="by SIGTERM (default: 2)")
+    add("--only", type=arguments.words, help="names of commands, with commas between them (default: all)")
     add("--seed", type=arguments.whole(0), default=0, help="of the moments (default: 0)")
-    add("--out", type=arguments.new_file, help="write all as JSON")
+    add("--out", type=arguments.new_file, help="write all as JSON, after each command")
     options = parser.parse_args(argv)
     if not (options.demo / "export.done").is_file():
-        raise ValueError(
-            f"{options.demo} is no finished demo: run python -m train.demo --experiment tiny there"
-        )
-    chance = random.Random(options.seed)
-    left = {
-        signal.SIGKILL: options.kills,
-        signal.SIGINT: options.interrupts,
-        signal.SIGTERM: options.terminations,
-    }
-    report: dict[str, dict] = {}
+        raise ValueError(f"{options.demo} is no finished demo: run train.demo --experiment tiny there")
+    chance, rows = random.Random(options.seed), {}
+    counts = zip(NAMES, (options.kills, options.interrupts, options.terminations), strict=True)
+    numbers = [number for number, count in counts for _ in range(count)]
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        prompts = place / "prompts.txt"
-        prompts.write_text(
-            "".join(f"a {word}\n" for word in ("lake", "forest", "dune", "lake at night", "dune at noon"))
-        )
-        whole = {}
-        for name, work in works(options.demo.absolute(), prompts).items():
-            began = time.perf_counter()
-            folder = place / f"whole {name}" / "made"
-            folder.parent.mkdir()
-            # The first run compiles what the others read.
-            wrong, _ = one_round(work, folder, place / "compiled", 0, (), chance)
-            if wrong:
-                raise RuntimeError(f"{name}: {wrong}")
-            whole[name] = work, contents(folder, work), time.perf_counter() - began
-            report[name] = dict.fromkeys(NAMES.values(), 0) | {"seconds": whole[name][2], "wrong": []}
-            print(f"{name}: {whole[name][2]:.0f} s", flush=True)
-        rounds = 0
-        while any(left.values()):
-            name = list(whole)[rounds % len(whole)]
-            rounds += 1
-            work, expected, seconds = whole[name]
-            numbers = [number for number, count in left.items() for _ in range(count)]
-            numbers = chance.sample(numbers, min(options.each, len(numbers)))
-            folder = place / f"round {rounds}" / "made"
-            folder.parent.mkdir()
-            wrong, sent = one_round(work, folder, place / "compiled", seconds, numbers, chance)
-            for number in sent:
-                left[number] -= 1
-                report[name][NAMES[number]] += 1
-            made = contents(folder, work) if folder.exists() else {}
-            wrong += [
-                f"differs: {part}" for part in {*made, *expected} if made.get(part) != expected.get(part)
-            ]
-            wrong += [f"left: {part}" for part in leftovers(folder)]
-            report[name]["wrong"] += wrong
-            print(f"{name}: {[NAMES[number] for number in sent]} {wrong or 'as undisturbed'}", flush=True)
-    text = json.dumps(report, indent=1) + "\n"
-    print(text, end="")
-    if options.out is not None:
-        write_file(options.out, text)
-    raise SystemExit(any(row["wrong"] for row in report.values()))
+        (place / "prompts.txt").write_text("a lake\na forest\na lake at night\na foggy forest\nmountains\n")
+        tries = works(options.demo.absolute(), place / "prompts.txt")
+        for name in options.only or tries:
+            if name not in tries:
+                raise errors.unknown("command", name, tries)
+            rows[name] = tried(name, tries[name], place / name, place / "compiled", [*numbers], chance)
+            if options.out is not None:
+                write_file(options.out, json.dumps(rows, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+    raise SystemExit(any(row["wrong"] for row in rows.values()))
 
 
 if __name__ == "__main__":

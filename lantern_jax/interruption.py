@@ -2,8 +2,8 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a callback of the garbage collector, such as
 JAX's, or in a destructor, it is printed and dropped: here it is raised again a little later. In the import of a module
-of C++ it may crash: here it is raised after imports. A command or script calls ``listen`` before it imports anything that
-takes time, and works in ``at_work``. Little is imported here, so that there is little time before ``listen``.
+of C++ it may crash: here it is raised after imports. A command or script calls ``listen`` before it imports anything
+that takes time, and works in ``at_work``. Little is imported here, so that there is little time before ``listen``.
 """
 
 import _thread
@@ -86,7 +86,10 @@ class Signals:
         time.sleep(_LATER_SECONDS)
         if self.working:
             self._again = True
-            _thread.interrupt_main(self.came)
+            if hasattr(signal, "pthread_kill"):  # Wakes what sleeps.
+                signal.pthread_kill(threading.main_thread().ident, self.came)
+            else:
+                _thread.interrupt_main(self.came)
 
 
 def listen(name: str) -> Signals:
