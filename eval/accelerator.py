@@ -26,11 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
+from lantern_jax import arguments
 from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
 from lantern_jax.bench.bandwidth import Bandwidth
 from lantern_jax.bench.measure import Member, Plan, compile_group, measure, members
+from lantern_jax.bench.random_models import random_model
 from lantern_jax.bench.subject import Subject, checkpoint_subject, default_prompts, random_subject
 from lantern_jax.bench.sweep import expand, parse_list, parse_methods
+from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.devices import device_name, versions
 from lantern_jax.files import write_file
@@ -138,23 +142,35 @@ def measure_demo(plan: Plan) -> list[dict[str, Any]]:
     return measured(subject, groups[0], plan)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--out", type=Path, default=Path("accelerator.json"), help="the file (default: accelerator.json)")
-    add("--minutes", type=float, default=9.0, help="how long all may take (default: 9)")
-    add("--sizes", default=SIZES, help=f"published sizes (default: {SIZES})")
+    add(
+        "--out",
+        type=arguments.new_file,
+        default="accelerator.json",
+        help="the file (default: accelerator.json)",
+    )
+    add(
+        "--minutes", type=arguments.number(above=True), default=9.0, help="how long all may take (default: 9)"
+    )
+    add("--sizes", type=arguments.words, default=SIZES, help=f"published sizes (default: {SIZES})")
     add("--batch", default="1,8,64", help="pictures at once (default: 1,8,64)")
-    add("--passes", type=int, default=48, help="of a picture (default: 48)")
-    add("--pictures", type=int, default=5, help="batches of each method, 3 at least (default: 5)")
+    add("--passes", type=arguments.whole(), default=48, help="of a picture (default: 48)")
+    add(
+        "--pictures",
+        type=arguments.whole(3),
+        default=5,
+        help="batches of each method, 3 at least (default: 5)",
+    )
     add("--accept-lengths", default="3.63", help="as of `lantern bench` (default: 3.63)")
-    add("--dtype", default="bfloat16", help="of the random models (default: bfloat16)")
+    add("--dtype", default="bfloat16", choices=DTYPES, help="of the random models (default: bfloat16)")
     add("--no-demo", action="store_true", help="leave the demo out")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     profile: Profile = parse_accept_lengths(options.accept_lengths)
-    batches, sizes = parse_list("batch", options.batch), options.sizes.split(",")
+    batches, sizes = [arguments.whole()(word) for word in parse_list("batch", options.batch)], options.sizes
+    for size in sizes:
+        random_model(size)
     report = Report(options.out, 60 * options.minutes)
     watch = threading.Timer(max(report.left - 5, 1), report.stop)
     watch.daemon = True
@@ -180,4 +196,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

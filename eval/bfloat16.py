@@ -10,6 +10,7 @@ between the logits of one pass over a whole stream and of passes of one token. A
 """
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -21,11 +22,14 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.sampling import gumbel_noise
+from lantern_jax.decoding.tree import named_tree
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.prompting import prompt_encoder
 
@@ -145,16 +149,16 @@ def measure(model: str, pictures: int, tree_names: list[str], dtype: str, temper
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="demo", help="checkpoint directory")
-    parser.add_argument("--pictures", type=int, default=16)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
+    parser.add_argument("--pictures", type=arguments.whole(), default=16)
     parser.add_argument("--trees", nargs="+", default=["mc_sim_7b_63", "naive_extend_57"])
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--temperature", type=float, default=1.0, help="> 0")
-    options = parser.parse_args()
+    parser.add_argument("--temperature", type=arguments.number(above=True), default=1.0, help="> 0")
+    options = parser.parse_args(argv)
+    for name in options.trees:
+        named_tree(name)
     keep_compiled_programs()
     rows = measure(options.model, options.pictures, options.trees, options.dtype, options.temperature)
     title = (
@@ -173,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -20,7 +20,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
+from lantern_jax import arguments
 from lantern_jax.bench.subject import PROMPTS
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Program
@@ -38,6 +40,7 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.engine import Engine
 from lantern_jax.families import family_of
+from lantern_jax.files import write_file
 from lantern_jax.jobs import Job, Run
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
@@ -248,15 +251,13 @@ def print_pieces(console: Console, rows: list[dict], pictures: int) -> None:
     console.print(table)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("core", "pieces", "all"), default="all")
-    parser.add_argument("--pictures", type=int, default=16, help="pieces: pictures a method")
-    parser.add_argument("--model", default="demo", help="pieces: checkpoint directory")
-    parser.add_argument("--out", help="write all numbers as JSON")
-    options = parser.parse_args()
+    parser.add_argument("--pictures", type=arguments.whole(), default=16, help="pieces: pictures a method")
+    parser.add_argument("--model", type=arguments.model, default="demo", help="pieces: checkpoint directory")
+    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
+    options = parser.parse_args(argv)
     keep_compiled_programs()
     console, report = (
         Console(),
@@ -270,9 +271,8 @@ def main() -> None:
         report["pieces"] = measure_pieces(options.pictures, options.model)
         print_pieces(console, report["pieces"], options.pictures)
     if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+        write_file(options.out, json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,13 +10,16 @@ bfloat16: the larger of the two times is the floor, and *free nodes* is how many
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import jax
 
+from lantern_jax import arguments
 from lantern_jax.bench.machine import NOT_READ
 from lantern_jax.bench.random_models import random_model
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.families import family_of
 from lantern_jax.models.drafter import drafter_shapes
 
@@ -86,13 +89,13 @@ def _entries(shapes) -> int:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--sizes", type=arguments.words, default=SIZES, help=f"published sizes (default: {SIZES})"
     )
-    parser.add_argument("--sizes", default=SIZES, help=f"published sizes (default: {SIZES})")
-    print(table(parser.parse_args().sizes.split(",")))
+    print(table(parser.parse_args(argv).sizes))
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

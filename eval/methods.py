@@ -40,7 +40,10 @@ from rich.table import Table
 import lantern_jax
 from eval.quality import feature_reader, replicated_distances
 from eval.scatter import Point, scatter
+from lantern_jax import arguments
 from lantern_jax.bench.sweep import parse_methods
+from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.data.landscapes import render, sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
@@ -330,21 +333,23 @@ def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> str:
     return scatter(points, f"Methods on {setup.model}, {setup.pictures} pictures each", x_title, y_title)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="demo", help="checkpoint directory")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
     parser.add_argument("--methods", default="", help="names, with knobs if need be; all when left out")
-    parser.add_argument("--pictures", type=int, default=200, help="a method")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timing-pictures", type=int, default=0, help="decoded one by one too")
-    parser.add_argument("--dtype", default=Setup.dtype, help=f"to decode in (default {Setup.dtype})")
-    parser.add_argument("--out", type=Path, help="write all numbers as JSON, after every batch")
+    parser.add_argument("--pictures", type=arguments.whole(), default=200, help="a method")
+    parser.add_argument("--batch", type=arguments.whole(), default=8)
+    parser.add_argument("--seed", type=arguments.whole(0), default=0)
+    parser.add_argument(
+        "--timing-pictures", type=arguments.whole(0), default=0, help="decoded one by one too"
+    )
+    parser.add_argument(
+        "--dtype", default=Setup.dtype, choices=DTYPES, help=f"to decode in (default {Setup.dtype})"
+    )
+    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON, after every batch")
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
-    parser.add_argument("--plot", type=Path, help="draw tokens a pass against quality as SVG")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--plot", type=arguments.new_file, help="draw tokens a pass against quality as SVG")
+    options = parser.parse_args(argv)
     methods = parse_methods(options.methods)
     setup = Setup(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Setup)})
     kept = read_kept(options.out, options.resume, setup)
@@ -365,4 +370,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

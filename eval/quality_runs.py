@@ -30,7 +30,6 @@ import math
 import os
 import platform
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,7 +52,10 @@ from eval.quality_numbers import (
     kernel_measure,
     rows_of,
 )
+from lantern_jax import arguments
 from lantern_jax.bench.alternate import alternate
+from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.data.landscapes import caption
 from lantern_jax.files import write_file
@@ -195,23 +197,32 @@ def processor() -> str:
     return f"{os.cpu_count()} cores of {found[1].strip() if found else platform.machine()}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, required=True, help="folder for what was made; goes on there")
-    parser.add_argument("--out", type=Path, help="file for the rows; DIR/quality.jsonl when left out")
-    parser.add_argument("--methods", default=METHODS, help=f"with knobs if need be (default {METHODS})")
-    parser.add_argument("--model", default="demo", help="checkpoint directory")
-    parser.add_argument("--pictures", type=int, default=1000, help="a setting")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", default=Setup.dtype, help=f"to decode in (default {Setup.dtype})")
-    parser.add_argument("--replicates", type=int, default=REPLICATES, help="of the bootstrap and of swaps")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="then stop, and compare what all have"
+        "--work", type=arguments.working_folder, required=True, help="folder for what was made; goes on there"
     )
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--out", type=arguments.new_file, help="file for the rows; DIR/quality.jsonl when left out"
+    )
+    parser.add_argument("--methods", default=METHODS, help=f"with knobs if need be (default {METHODS})")
+    parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
+    parser.add_argument("--pictures", type=arguments.whole(), default=1000, help="a setting")
+    parser.add_argument("--batch", type=arguments.whole(), default=8)
+    parser.add_argument("--seed", type=arguments.whole(0), default=0)
+    parser.add_argument(
+        "--dtype", default=Setup.dtype, choices=DTYPES, help=f"to decode in (default {Setup.dtype})"
+    )
+    parser.add_argument(
+        "--replicates", type=arguments.whole(), default=REPLICATES, help="of the bootstrap and of swaps"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=arguments.number(finite=False),
+        default=math.inf,
+        help="then stop, and compare what all have",
+    )
+    options = parser.parse_args(argv)
     setup = Setup(options.model, options.pictures, options.batch, options.seed, dtype=options.dtype)
     settings = {PLAIN: {"method": PLAIN}, OTHER_SEED: {"method": PLAIN}} | parse_methods(options.methods)
     keep_compiled_programs()
@@ -223,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keeper = Keeper(options.work, dataclasses.asdict(setup) | machine | reader)
     batches = make_all(bench, settings, keeper, partial(print, flush=True), options.minutes)
     if batches * setup.batch < 2:
-        sys.exit(f"error: {options.work} has no batch that all settings have yet: give it more --minutes")
+        raise ValueError(f"{options.work} has no batch that all settings have yet: give it more --minutes")
     made = {
         name: Made.of([keeper.read(name, number) for number in range(batches)], READERS) for name in settings
     }
@@ -244,4 +255,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

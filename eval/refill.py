@@ -11,18 +11,20 @@ The same pictures are decoded both ways in turns, compile time apart, nothing dr
                 of the slot-rounds that both ways take for the same sequences
 """
 
-import argparse
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import lantern_jax
 from eval.set_kills import prompts
+from lantern_jax import arguments
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.call import Call
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.files import write_file
 from lantern_jax.jobs import Job
@@ -75,15 +77,15 @@ def measure(
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="demo")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=arguments.model, default="demo")
     parser.add_argument("--method", default="auto")
-    parser.add_argument("--pictures", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out")
-    given = parser.parse_args()
+    parser.add_argument("--pictures", type=arguments.whole(), default=64)
+    parser.add_argument("--batch", type=arguments.whole(), default=8)
+    parser.add_argument("--repeats", type=arguments.whole(), default=3)
+    parser.add_argument("--out", type=arguments.new_file)
+    given = parser.parse_args(argv)
     keep_compiled_programs()
     pipeline = lantern_jax.load(given.model)
     found = measure(pipeline, given.method, given.pictures, given.batch, given.repeats)
@@ -94,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

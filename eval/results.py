@@ -9,14 +9,15 @@ the same bytes. With ``--check`` nothing is written, and a page or picture that 
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from eval.bars import Bar, Panel, draw_bars
+from lantern_jax import arguments
 from lantern_jax.bench.rows import row_of
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_files
 
 Row = Mapping[str, Any]
@@ -262,19 +263,16 @@ def make(docs: Path) -> dict[Path, str]:
     return {docs / "results.md": page} | pictures
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--docs", type=arguments.folder, default=Path("docs"), help="folder of the page (default docs)"
     )
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the page (default docs)")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if something is not up to date"
     )
-    options = parser.parse_args(arguments)
-    try:
-        made = make(options.docs)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    options = parser.parse_args(argv)
+    made = make(options.docs)
     if not options.check:
         return write_files(made)
     stale = [
@@ -283,8 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     if stale:
-        sys.exit(f"error: not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
+        raise ValueError(f"not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

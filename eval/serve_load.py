@@ -11,7 +11,6 @@ It starts `lantern serve` and asks it as clients do:
     together        seconds of four clients one after another over those of four at once
 """
 
-import argparse
 import collections
 import contextlib
 import json
@@ -22,13 +21,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
 PATH = "/v1/images/generations"
@@ -143,15 +144,15 @@ def together(url: str, prompt: str, clients: int = 4) -> dict[str, float]:
     return {"one_after_another": alone, "at_once": at_once, "ratio": alone / at_once}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--out")
-    given = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=arguments.model, default="demo")
+    parser.add_argument("--requests", type=arguments.whole(), default=200)
+    parser.add_argument("--connections", type=arguments.whole(), default=8)
+    parser.add_argument("--batch", type=arguments.whole(), default=4)
+    parser.add_argument("--port", type=arguments.whole(0, 65535), default=0)
+    parser.add_argument("--out", type=arguments.new_file)
+    given = parser.parse_args(argv)
     began = time.perf_counter()
     with served(given.model, given.batch, given.port) as (url, process):
         found: dict[str, Any] = {"seconds_until_warm": round(time.perf_counter() - began, 1)}
@@ -168,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -7,7 +7,6 @@ process. A run that takes ten times as long as the slowest before it counts as h
 at a random moment after the first shard: how long the first one lives on, and the last line it says.
 """
 
-import argparse
 import json
 import os
 import random
@@ -17,12 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from eval.set_kills import prompts
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
+from lantern_jax.knobs import mesh_sizes
 from lantern_jax.sets.reading import read_set
 
 DEVICES = 4
@@ -82,14 +85,15 @@ def run_killed(folder: Path, mesh: str, name: str, wait: float) -> dict:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=4)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=arguments.whole(), default=4)
     parser.add_argument("--mesh", default="data=1,model=4")
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--kills", type=int, default=2)
-    parser.add_argument("--out")
-    given = parser.parse_args()
+    parser.add_argument("--runs", type=arguments.whole(), default=10)
+    parser.add_argument("--kills", type=arguments.whole(0), default=2)
+    parser.add_argument("--out", type=arguments.new_file)
+    given = parser.parse_args(argv)
+    mesh_sizes(given.mesh)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "prompts.txt").write_text("\n".join(prompts(given.pictures)) + "\n")
@@ -120,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -6,7 +6,6 @@ Both are made by the command itself, in processes of its own, with the demo. A l
 first import to somewhere in a later shard; the last life is let run. Prints how the kills fell, and how long all took.
 """
 
-import argparse
 import dataclasses
 import json
 import random
@@ -15,8 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.data.landscapes import sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
@@ -105,14 +107,14 @@ def differences(ours: Path, theirs: Path) -> tuple[str, ...]:
     return tuple(sorted(name for name in {*first, *second} if first.get(name) != second.get(name)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=500)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--shard-size", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out")
-    given = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=arguments.whole(), default=500)
+    parser.add_argument("--kills", type=arguments.whole(), default=20)
+    parser.add_argument("--shard-size", type=arguments.whole(), default=10)
+    parser.add_argument("--seed", type=arguments.whole(0), default=0)
+    parser.add_argument("--out", type=arguments.new_file)
+    given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_kills(Path(folder), given.pictures, given.kills, given.shard_size, given.seed)
     text = json.dumps(dataclasses.asdict(outcome), indent=1) + "\n"
@@ -123,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

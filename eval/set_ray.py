@@ -7,7 +7,6 @@ with -9, and a third machine joins. A second set is made with ``--ray local``, s
 with. Both are to be byte for byte what the command makes without Ray.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -20,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.set_kills import differences, prompts
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,13 +157,13 @@ def run(folder: Path, options: Sequence[str]) -> Outcome:
     return Outcome(shards, at_kill, workers, seconds, notes, at_interrupt, differing)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=400)
-    parser.add_argument("--shard-size", type=int, default=10)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--out")
-    given = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=arguments.whole(), default=400)
+    parser.add_argument("--shard-size", type=arguments.whole(), default=10)
+    parser.add_argument("--model", type=arguments.model, default="demo")
+    parser.add_argument("--out", type=arguments.new_file)
+    given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prompts.txt"
         file.write_text("\n".join(prompts(given.pictures)) + "\n")
@@ -176,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -25,7 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
+from lantern_jax.files import write_file
 
 PROMPTS = ("snowy mountains at dusk by a calm lake", "a foggy forest at dawn", "dunes at dawn")
 BOUND = 1.03
@@ -179,22 +184,31 @@ def print_core(table: dict[str, dict]) -> None:
         print(f"{name:46} {row['old']:7.3f} {row['new']:7.3f} {row['median']:7.3f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--old", type=Path, help="checkout to compare with")
-    parser.add_argument("--new", type=Path, default=Path(), help="checkout to judge (this directory)")
+    parser.add_argument("--old", type=arguments.folder, help="checkout to compare with")
     parser.add_argument(
-        "--pictures", type=int, default=12, help="pictures a row and start; 0 leaves the demo out"
+        "--new", type=arguments.folder, default=".", help="checkout to judge (this directory)"
     )
-    parser.add_argument("--restarts", type=int, default=1, help="how often to start both processes")
+    parser.add_argument(
+        "--pictures",
+        type=arguments.whole(0),
+        default=12,
+        help="pictures a row and start; 0 leaves the demo out",
+    )
+    parser.add_argument(
+        "--restarts", type=arguments.whole(), default=1, help="how often to start both processes"
+    )
     parser.add_argument("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
-    parser.add_argument("--core", type=int, default=0, help="how often to run the part core of either")
-    parser.add_argument("--cpu", type=int, help="the one processor that both decode on; any when left out")
-    parser.add_argument("--out", help="write all numbers as JSON")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--core", type=arguments.whole(0), default=0, help="how often to run the part core of either"
+    )
+    parser.add_argument(
+        "--cpu", type=arguments.whole(0), help="the one processor that both decode on; any when left out"
+    )
+    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
+    options = parser.parse_args(argv)
     if options.worker:
         return work()
     if options.old is None:
@@ -207,9 +221,9 @@ def main() -> None:
         report["core"] = measure_core(old, new, options.core)
         print_core(report["core"])
     if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=1), encoding="utf-8")
+        write_file(options.out, json.dumps(report, indent=1))
     return None
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -21,14 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
 import lantern_jax
+from lantern_jax import arguments
 from lantern_jax.bench.random_models import random_conditioning, random_model
 from lantern_jax.checkpoints.store import Checkpoint, save
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.families import family_of
 from lantern_jax.files import write_file
 from lantern_jax.knobs import mesh_sizes
@@ -90,19 +93,20 @@ def read(folder: Path, mesh: str, rounds: int) -> dict:
     return report
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="chameleon-7b")
     parser.add_argument("--mesh", default="model=4")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--out")
+    parser.add_argument("--rounds", type=arguments.whole(), default=3)
+    parser.add_argument("--folder", type=arguments.working_folder)
+    parser.add_argument("--out", type=arguments.new_file)
     parser.add_argument("--part", choices=("write", "read"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     if given.part == "write":
         return write(given.size, given.folder)
     if given.part == "read":
         return print(json.dumps(read(given.folder, given.mesh, given.rounds)))
+    random_model(given.size)
     devices = math.prod(mesh_sizes(given.mesh).values())
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
@@ -122,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

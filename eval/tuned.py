@@ -12,7 +12,6 @@ and plain decoding stand beside it, as is enough, and much quicker, for large ba
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
+from lantern_jax import arguments
 from lantern_jax.bench.alternate import alternate
+from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.files import write_file
 from lantern_jax.tuning.samples import Samples, sample_prompts
@@ -89,26 +90,25 @@ def show(rows: Sequence[Mapping[str, Any]], tuned: Tuned) -> None:
     Console().print(table)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="demo", help="checkpoint directory")
-    parser.add_argument("--batch", type=int, default=1, help="pictures at once")
-    parser.add_argument("--repeats", type=int, default=8, help="batches of each way")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of the tuning")
-    parser.add_argument("--file", type=Path, help="what a tuning wrote")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
+    parser.add_argument("--batch", type=arguments.whole(), default=1, help="pictures at once")
+    parser.add_argument("--repeats", type=arguments.whole(), default=8, help="batches of each way")
+    parser.add_argument("--minutes", type=arguments.number(above=True), default=5.0, help="of the tuning")
+    parser.add_argument("--file", type=arguments.file, help="what a tuning wrote")
     parser.add_argument("--no-trees", action="store_true", help="leave the named trees out")
-    parser.add_argument("--out", type=Path, help="write the rows, and what the tuning found, as JSON")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--out", type=arguments.new_file, help="write the rows, and what the tuning found, as JSON"
+    )
+    options = parser.parse_args(argv)
+    tuned = None if options.file is None else read_tuned(options.file)
     keep_compiled_programs()
     pipeline = lantern_jax.load(options.model, tuned="off")
     samples = Samples(pipeline, pipeline.encode(sample_prompts(pipeline.checkpoint, PROMPTS)))
-    if options.file is None:
+    if tuned is None:
         plan = Plan({"batch": options.batch}, minutes=options.minutes)
         tuned = Tuner(samples, plan, print).run().tuned
-    else:
-        tuned = read_tuned(options.file)
     rows = compare(samples, tuned, options.repeats, not options.no_trees)
     show(rows, tuned)
     if options.out is not None:
@@ -117,4 +117,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

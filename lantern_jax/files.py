@@ -4,7 +4,7 @@ Reading small files that may be a stranger's: regular files only, of bounded siz
 
 New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
-names behind, nothing else.
+names behind, nothing else; the next one that writes into that folder removes them (``locks``).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lantern_jax import errors
+from lantern_jax import errors, locks
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
@@ -101,13 +101,14 @@ def write_once(path: Path, contents: Contents) -> None:
         OSError: one line: it cannot be written.
     """
     temporary = _beside(path)
-    try:
-        with _explained(path):
-            _fill(temporary, contents)
-            with contextlib.suppress(FileExistsError):
-                _link_or_rename(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with locks.writing(path.parent):
+        try:
+            with _explained(path):
+                _fill(temporary, contents)
+                with contextlib.suppress(FileExistsError):
+                    _link_or_rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _link_or_rename(temporary: Path, path: Path) -> None:
@@ -127,6 +128,8 @@ def write_files(contents: Mapping[Path, Contents]) -> None:
         OSError: one line: a file cannot be written; nothing is left behind, and what was there before is.
     """
     with contextlib.ExitStack() as unwanted:
+        for folder in {path.parent for path in contents}:
+            unwanted.enter_context(locks.writing(folder))
         waiting: dict[Path, Path] = {}
         for path, data in contents.items():
             waiting[path] = temporary = _beside(path)
@@ -145,11 +148,12 @@ def write_files(contents: Mapping[Path, Contents]) -> None:
 def new_file(path: str | Path) -> Iterator[Path]:
     """A name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
     temporary = _beside(Path(path))
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with locks.writing(temporary.parent):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -160,19 +164,20 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = _beside(path), _beside(path)
-    try:
-        temporary.mkdir()
-        yield temporary
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-    except BaseException:
-        if old.exists() and not path.exists():
-            old.rename(path)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    temporary, old = _beside(path), _beside(path, "old")
+    with locks.writing(path.parent):
+        try:
+            temporary.mkdir()
+            yield temporary
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
@@ -203,8 +208,8 @@ def check_writable(folder: Path) -> None:
         raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+def _beside(path: Path, kind: str = "part") -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
 def _fill(temporary: Path, contents: Contents) -> None:

@@ -60,7 +60,7 @@ def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 
 def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     chance, tiny = random.Random(seed), folder / "tiny"
-    whole = _digest(tiny)
+    whole = run(lambda: print(_digest(tiny), file=sys.stderr) or 0, folder).said.strip()
     files = [path for path in sorted(tiny.rglob("*")) if path.is_file()]
     for _ in range(CASES):
         path = chance.choice(files)
@@ -95,13 +95,12 @@ def _read(kind: str, path: Path) -> int:
     return 0
 
 
-def _digest(folder: Path) -> Callable[[], str]:
-    """What a checkpoint holds, in a few letters; computed in the process that reads it."""
+def _digest(folder: Path) -> str:
+    """What a checkpoint holds, in a few letters."""
+    import jax
     import numpy as np
 
     from lantern_jax.checkpoints.store import load
-
-    import jax
 
     checkpoint, digest = load(folder), hashlib.sha256()
     for leaf in jax.tree.leaves((checkpoint.target_params, checkpoint.drafters, checkpoint.tokenizer_params)):
@@ -141,7 +140,8 @@ class Table:
     def show(self) -> None:
         print(f"{'kind':12} {'good':>6} {'refused':>8} {'faults':>7} {'longest s':>10} {'most MB':>8}")
         for kind, row in self.rows.items():
-            print(f"{kind:12} {row['good']:6} {row['refused']:8} {row['faults']:7} {row['seconds']:10.1f} {row['megabytes']:8.0f}")
+            counts = f"{row['good']:6} {row['refused']:8} {row['faults']:7}"
+            print(f"{kind:12} {counts} {row['seconds']:10.1f} {row['megabytes']:8.0f}")
         print(f"a good run takes {self.base:.0f} MB")
 
 
@@ -167,7 +167,9 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first cases (default: 0)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")

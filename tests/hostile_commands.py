@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
         lines = self.said.splitlines()
         if self.status == 2 and (len(lines) != 1 or not lines[0].startswith("lantern: error: ")):
             return "not one line"
-        if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 2000:
+        if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
             return "unprintable or endless"
         return ""
 

@@ -15,11 +15,19 @@ from tests.hostile_files import KINDS, READERS
 
 # Never twice the same in CI would be a test that fails by chance; ``tests.fuzz`` looks further.
 quick = settings(
-    derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    database=None,
 )
 few = settings(quick, max_examples=60)
 NUMBERS = st.one_of(
-    st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=4), st.sampled_from([2**31, 2**32, 1e39, 1e-46])
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=4),
+    st.sampled_from([2**31, 2**32, 1e39, 1e-46]),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -27,9 +35,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 # Where in a file, as a share of it; what is put there; how much is taken away.
-EDITS = st.lists(
-    st.tuples(st.floats(0, 1), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4
-)
+EDITS = st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4)
 
 
 def takes_or_tells(work, *arguments) -> bool:
@@ -77,7 +83,10 @@ def test_trees_of_any_json(content, tmp_path):
 def test_trees_of_any_paths(paths):
     """Taken are those of which every path's beginnings are there, once each, and these alone."""
     known = {(), *map(tuple, paths)}
-    whole = all(path and min(path) >= 0 and tuple(path[:-1]) in known for path in paths) and len(known) == len(paths) + 1
+    whole = (
+        all(path and min(path) >= 0 and tuple(path[:-1]) in known for path in paths)
+        and len(known) == len(paths) + 1
+    )
     assert takes_or_tells(DraftTree.from_paths, paths) == whole
 
 
@@ -89,7 +98,9 @@ def test_any_value_of_any_knob(name, value):
     found = []
 
     def resolve():
-        found.append(resolve_settings({**given, name: value}, {}, platform="cpu", vocab_size=64, drafters=("eagle",)))
+        found.append(
+            resolve_settings({**given, name: value}, {}, platform="cpu", vocab_size=64, drafters=("eagle",))
+        )
 
     if takes_or_tells(resolve) and value is not None and KNOBS[name].type in (int, float):
         held = getattr(found[0], name)

@@ -167,6 +167,6 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert [row["frechet"] for row in again] == [row["frechet"] for row in rows]
     with pytest.raises(ValueError, match=r"another setup \(seed\)"):
         runs.main([*command, "--seed", "3"])
-    with pytest.raises(SystemExit, match="more --minutes"):
+    with pytest.raises(ValueError, match="more --minutes"):
         runs.main([*command, "--work", str(tmp_path / "new"), "--minutes", "0"])
     assert "batch 3 of 3" in capsys.readouterr().out

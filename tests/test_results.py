@@ -82,19 +82,19 @@ def test_the_page_says_what_the_rows_say(tmp_path):
 
 def test_a_stale_page_or_picture_is_found(tmp_path):
     path = write(tmp_path, "pictures", [quality_row("ar", 0.0)])
-    with pytest.raises(SystemExit, match=r"results\.md"):
+    with pytest.raises(ValueError, match=r"results\.md"):
         results.main(["--docs", str(tmp_path), "--check"])
     assert not (tmp_path / "results.md").exists()
     results.main(["--docs", str(tmp_path)])
     results.main(["--docs", str(tmp_path), "--check"])
     write(tmp_path, "pictures", [quality_row("ar", 0.0, speedup=[1.7, 1.6, 1.8])])
-    with pytest.raises(SystemExit, match=r"pictures\.svg"):
+    with pytest.raises(ValueError, match=r"pictures\.svg"):
         results.main(["--docs", str(tmp_path), "--check"])
     path.write_text('{"model": "demo"}\n')
-    with pytest.raises(SystemExit, match=r"pictures\.jsonl, line 1 is no row"):
+    with pytest.raises(ValueError, match=r"pictures\.jsonl, line 1 is no row"):
         results.main(["--docs", str(tmp_path)])
     path.unlink()
-    with pytest.raises(SystemExit, match=r"holds no \.json or \.jsonl files"):
+    with pytest.raises(ValueError, match=r"holds no \.json or \.jsonl files"):
         results.main(["--docs", str(tmp_path)])
 
 

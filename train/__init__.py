@@ -1,0 +1,5 @@
+"""Training scripts, each run as ``python -m train.SCRIPT``: Ctrl-C is heard before JAX is imported."""
+
+from lantern_jax.interruption import listen_to_script
+
+listen_to_script()

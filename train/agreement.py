@@ -12,6 +12,7 @@ Axes: G guidance rows, B batch, S features of a sequence, P prefix, T tokens of 
 """
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, PyTree
 
+from lantern_jax import arguments
+from lantern_jax.command_line import run_script
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
-from train import drafter, target
+from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
+from train.loop import read_config
 from train.losses import agreement, match_chance
 
 BATCH = 8
@@ -81,25 +84,49 @@ def measure(
     return {name: [round(float(value), 4) for value in values] for name, values in means.items()}
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--target",
+        type=arguments.folder,
+        required=True,
+        help="checkpoint, or working folder of the target's run",
+    )
+    add(
+        "--features",
+        type=arguments.folder,
+        required=True,
+        help="folder that train.features wrote, of pictures not trained on",
+    )
+    add("--drafter", type=arguments.words, default=[], help="working folders of runs of train.drafter")
+    add("--depths", type=arguments.whole(), default=5, help="how many (default: 5)")
+    add("--guidance", type=arguments.number(), default=2.0, help="of the distributions (default: 2)")
+    options = parser.parse_args(argv)
+    store, drafters = FeatureStore(options.features), {}
+    for name in options.drafter:
+        read_config(name)
     checkpoint = target.read_target(options.target)
     head = np.asarray(family_of(checkpoint.target_config).head(checkpoint.target_params), np.float32)
-    store, drafters = FeatureStore(options.features), {}
     for kind, (config, params) in checkpoint.drafters.items():
         drafters[f"{options.target}, {kind}"] = config, params["params"]
     drafters |= {name: drafter.export(name, options.target) for name in options.drafter}
+    if not drafters:
+        raise ValueError(f"{options.target} has no drafter: give --drafter")
+    if len(store) < BATCH:
+        raise ValueError(f"{options.features} holds {len(store)} pictures: give at least {BATCH}")
+    steps = store.shapes["tokens"][0]
+    if options.depths >= steps:
+        raise ValueError(f"--depths {options.depths} is too many: pictures have {steps} tokens")
     for name, (sizes, params) in drafters.items():
+        width = store.shapes["features"][-1]
+        if inputs_width(sizes) > width:
+            raise ValueError(
+                f"{name} reads features of width {inputs_width(sizes)}, not {width}: give others"
+            )
         means = measure(sizes, params, head, store, options.depths, options.guidance)
         print(json.dumps({"drafter": Path(name).name, **means}), flush=True)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", None, "checkpoint directory, or working folder of the target's run")
-    flags.DEFINE_string("features", None, "folder that train.features wrote, of pictures not trained on")
-    flags.DEFINE_list("drafter", [], "working folders of runs of train.drafter")
-    flags.DEFINE_integer("depths", 5, "how many", lower_bound=1)
-    flags.DEFINE_float("guidance", 2.0, "of the distributions")
-    flags.mark_flags_as_required(["target", "features"])
-    app.run(main)
+    run_script(main)

@@ -12,6 +12,7 @@ Axes: B batch, n pictures, H W height and width, A attributes, V values of all o
 
 import io
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,16 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
+from lantern_jax import arguments
 from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.command_line import run_script
 from lantern_jax.data.landscapes import ATTRIBUTES, sample_scene
 from lantern_jax.files import new_file, write_file
 from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
 from lantern_jax.models.vq import VQConfig, VQModel
-from train.loop import Metrics, Task, epoch_indices, loop_config, run, write_config
+from train import script
+from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.rendered import rendered_landscapes
 
 # Pictures reconstructed or read at once.
@@ -179,8 +182,19 @@ def accuracy(
 
 def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None) -> None:
     """Train as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, beside it by default."""
-    workdir = Path(workdir)
-    write_config(config, workdir)
+    workdir, loop = Path(workdir), loop_config(config)
+    example = np.zeros((1, config.size, config.size, 3), np.uint8)
+    check(make_task(config, example, example, np.zeros((1, len(ATTRIBUTES)), np.int32)), loop)
+    epoch_indices(config.seed, 0, config.batch_size, config.pictures)
+    load(model_directory(config.tokenizer), abstract=True)
+    if config.held_out < CHUNK:
+        raise ValueError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
+    with working(workdir, config):
+        train_in(config, loop, workdir, Path(out or workdir / "demo_classifier.npz"))
+
+
+def train_in(config: ConfigDict, loop: LoopConfig, workdir: Path, path: Path) -> None:
+    """``train``, once all is checked."""
     sets = {}
     for name, seed, count in (
         ("pictures", config.data_seed, config.pictures),
@@ -189,10 +203,9 @@ def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None
         painted = rendered_landscapes(workdir / name, seed, count, config.size)
         rebuilt = reconstructed(workdir / f"{name}_rebuilt_{seed}_{count}.npy", painted, config.tokenizer)
         sets[name] = painted, rebuilt, attributes_of(seed, count)
-    state = run(make_task(config, *sets["pictures"]), loop_config(config), workdir)
+    state = run(make_task(config, *sets["pictures"]), loop, workdir)
     arrays, contents = stored(jax.device_get(state.params)), io.BytesIO()
     np.savez(contents, **arrays)
-    path = Path(out or workdir / "demo_classifier.npz")
     write_file(path, contents.getvalue())
     params = read_classifier(path)
     painted, rebuilt, attributes = sets["held_out"]
@@ -202,14 +215,24 @@ def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None
     print(json.dumps(report, indent=1))
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    train(flags.FLAGS.config, flags.FLAGS.workdir, flags.FLAGS.out)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    script.add_experiment(parser, "configs/demo_classifier.py")
+    add = parser.add_argument
+    add(
+        "--workdir",
+        type=arguments.working_folder,
+        default="runs/demo/classifier",
+        help="where pictures, checkpoints and metrics go (default: runs/demo/classifier)",
+    )
+    add(
+        "--out",
+        type=arguments.new_file,
+        help="file for the parameters; WORKDIR/demo_classifier.npz when left out",
+    )
+    options = script.parse(parser, argv, "demo_classifier.py")
+    train(options.config, options.workdir, options.out)
 
 
 if __name__ == "__main__":
-    default = Path(__file__).parents[1] / "configs" / "demo_classifier.py"
-    config_flags.DEFINE_config_file("config", str(default), "experiment", lock_config=True)
-    flags.DEFINE_string("workdir", "runs/demo/classifier", "where pictures, checkpoints and metrics go")
-    flags.DEFINE_string("out", None, "file for the parameters; WORKDIR/demo_classifier.npz when left out")
-    app.run(main)
+    run_script(main)

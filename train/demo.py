@@ -10,9 +10,13 @@ done are skipped and a killed one goes on from its last checkpoint, so the same 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from lantern_jax import arguments
+from lantern_jax.command_line import Parser, run_script
+from lantern_jax.interruption import heard
+from lantern_jax.locks import sole
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,24 +84,44 @@ def stages(experiment: str, workdir: Path) -> list[tuple[str, list[str]]]:
 def train(experiment: str, workdir: str | Path) -> None:
     """Run what is left of all stages; raises CalledProcessError where one fails."""
     workdir = Path(workdir).absolute()
-    workdir.mkdir(parents=True, exist_ok=True)
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
-    for name, arguments in stages(experiment, workdir):
-        done = workdir / f"{name}.done"
-        if done.exists():
-            print(f"{name}: done", flush=True)
-            continue
-        print(f"{name}: python {' '.join(arguments)}", flush=True)
-        subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True)
-        done.touch()
+    busy = f"another process works in {workdir}: wait for it, or name another --workdir"
+    with sole(workdir / "demo", busy):
+        for name, words in stages(experiment, workdir):
+            done = workdir / f"{name}.done"
+            if done.exists():
+                print(f"{name}: done", flush=True)
+                continue
+            print(f"{name}: python {' '.join(words)}", flush=True)
+            run_stage([sys.executable, *words], cwd=ROOT, env=environment)
+            done.touch()
 
 
-def main(_: list[str]) -> None:
-    train(flags.FLAGS.experiment, flags.FLAGS.workdir)
+def run_stage(command: Sequence[str], **options) -> None:
+    """Run one process, which is told of Ctrl-C and SIGTERM by this one alone; CalledProcessError where it fails."""
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                process.send_signal(heard())
+    if status:
+        raise subprocess.CalledProcessError(status, command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--experiment", choices=tuple(EXPERIMENTS), default="demo", help="tiny runs through all in minutes")
+    add("--workdir", type=arguments.working_folder, required=True, help="where the stages work")
+    options = parser.parse_args(argv)
+    try:
+        train(options.experiment, options.workdir)
+    except subprocess.CalledProcessError as failed:
+        # The stage said why.
+        raise SystemExit(failed.returncode if failed.returncode > 0 else 1) from None
 
 
 if __name__ == "__main__":
-    flags.DEFINE_enum("experiment", "demo", list(EXPERIMENTS), "tiny runs through everything in minutes")
-    flags.DEFINE_string("workdir", None, "where the stages work")
-    flags.mark_flags_as_required(["workdir"])
-    app.run(main)
+    run_script(main)

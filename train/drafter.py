@@ -18,6 +18,7 @@ F width of the stored features, V codes, D width.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags, logging
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from optax.contrib import muon
 
-from lantern_jax import hosts
+from lantern_jax import arguments, hosts
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
+from lantern_jax.command_line import run_script
+from lantern_jax.commands.options import check_mesh
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
-from train import target
+from train import script, target
 from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
 from train.features import target_claims
-from train.loop import Metrics, Task, epoch_indices, loop_config, read_config, run, write_config
+from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, distribution_loss, soft_cross_entropy
 from train.sources import claimed
 
@@ -230,8 +232,14 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]
 
     Raises ValueError where a folder holds no run.
     """
-    config = read_config(workdir)
-    sizes = drafter_config(config, target.read_target(target_folder, abstract=True).target_config)
+    config, sizes_of_target = (
+        read_config(workdir),
+        target.read_target(target_folder, abstract=True).target_config,
+    )
+    with script.reading(
+        f"the run in {workdir}", "give the working folder of a drafter's run for this target"
+    ):
+        sizes = drafter_config(config, sizes_of_target)
     return sizes, target.restore_parameters(make_task(config, sizes), workdir)
 
 
@@ -258,32 +266,49 @@ def train(
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = np.asarray(family_of(sizes).head(checkpoint.target_params), np.float32)
-    drafter_sizes = drafter_config(config, sizes)
+    with script.reading("the experiment", "change --config.model"):
+        drafter_sizes = drafter_config(config, sizes)
+    distribution_loss(config.get("loss", "cross_entropy"))
+    width = store.shapes["features"][-1]
+    if inputs_width(drafter_sizes) > width:
+        raise ValueError(
+            f"this drafter reads features of width {inputs_width(drafter_sizes)}, {features_folder} holds {width}: "
+            "extract others, with --taps"
+        )
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
     del checkpoint
-    write_config(config, workdir)
-    task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
-    run(task, loop_config(config), workdir, devices=mesh)
+    task, loop = (
+        make_task(config, drafter_sizes, head, store, free=free, initial=initial),
+        loop_config(config),
+    )
+    check(task, loop, mesh)
+    epoch_indices(config.seed, 0, config.batch_size, len(store))
+    if not 1 <= config.passes < store.shapes["tokens"][0]:
+        raise ValueError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
+    with working(workdir, config):
+        run(task, loop, workdir, devices=mesh)
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    script.add_experiment(parser)
+    add = parser.add_argument
+    add(
+        "--target",
+        type=arguments.folder,
+        required=True,
+        help="checkpoint, or working folder of the target's run",
+    )
+    add("--features", type=arguments.folder, required=True, help="folder that train.features wrote")
+    add("--workdir", type=arguments.working_folder, required=True, help="where checkpoints and metrics go")
+    add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
+    add("--hosts", help="be one of several processes, as lantern's --hosts")
+    options = script.parse(parser, argv, "demo_drafter.py")
+    check_mesh(options.mesh, options.hosts)
     if options.hosts is not None:
         hosts.join(options.hosts)
     train(options.config, options.target, options.features, options.workdir, options.mesh)
 
 
 if __name__ == "__main__":
-    config_flags.DEFINE_config_file(
-        "config", None, "experiment, e.g. configs/demo_drafter.py", lock_config=True
-    )
-    flags.DEFINE_string(
-        "target", None, "checkpoint directory, or working folder of the target's training run"
-    )
-    flags.DEFINE_string("features", None, "folder that train.features wrote")
-    flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
-    flags.DEFINE_string("mesh", None, "devices, as lantern takes them: data=2,model=4 (default: all, data)")
-    flags.DEFINE_string("hosts", None, "be one of several processes, as lantern's --hosts")
-    flags.mark_flags_as_required(["config", "target", "features", "workdir"])
-    app.run(main)
+    run_script(main)

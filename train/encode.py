@@ -11,18 +11,21 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
-from absl import app, flags, logging
 from jaxtyping import Array, Int, PyTree, UInt8
 
+from lantern_jax import arguments
 from lantern_jax.checkpoints.store import load
+from lantern_jax.command_line import run_script
 from lantern_jax.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
-from train.loop import Reporter, read_config
+from train import script
+from train.loop import Reporter, read_config, working
 from train.rendered import rendered_chunks
 from train.tokenizer import export
 
@@ -76,21 +79,32 @@ def read_tokenizer(folder: str | Path) -> tuple[VQConfig, PyTree, int, int]:
     return vq, checkpoint.tokenizer_params["params"], 0, side
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--tokenizer",
+        type=arguments.folder,
+        required=True,
+        help="working folder of the tokenizer's run, or a checkpoint directory",
+    )
+    add("--workdir", type=arguments.working_folder, required=True, help="where the token files go")
+    add("--pictures", type=arguments.whole(), default=24576, help="training pictures (default: 24576)")
+    add(
+        "--validation",
+        type=arguments.whole(),
+        default=512,
+        help="validation pictures, of another seed (default: 512)",
+    )
+    options = parser.parse_args(argv)
     vq, params, seed, side = read_tokenizer(options.tokenizer)
     sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
-    for name, count, offset in sets:
-        path = Path(options.workdir) / f"{name}.npz"
-        if not path.exists():
-            write_tokens(path, *encode_landscapes(vq, params, seed + offset, count, side))
+    with working(options.workdir):
+        for name, count, offset in sets:
+            path = options.workdir / f"{name}.npz"
+            if not path.exists():
+                write_tokens(path, *encode_landscapes(vq, params, seed + offset, count, side))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's run, or a checkpoint directory")
-    flags.DEFINE_string("workdir", None, "where the token files go")
-    flags.DEFINE_integer("pictures", 24576, "training pictures", lower_bound=1)
-    flags.DEFINE_integer("validation", 512, "validation pictures, of another seed", lower_bound=1)
-    flags.mark_flags_as_required(["tokenizer", "workdir"])
-    app.run(main)
+    run_script(main)

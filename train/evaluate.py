@@ -10,15 +10,17 @@ Axes: G guidance rows, B batch, N drafter positions, V codes, D width.
 """
 
 import json
+from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, PyTree
 
+from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
+from lantern_jax.command_line import run_script
 from lantern_jax.data.landscapes import render_batch
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
@@ -26,6 +28,7 @@ from lantern_jax.families import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.prompting import prompt_encoder
+from train import script
 from train.chains import drafter_inputs, drafter_passes
 from train.encode import encode_pictures
 from train.features import features_of
@@ -127,14 +130,20 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     }
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    folder = model_directory(flags.FLAGS.checkpoint or "demo")
-    metrics = evaluate(load(folder), flags.FLAGS.pictures)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--checkpoint",
+        type=arguments.model,
+        default="demo",
+        help="checkpoint directory; the demo's when left out",
+    )
+    add("--pictures", type=arguments.whole(BATCH), default=128, help="held-out pictures (default: 128)")
+    options = parser.parse_args(argv)
+    metrics = evaluate(load(model_directory(options.checkpoint)), options.pictures)
     print(json.dumps({name: round(value, 4) for name, value in metrics.items()}, indent=1))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", None, "checkpoint directory; the demo's when left out")
-    flags.DEFINE_integer("pictures", 128, "held-out pictures", lower_bound=BATCH)
-    app.run(main)
+    run_script(main)

@@ -14,6 +14,7 @@ A drafter takes the precision of its checkpoint's target.
 Axes: V codes, K neighbours.
 """
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -22,16 +23,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
 from jaxtyping import PyTree
 
+from lantern_jax import arguments, locks
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
+from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.files import write_file
 from lantern_jax.models.drafters import kind_name
-from train import drafter, target, tokenizer
+from train import drafter, script, target, tokenizer
 from train.loop import read_config
 
 # More than any rule needs: beyond a hundred neighbours LANTERN's bound, not their number, decides.
@@ -112,25 +114,60 @@ def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in names if name in config}
 
 
-def add_drafters(options: flags.FlagValues) -> None:
+def add_drafters(options: argparse.Namespace) -> None:
     check_new(options.out, options.overwrite)
     save(options.out, with_drafters(options.checkpoint, options.drafter), overwrite=options.overwrite)
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add("--tokenizer", type=arguments.folder, help="working folder of the tokenizer's training run")
+    add("--target", type=arguments.folder, help="working folder of the target's training run")
+    add(
+        "--drafter",
+        type=arguments.folder,
+        action="append",
+        required=True,
+        help="working folder of a drafter's training run; several, one a kind",
+    )
+    add("--model", default="demo", help="the model's name")
+    add("--trees", type=arguments.file, help="trees.json that train.tree wrote")
+    add("--tree", default="demo_4", help="the default on CPUs, where a round is bound by arithmetic")
+    add("--large", default="demo_57", help="the default on accelerators")
+    add("--guidance", type=arguments.number(), default=2.0, help="default guidance")
+    add("--card", type=arguments.file, help="model card to put beside the weights")
+    add(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="checkpoint directory; an older checkpoint there is replaced",
+    )
+    add("--checkpoint", type=arguments.folder, help="checkpoint directory to write again with the drafters")
+    add("--overwrite", action="store_true", help="with --checkpoint: replace a checkpoint that exists")
+    options = parser.parse_args(argv)
+    check_new(options.out, options.overwrite or options.checkpoint is None)
+    for folder in options.drafter:
+        read_config(folder)
+    with locks.sole(options.out):
+        export(options)
+
+
+def export(options: argparse.Namespace) -> None:
+    """Writes the checkpoint."""
     if options.checkpoint is not None:
         return add_drafters(options)
-    missing = [name for name in ("tokenizer", "target", "trees") if options[name].value is None]
+    missing = [name for name in ("tokenizer", "target", "trees") if getattr(options, name) is None]
     if missing:
         raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")
-    trees = json.loads(Path(options.trees).read_text())
+    with script.reading(options.trees, "give trees.json that train.tree wrote"):
+        trees = json.loads(options.trees.read_text(encoding="utf-8"))
+        tree, large = trees[options.tree], trees[options.large]
     defaults = {
         "guidance": options.guidance,
         # Measured on an H100: where few kernels count, no drafter beats a drafter's fewer passes.
         "method": {"cpu": "led", "gpu": "jacobi"},
-        "tree": {"cpu": trees[options.tree], "gpu": trees[options.large], "tpu": trees[options.large]},
+        "tree": {"cpu": tree, "gpu": large, "tpu": large},
     }
     checkpoint = build(
         options.tokenizer,
@@ -142,23 +179,9 @@ def main(_: list[str]) -> None:
     )
     save(options.out, checkpoint, dtype=np.float16, overwrite=True)
     if options.card:
-        write_file(Path(options.out) / "README.md", Path(options.card).read_bytes())
+        write_file(Path(options.out) / "README.md", options.card.read_bytes())
+    return None
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("tokenizer", None, "working folder of the tokenizer's training run")
-    flags.DEFINE_string("target", None, "working folder of the target's training run")
-    flags.DEFINE_multi_string(
-        "drafter", None, "working folder of a drafter's training run; several, one a kind"
-    )
-    flags.DEFINE_string("model", "demo", "the model's name")
-    flags.DEFINE_string("trees", None, "trees.json that train.tree wrote")
-    flags.DEFINE_string("tree", "demo_4", "the default on CPUs, where a round is bound by arithmetic")
-    flags.DEFINE_string("large", "demo_57", "the default on accelerators")
-    flags.DEFINE_float("guidance", 2.0, "default guidance")
-    flags.DEFINE_string("card", None, "model card to put beside the weights")
-    flags.DEFINE_string("out", None, "checkpoint directory; an older checkpoint there is replaced")
-    flags.DEFINE_string("checkpoint", None, "checkpoint directory to write again with the drafters")
-    flags.DEFINE_boolean("overwrite", False, "with --checkpoint: replace a checkpoint that exists")
-    flags.mark_flags_as_required(["drafter", "out"])
-    app.run(main)
+    run_script(main)

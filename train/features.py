@@ -27,6 +27,7 @@ guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a sequence, D width, C codes.
 """
 
+import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,11 +36,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.command_line import run_script
+from lantern_jax.commands.options import DTYPES
 from lantern_jax.data.feature_store import count_shards, write_shard
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
@@ -48,8 +51,8 @@ from lantern_jax.parameters import parameter_dtype
 from lantern_jax.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
-from train import target
-from train.loop import Reporter
+from train import script, target
+from train.loop import Reporter, working
 from train.sources import Source, claim, landscapes, parameters_digest, prompted, read_prompts
 
 # A shard is one file in memory: at most so many pictures, and so many bytes where one picture allows it.
@@ -219,46 +222,57 @@ def extract(
     reporter.close()
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--target",
+        type=arguments.folder,
+        required=True,
+        help="checkpoint, or working folder of the target's run",
+    )
+    add("--workdir", type=arguments.working_folder, required=True, help="where the features go")
+    add("--folder", type=arguments.folder, help="pictures with captions, or in class folders")
+    add("--prompts", type=arguments.file, help="prompts, one a line, for the target's own samples")
+    add("--tokens", type=arguments.folder, help="folder that train.encode wrote, in place of the two")
+    add("--pictures", type=arguments.whole(0), help="at most so many (of a folder: all; of tokens: 1024)")
+    add("--samples", type=arguments.whole(0), help="of the target itself (with prompts: one each; else 256)")
+    add("--seed", type=arguments.whole(0), default=0, help="of the samples (default: 0)")
+    add("--batch_size", type=arguments.whole(), default=16, help="pictures in one pass (default: 16)")
+    add(
+        "--taps",
+        type=arguments.wholes,
+        default=[],
+        help="layers whose inputs are stored too, then the number of layers",
+    )
+    add("--mesh", default="data=1", help="devices, as lantern takes them: data=2,model=4 (default: data=1)")
+    add("--dtype", choices=DTYPES, help="of the target: float32, the default on a CPU, or bfloat16")
+    options = parser.parse_args(argv)
+    if options.tokens is not None and (options.folder or options.prompts):
+        raise ValueError("--tokens stands in place of --folder and --prompts: give one or the others")
+    prompts = read_prompts(options.prompts) if options.prompts else ()
     dtype, grid = parameter_dtype(options.dtype), device_grid(options.mesh)
     checkpoint = target.read_target(options.target, dtype, where_on(grid))
-    if options.tokens is not None:
-        count = 1024 if options.pictures is None else options.pictures
-        tokens = (rows[:count] for rows in target.read_tokens(options.tokens, "train"))
-        samples = 256 if options.samples is None else options.samples
-        sources = landscapes(checkpoint, *tokens, samples, options.seed)
-    else:
-        sources = prompted(
-            checkpoint, options.workdir, options.folder, read_prompts(options.prompts) if options.prompts else (),
-            pictures=options.pictures, samples=options.samples, seed=options.seed, dtype=dtype,
+    with working(options.workdir):
+        extract(
+            checkpoint, sources_of(options, checkpoint, prompts, dtype), options.workdir, seed=options.seed,
+            batch_size=options.batch_size, dtype=dtype, taps=tuple(options.taps), mesh=mesh_of(grid),
         )  # fmt: skip
-    taps = tuple(int(tap) for tap in options.taps)
-    extract(
-        checkpoint, sources, options.workdir, seed=options.seed, batch_size=options.batch_size, dtype=dtype,
-        taps=taps, mesh=mesh_of(grid),
-    )  # fmt: skip
+
+
+def sources_of(
+    options: argparse.Namespace, checkpoint: Checkpoint, prompts: Sequence[str], dtype: Any
+) -> list[Source]:
+    """Where the pictures come from that the options name."""
+    if options.tokens is None:
+        return prompted(
+            checkpoint, options.workdir, options.folder, prompts, pictures=options.pictures,
+            samples=options.samples, seed=options.seed, dtype=dtype,
+        )  # fmt: skip
+    count = 1024 if options.pictures is None else options.pictures
+    tokens = (rows[:count] for rows in target.read_tokens(options.tokens, "train"))
+    return landscapes(checkpoint, *tokens, 256 if options.samples is None else options.samples, options.seed)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "target", None, "checkpoint directory, or working folder of the target's training run"
-    )
-    flags.DEFINE_string("workdir", None, "where the features go")
-    flags.DEFINE_string("folder", None, "pictures with captions, or in class folders")
-    flags.DEFINE_string("prompts", None, "text file of prompts, one a line, for the target's own samples")
-    flags.DEFINE_string("tokens", None, "folder that train.encode wrote, in place of the two")
-    flags.DEFINE_integer(
-        "pictures", None, "at most so many pictures (of a folder: all; of tokens: 1024)", lower_bound=0
-    )
-    flags.DEFINE_integer(
-        "samples", None, "samples of the target itself (with prompts: one each; else 256)", lower_bound=0
-    )
-    flags.DEFINE_integer("seed", 0, "of the samples")
-    flags.DEFINE_integer("batch_size", 16, "pictures in one pass of the target", lower_bound=1)
-    flags.DEFINE_list("taps", [], "layers whose inputs are stored too, then the number of layers")
-    flags.DEFINE_string("mesh", "data=1", "devices, as lantern takes them: data=2,model=4")
-    flags.DEFINE_string("dtype", None, "of the target: float32, the default on a CPU, or bfloat16")
-    flags.mark_flags_as_required(["target", "workdir"])
-    app.run(main)
+    run_script(main)

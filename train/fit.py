@@ -11,6 +11,7 @@ Axes: B batch, M nodes with children, V codes, K values of beta, A and C values 
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
 from jaxtyping import Array, Float
 
+from lantern_jax import arguments, locks
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+from lantern_jax.command_line import run_script
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import eagle
@@ -35,6 +37,7 @@ from lantern_jax.pipeline import Pipeline
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.settings import Settings
 from lantern_jax.text.encoders import Conditioning
+from train import script
 from train.sources import random_labels, read_prompts
 
 BETAS = np.geomspace(0.5, 8, 17).astype(np.float32)
@@ -198,33 +201,43 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
     return Fit(round(float(BETAS[np.argmax(likelihood)]), 2), echo, tuple(int(count) for count in nodes))
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--checkpoint",
+        type=arguments.model,
+        default="demo",
+        help="checkpoint directory (default: the demo's)",
+    )
+    add("--out", required=True, metavar="DIR", help="directory of the checkpoint with what was found")
+    add("--drafter", choices=tuple(DRAFTERS), default="eagle", help="kind of drafter (default: eagle)")
+    add(
+        "--prompts",
+        type=arguments.file,
+        help="text file of prompts, one a line; without, the demo's random landscapes",
+    )
+    add("--pictures", type=arguments.whole(), default=32, help="how many are decoded (default: 32)")
+    options = parser.parse_args(argv)
     check_new(options.out, overwrite=False)
+    prompts = () if options.prompts is None else read_prompts(options.prompts)
     pipeline = Pipeline(load(model_directory(options.checkpoint), None), np.float32)
+    if options.drafter not in pipeline.checkpoint.drafters:
+        raise ValueError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
     encoder = prompt_encoder(pipeline.checkpoint)
     if options.prompts is None:
         conditioning = encoder.from_arrays(random_labels(np.random.default_rng(0), options.pictures))
     else:
-        prompts = read_prompts(options.prompts)
         prompts = [prompts[i % len(prompts)] for i in range(options.pictures)]
         conditioning = encoder.encode(prompts, pipeline.dtype)
-    found = fit(pipeline, options.drafter, conditioning)
-    mixture = (*found.echo.position, *found.echo.token, *found.echo.parent)
-    print(f"sharpness {found.sharpness}, mixture {mixture}, nodes by agreement {found.nodes}")
-    checkpoint = pipeline.checkpoint
-    defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": list(mixture)}
-    save(options.out, dataclasses.replace(checkpoint, defaults=defaults))
+    with locks.sole(options.out):
+        found = fit(pipeline, options.drafter, conditioning)
+        mixture = (*found.echo.position, *found.echo.token, *found.echo.parent)
+        print(f"sharpness {found.sharpness}, mixture {mixture}, nodes by agreement {found.nodes}")
+        checkpoint = pipeline.checkpoint
+        defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": list(mixture)}
+        save(options.out, dataclasses.replace(checkpoint, defaults=defaults))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", "demo", "checkpoint directory")
-    flags.DEFINE_string("out", None, "directory of the checkpoint with what was found")
-    flags.DEFINE_string("drafter", "eagle", "kind of drafter")
-    flags.DEFINE_string(
-        "prompts", None, "text file of prompts, one a line; without, the demo's random landscapes"
-    )
-    flags.DEFINE_integer("pictures", 32, "how many are decoded", lower_bound=1)
-    flags.mark_flags_as_required(["out"])
-    app.run(main)
+    run_script(main)

@@ -9,6 +9,7 @@ same command continues from the last checkpoint with the same data order and, on
 the same bits.
 """
 
+import contextlib
 import dataclasses
 import json
 import queue
@@ -27,12 +28,17 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lantern_jax import hosts
+from lantern_jax import hosts, locks
 from lantern_jax.files import write_file
+from lantern_jax.interruption import deferred
 from lantern_jax.knobs import AXES
 from lantern_jax.partition import DATA, Layout, device_grid, everywhere, place
+from train.script import reading
 
 Metrics = dict[str, Array]
+
+# What may change where a run is gone on with: how long it is, and how often it writes.
+FREE = ("steps", "log_every", "save_every", "keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +97,29 @@ def read_config(workdir: str | Path) -> ConfigDict:
     path = Path(workdir) / "config.json"
     if not path.is_file():
         raise ValueError(f"{workdir} holds no config.json; give the working folder of a training run")
-    return ConfigDict(json.loads(path.read_text()))
+    with reading(path, "give the working folder of another training run"):
+        return ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+
+
+@contextlib.contextmanager
+def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[None]:
+    """A block of work in a folder, which is made; one process at a time. An experiment's config is kept in it.
+
+    Raises ValueError where another process works there, or where a run of another config was begun.
+    """
+    workdir = Path(workdir)
+    if config is not None and any((workdir / "checkpoints").glob("step_*")):
+        kept, given = (json.loads(part.to_json_best_effort()) for part in (read_config(workdir), config))
+        other = [name for name in kept if name not in FREE and given.get(name, kept[name]) != kept[name]]
+        if other:
+            raise ValueError(
+                f"{workdir} holds a run of another --config.{other[0]}: name another --workdir, or give the same"
+            )
+    busy = f"another process works in {workdir}: wait for it, or name another --workdir"
+    with locks.sole(workdir / "run", busy) if hosts.is_first() else contextlib.nullcontext():
+        if config is not None and hosts.is_first():
+            write_config(config, workdir)
+        yield
 
 
 def training_mesh(devices: str | Sequence[jax.Device] | None = None) -> Mesh:
@@ -235,13 +263,16 @@ class Log:
             self._reporter.close()
 
 
-def open_checkpoints(workdir: Path, keep: int) -> ocp.CheckpointManager:
+def open_checkpoints(workdir: Path, keep: int, clean: bool = False) -> ocp.CheckpointManager:
     """Checkpoints of a run, each made visible by a rename once it is whole.
 
-    Saving blocks: the step after it donates the state's buffers.
+    Saving blocks: the step after it donates the state's buffers. With `clean`, what killed runs left is removed.
     """
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep, step_prefix="step", enable_async_checkpointing=False
+        max_to_keep=keep,
+        step_prefix="step",
+        enable_async_checkpointing=False,
+        cleanup_tmp_directories=clean,
     )
     return ocp.CheckpointManager((Path(workdir) / "checkpoints").absolute(), options=options)
 
@@ -258,7 +289,8 @@ def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, Py
             raise ValueError(f"{workdir} holds no checkpoint; train there first")
         placement = ocp.checkpoint_utils.construct_restore_args(abstract_state)
         arguments = ocp.args.PyTreeRestore(abstract_state, restore_args=placement, partial_restore=True)
-        return step, checkpoints.restore(step, args=arguments)
+        with reading(f"step {step} of {workdir}", "remove it to take the one before, or train anew"):
+            return step, checkpoints.restore(step, args=arguments)
 
 
 def start_or_resume(
@@ -277,7 +309,17 @@ def start_or_resume(
     shapes = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes, places
     )
-    return done, checkpoints.restore(done, args=ocp.args.StandardRestore(shapes))
+    with reading(f"step {done} in {checkpoints.directory}", "remove it to go on from the one before"):
+        return done, checkpoints.restore(done, args=ocp.args.StandardRestore(shapes))
+
+
+def check(task: Task, config: LoopConfig, devices: str | Sequence[jax.Device] | None = None) -> None:
+    """Raises ValueError, before any work, where the batch does not divide over devices or no state can be made."""
+    data = training_mesh(devices).shape[DATA]
+    if config.batch_size % data:
+        raise ValueError(f"batch_size {config.batch_size} does not divide over {data} devices; change it")
+    with reading("the experiment", "change --config.model"):
+        jax.eval_shape(lambda *initial: task.init(_keys(config.seed)[0], *initial), *task.initial)
 
 
 def _keys(seed: int) -> Key[Array, "2"]:
@@ -296,19 +338,16 @@ def run(
     """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final
     state.
 
-    Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs at each checkpoint, for
+    Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs before each checkpoint, for
     pictures and evaluation. `devices`: as `training_mesh` takes them; where they are those of several processes,
-    all of these run it, and the first one writes metrics. Raises ValueError, before computing, where the batch does
-    not divide over them.
+    all of these run it, and the first one writes metrics. In a script, Ctrl-C and SIGTERM wait for the end of a step,
+    which is saved. Raises ValueError, before computing, as `check`.
     """
+    check(task, config, devices)
     workdir, mesh = Path(workdir), training_mesh(devices)
-    if config.batch_size % mesh.shape[DATA]:
-        raise ValueError(
-            f"batch_size {config.batch_size} does not divide over {mesh.shape[DATA]} devices; change it"
-        )
     workdir.mkdir(parents=True, exist_ok=True)
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(DATA))
-    checkpoints = open_checkpoints(workdir, config.keep)
+    checkpoints = open_checkpoints(workdir, config.keep, clean=True)
     start, state = start_or_resume(task, config.seed, checkpoints, mesh)
     places, fixed_places = (shardings(tree, mesh) for tree in (state, task.fixed))
     fixed = jax.tree.map(place, dict(task.fixed), fixed_places)
@@ -324,8 +363,12 @@ def run(
     )
     log = Log(workdir, start, config.steps)
     since, seconds_step = time.perf_counter(), start
-    try:
-        for step, batch in enumerate(prefetch(task.batch, start, config.steps, split), start + 1):
+    with contextlib.ExitStack() as ending:
+        ending.callback(log.close), ending.callback(checkpoints.close)
+        signal = ending.enter_context(deferred())
+        # Its thread has ended before anything else ends.
+        batches = ending.enter_context(contextlib.closing(prefetch(task.batch, start, config.steps, split)))
+        for step, batch in enumerate(batches, start + 1):
             state, metrics = jitted(state, batch, np.int32(step - 1), fixed)
             if step % config.log_every == 0 or step == config.steps:
                 values = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -333,11 +376,13 @@ def run(
                 since, seconds_step = time.perf_counter(), step
                 values = {"step": step, **values, "examples_per_second": rate * config.batch_size}
                 log.write(values)
-            if step % config.save_every == 0 or step == config.steps:
+            stop, due = signal(), step % config.save_every == 0 or step == config.steps
+            if due and on_save is not None:
+                on_save(step, state)
+            # Several processes would save different steps: the last one that was due holds.
+            if due or (stop and jax.process_count() == 1):
                 checkpoints.save(step, args=ocp.args.StandardSave(state))
-                if on_save is not None:
-                    on_save(step, state)
-    finally:
-        checkpoints.close()
-        log.close()
+            if stop:
+                kept = f"step {checkpoints.latest_step() or 0} of {config.steps} is saved in {workdir}"
+                raise KeyboardInterrupt(f"{stop}, {kept}: give the same command to go on")
     return state

@@ -5,7 +5,11 @@ Axis letters: n pictures, A attributes of a scene.
 
 import multiprocessing
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +33,37 @@ def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None
         yield 0, *render_batch(seed, parts[0], size)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
-        results = pool.map(render_batch, [seed] * len(parts), parts, [size] * len(parts))
+    pool = ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context, initializer=_end_with_parent)
+    try:
+        with _interrupts_held_back():
+            results = pool.map(render_batch, [seed] * len(parts), parts, [size] * len(parts))
         for first, (pictures, attributes) in zip(firsts, results, strict=True):
             yield first, pictures, attributes
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes begun in this block do not hear Ctrl-C, which a terminal sends to all: this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """For a process of the pool: one whose parent is killed outright would wait for work for ever."""
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndarray:

@@ -10,7 +10,7 @@ rest; the exported weights are a running average.
 Axes: B batch, A attributes, T codes of a picture.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags, logging
 from jaxtyping import Array, Float, Int, Key, PyTree
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint, load
+from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.partition import Where, place
 from lantern_jax.quantization import INPUT_AXES
+from train import script
 from train.loop import (
     Metrics,
     Task,
+    check,
     epoch_indices,
     loop_config,
     read_config,
     restore_latest,
     run,
-    write_config,
+    working,
 )
 
 VALIDATION_BATCH = 16
@@ -179,7 +182,7 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         raise ValueError(f"{path} is missing; run `python -m train.encode` first")
-    with np.load(path) as arrays:
+    with script.reading(path, "run `python -m train.encode` again"), np.load(path) as arrays:
         return arrays["tokens"], arrays["attributes"]
 
 
@@ -227,7 +230,8 @@ def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
     Raises ValueError where `workdir` holds no run.
     """
     config = read_config(workdir)
-    sizes = target_config(config)
+    with script.reading(f"the run in {workdir}", "give the working folder of a target's run"):
+        sizes = target_config(config)
     nothing = np.zeros((1, sizes.num_tokens), np.int32), np.zeros((1, sizes.label_slots), np.int32)
     return sizes, restore_parameters(make_task(config, *nothing), workdir)
 
@@ -266,13 +270,20 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
     """
     tokens, attributes = read_tokens(tokens_folder, "train")
     held_out = read_tokens(tokens_folder, "validation")
-    sizes = target_config(config)
+    with script.reading("the experiment", "change --config.model"):
+        sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
         raise ValueError(
             f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
             f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
         )
-    write_config(config, workdir)
+    task, loop = make_task(config, tokens, attributes), loop_config(config)
+    check(task, loop)
+    epoch_indices(config.seed, 0, config.batch_size, len(tokens))
+    if min(config.validation, len(held_out[0])) < VALIDATION_BATCH:
+        raise ValueError(
+            f"--config.validation {config.validation} of {len(held_out[0])}: take at least {VALIDATION_BATCH}"
+        )
 
     def on_save(step: int, state: TargetState) -> None:
         count = config.validation
@@ -281,19 +292,19 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
             f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True
         )
 
-    run(make_task(config, tokens, attributes), loop_config(config), workdir, on_save)
+    with working(workdir, config):
+        run(task, loop, workdir, on_save)
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    train(flags.FLAGS.config, flags.FLAGS.tokens, flags.FLAGS.workdir)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    script.add_experiment(parser)
+    add = parser.add_argument
+    add("--tokens", type=arguments.folder, required=True, help="folder that train.encode wrote")
+    add("--workdir", type=arguments.working_folder, required=True, help="where checkpoints and metrics go")
+    options = script.parse(parser, argv, "demo_target.py")
+    train(options.config, options.tokens, options.workdir)
 
 
 if __name__ == "__main__":
-    config_flags.DEFINE_config_file(
-        "config", None, "experiment, e.g. configs/demo_target.py", lock_config=True
-    )
-    flags.DEFINE_string("tokens", None, "folder that train.encode wrote")
-    flags.DEFINE_string("workdir", None, "where checkpoints and metrics go")
-    flags.mark_flags_as_required(["config", "tokens", "workdir"])
-    app.run(main)
+    run_script(main)

@@ -10,6 +10,7 @@ after a warm-up, a patch discriminator with feature matching whose share of the 
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import flax
@@ -17,27 +18,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags, logging
 from jaxtyping import Array, Float, Key, PyTree
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax import arguments
+from lantern_jax.command_line import run_script
 from lantern_jax.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures import encode_png
 from train import codebook as cb
+from train import script
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import (
     Metrics,
     Task,
+    check,
     epoch_indices,
     loop_config,
     read_config,
     restore_latest,
     run,
-    write_config,
+    working,
 )
 from train.rendered import rendered_landscapes
+from train.script import reading
 
 
 @flax.struct.dataclass
@@ -291,7 +296,8 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
     Raises ValueError where `workdir` holds no run.
     """
     config = read_config(workdir)
-    vq = vq_config(config)
+    with reading(f"the run in {workdir}", "give the working folder of a tokenizer's run"):
+        vq = vq_config(config)
     shapes = jax.eval_shape(lambda key: initial_state(config, key), jax.random.key(0)).params
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
@@ -302,28 +308,41 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
 def train(config: ConfigDict, workdir: str | Path) -> None:
     """Train as `config` says, in `workdir`; resumes."""
     workdir = Path(workdir)
-    write_config(config, workdir)
-    pictures = rendered_landscapes(workdir / "pictures", config.data_seed, config.pictures, config.size)
-    held_out = rendered_landscapes(workdir / "held_out", config.data_seed + 1, config.held_out, config.size)
-    vq = vq_config(config)
+    with reading("the experiment", "change --config.model and --config.loss"):
+        vq = vq_config(config)
+        if config.size % vq.downsampling or min(config.size, config.held_out) < 1:
+            raise ValueError(
+                f"pictures of {config.size} pixels do not divide into codes of {vq.downsampling}"
+            )
+        example = np.zeros((1, config.size, config.size, 3), np.uint8)
+    start = export(config.start_from)[1] if config.get("start_from") else None
+    check(make_task(config, example, start), loop_config(config))
+    epoch_indices(config.seed, 0, config.batch_size, config.pictures)
 
     def on_save(step: int, state: TokenizerState) -> None:
         psnr = write_reconstructions(workdir / f"reconstructions_{step:06d}.png", vq, state.params, held_out)
         print(f"step {step}: held-out PSNR {psnr:.2f} dB", flush=True)
 
-    start = export(config.start_from)[1] if config.get("start_from") else None
-    run(make_task(config, pictures, start), loop_config(config), workdir, on_save)
+    with working(workdir, config):
+        pictures = rendered_landscapes(workdir / "pictures", config.data_seed, config.pictures, config.size)
+        held_out = rendered_landscapes(
+            workdir / "held_out", config.data_seed + 1, config.held_out, config.size
+        )
+        run(make_task(config, pictures, start), loop_config(config), workdir, on_save)
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    train(flags.FLAGS.config, flags.FLAGS.workdir)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    script.add_experiment(parser)
+    parser.add_argument(
+        "--workdir",
+        type=arguments.working_folder,
+        required=True,
+        help="where checkpoints, metrics and pictures go",
+    )
+    options = script.parse(parser, argv, "demo_tokenizer.py")
+    train(options.config, options.workdir)
 
 
 if __name__ == "__main__":
-    config_flags.DEFINE_config_file(
-        "config", None, "experiment, e.g. configs/demo_tokenizer.py", lock_config=True
-    )
-    flags.DEFINE_string("workdir", None, "where checkpoints, metrics and pictures go")
-    flags.mark_flags_as_required(["config", "workdir"])
-    app.run(main)
+    run_script(main)

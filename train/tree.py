@@ -10,11 +10,13 @@ Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags, logging
 
+from lantern_jax import arguments
+from lantern_jax.command_line import run_script
 from lantern_jax.files import write_files
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.pipeline import Pipeline
@@ -29,7 +31,8 @@ from lantern_jax.tuning.paths import (
 )
 from lantern_jax.tuning.ranks import collect_ranks
 from lantern_jax.tuning.samples import Samples
-from train import drafter, target
+from train import drafter, script, target
+from train.loop import working
 from train.sources import random_labels
 
 BATCH = 16
@@ -60,37 +63,50 @@ def grow(
             name: round(expected_tokens(counts, len(ranks), paths), 3) for name, paths in trees.items()
         },
     }
-    workdir = Path(workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
     values = {"ranks": statistics, "trees": trees}
-    write_files({workdir / f"{part}.json": json.dumps(value) + "\n" for part, value in values.items()})
+    with working(workdir):
+        write_files(
+            {Path(workdir) / f"{part}.json": json.dumps(value) + "\n" for part, value in values.items()}
+        )
     return trees
 
 
-def main(_: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    options = flags.FLAGS
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = script.make_parser(__doc__)
+    add = parser.add_argument
+    add("--target", type=arguments.folder, required=True, help="working folder of the target's training run")
+    add(
+        "--drafter", type=arguments.folder, required=True, help="working folder of the drafter's training run"
+    )
+    add(
+        "--workdir",
+        type=arguments.working_folder,
+        required=True,
+        help="where trees.json and ranks.json go",
+    )
+    add("--name", default="demo", help="the trees are called NAME_SIZE (default: demo)")
+    add(
+        "--sizes",
+        type=arguments.wholes,
+        default="4,6,8,12,16,25,57",
+        help="nodes of the trees, root not counted",
+    )
+    add("--pictures", type=arguments.whole(), default=64, help="pictures to decode (default: 64)")
+    add("--seed", type=arguments.whole(0), default=1000, help="of prompts and pictures (default: 1000)")
+    options = parser.parse_args(argv)
+    if 0 in options.sizes:
+        raise ValueError("--sizes has a tree without nodes: give sizes from 1 on")
     grow(
         options.target,
         options.drafter,
         options.workdir,
         name=options.name,
-        sizes=[int(size) for size in options.sizes],
+        sizes=options.sizes,
         pictures=options.pictures,
         seed=options.seed,
     )
-    print((Path(options.workdir) / "ranks.json").read_text())
+    print((options.workdir / "ranks.json").read_text())
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", None, "working folder of the target's training run")
-    flags.DEFINE_string("drafter", None, "working folder of the drafter's training run")
-    flags.DEFINE_string("workdir", None, "where trees.json and ranks.json go")
-    flags.DEFINE_string("name", "demo", "the trees are called NAME_SIZE")
-    flags.DEFINE_list(
-        "sizes", ["4", "6", "8", "12", "16", "25", "57"], "nodes of the trees, root not counted"
-    )
-    flags.DEFINE_integer("pictures", 64, "pictures to decode", lower_bound=1)
-    flags.DEFINE_integer("seed", 1000, "of prompts and pictures")
-    flags.mark_flags_as_required(["target", "drafter", "workdir"])
-    app.run(main)
+    run_script(main)

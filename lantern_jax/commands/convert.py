@@ -13,6 +13,7 @@ from typing import Any
 
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.files import check_new_folder
+from lantern_jax.locks import sole
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,14 @@ def _run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
     check_new_folder(out, arguments.overwrite)
-    if remote:
-        given |= _fetched(remote, arguments.from_hub, arguments.revision)
+    with sole(out):
+        if remote:
+            given |= _fetched(remote, arguments.from_hub, arguments.revision)
+        _convert(kind, given, arguments, out)
+    print(f"wrote {out}")
 
+
+def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
     from lantern_jax.checkpoints import convert
 
     function: Callable[..., Path] = getattr(convert, kind.function)
@@ -181,7 +187,6 @@ def _run(arguments: argparse.Namespace) -> None:
             **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
             progress=progress,
         )  # fmt: skip
-    print(f"wrote {out}")
 
 
 def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from lantern_jax.command_line import hosts_joined
 from lantern_jax.knobs import mesh_sizes
 from lantern_jax.settings import DRAFTERS, KNOBS, resolve_settings
 
@@ -63,12 +64,6 @@ def join_hosts(given: str | None) -> bool:
     if not hosts.is_first():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return hosts.is_first()
-
-
-def hosts_joined() -> bool:
-    """Whether this process is one of several; JAX is not imported for it."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

@@ -16,13 +16,22 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    from lantern_jax.checkpoints.store import check_new
+    from lantern_jax.locks import sole
+
+    check_new(arguments.out, arguments.overwrite)
+    with sole(arguments.out):
+        _quantize(arguments)
+    print(f"wrote {arguments.out}")
+
+
+def _quantize(arguments: argparse.Namespace) -> None:
     import dataclasses
 
-    from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+    from lantern_jax.checkpoints.store import load, model_directory, save
     from lantern_jax.commands.report import working
     from lantern_jax.quantization import is_quantized, quantize
 
-    check_new(arguments.out, arguments.overwrite)
     directory = model_directory(arguments.model)
     if is_quantized(load(directory, abstract=True).target_params):
         raise ValueError(f"{arguments.model} has its weights in eight bits already: nothing is to be done")
@@ -31,4 +40,3 @@ def _run(arguments: argparse.Namespace) -> None:
         made = dataclasses.replace(checkpoint, target_params=quantize(checkpoint.target_params))
         tell("writing")
         save(arguments.out, made, overwrite=arguments.overwrite)
-    print(f"wrote {arguments.out}")

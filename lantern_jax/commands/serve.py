@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lantern_jax import errors
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.interruption import left_alone
 from lantern_jax.knobs import Knob, check_count
 
 TOKEN = "LANTERN_TOKEN"
@@ -95,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> None:
             f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
         )
         # At Ctrl-C uvicorn returns, or raises the signal again: it depends on what asyncio is about to do.
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
         print("lantern: stopped", file=sys.stderr)
 

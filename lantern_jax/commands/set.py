@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lantern_jax import locks
+from lantern_jax.command_line import hosts_joined
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -15,7 +17,6 @@ from lantern_jax.commands.options import (
     check_knobs,
     check_mesh,
     given_knobs,
-    hosts_joined,
     join_hosts,
 )
 from lantern_jax.interruption import hearing
@@ -162,7 +163,13 @@ def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None
     plan = opened.plan
     left = plan.missing(directory, worker.shards(plan))
     count = sum(len(plan.numbers(shard)) for shard in left)
-    with _going_on(plan, directory, left) as check, _progress(plan, count, writes) as (progress, written):
+    busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
+    mine = directory / f"worker-{worker.number}-of-{worker.count}"
+    with (
+        locks.sole(mine, busy) if writes else contextlib.nullcontext(),
+        _going_on(plan, directory, left) as check,
+        _progress(plan, count, writes) as (progress, written),
+    ):
 
         def told(now) -> None:
             check()
@@ -197,7 +204,12 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
         plan = driver.open()
         left = plan.missing(directory)
         count = sum(len(plan.numbers(shard)) for shard in left)
-        with _going_on(plan, directory, left) as check, _progress(plan, count) as (progress, written):
+        busy = f"another process makes {directory} on Ray: wait for it"
+        with (
+            locks.sole(directory / "ray", busy),
+            _going_on(plan, directory, left) as check,
+            _progress(plan, count) as (progress, written),
+        ):
             for shard, now in driver.make():
                 check()
                 if shard is None:

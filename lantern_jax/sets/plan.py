@@ -201,8 +201,8 @@ def synced(content: bytes):
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether it is a file that a killed worker was writing."""
-    return path.name.startswith(".") and path.name.endswith(".part")
+    """Whether it is a file that a killed worker was writing, or its lock."""
+    return path.name.startswith(".") and path.suffix in (".part", ".lock")
 
 
 def remove_leftovers(directory: Path, shards: Iterable[int] | None = None) -> None:

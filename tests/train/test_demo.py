@@ -41,7 +41,7 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
         if len(ran) == 2:
             raise subprocess.CalledProcessError(1, command)
 
-    monkeypatch.setattr(demo.subprocess, "run", run)
+    monkeypatch.setattr(demo, "run_stage", run)
     with pytest.raises(subprocess.CalledProcessError):
         demo.train("tiny", tmp_path)
     assert ran == ["train.tokenizer", "train.encode"]
@@ -57,7 +57,6 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     # A few pictures, models that compile sooner, and a tokenizer trained just past its critic's start are enough.
     count = demo.EXPERIMENTS["tiny"] | {"tokens": {"pictures": 128, "validation": 16}}
     monkeypatch.setitem(demo.EXPERIMENTS, "tiny", count)
-    run = subprocess.run
 
     shorter_stages = {
         "train.tokenizer": [
@@ -66,12 +65,12 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
         "train.target": ["--config.model.num_layers=1"],
     }  # fmt: skip
 
-    def shorter(command, check, **options):
+    def shorter(command, **options):
         more = shorter_stages.get(command[2], [])
-        ran = run([*command, *more], capture_output=True, text=True, timeout=900, **options)
+        ran = subprocess.run([*command, *more], capture_output=True, text=True, timeout=900, **options)
         assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
 
-    monkeypatch.setattr(demo.subprocess, "run", shorter)
+    monkeypatch.setattr(demo, "run_stage", shorter)
     demo.train("tiny", tmp_path / "run")
     assert count_shards(tmp_path / "run" / "features") == 2
     assert len(FeatureStore(tmp_path / "run" / "features")) == 128

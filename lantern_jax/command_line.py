@@ -1,0 +1,125 @@
+"""How commands and scripts end: in one line on stderr where something was wrong, and with a status for other programs.
+
+0     all is done
+2     an error of whoever called it, said in a line: what was given, what was expected, what to do
+130   Ctrl-C
+143   SIGTERM, as schedulers send it before they take the machine
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NoReturn
+
+from lantern_jax import errors
+from lantern_jax.interruption import Signals, at_work
+
+_INTERRUPTED = (130, 143)
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ValueError, one line, where argparse prints its usage; no option may be shortened, or given nothing."""
+
+    def __init__(self, **options):
+        super().__init__(**{"allow_abbrev": False} | options)
+
+    def parse_known_args(self, args=None, namespace=None):
+        args = sys.argv[1:] if args is None else list(args)
+        # A variable of a shell script that was never set, most often.
+        empty = [flag for flag, value in pairwise(args) if flag.startswith("--") and not value.strip()]
+        empty += [flag[:-1] for flag in args if flag.startswith("--") and flag.endswith("=")]
+        if empty:
+            self.error(f"{empty[0]} is given nothing: give it a value, or leave it out")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def run(name: str, work: Callable[[], object]) -> int:
+    """Does a command's work; returns the exit status, after a line on stderr unless that is 0.
+
+    Args:
+        name: of the command, which begins the line.
+        work: parses arguments and does what they say. What it raises of bugs is raised.
+    """
+    with at_work(name) as signals:
+        status = _run(name, work, signals)
+    if status and hosts_joined():
+        from lantern_jax import hosts
+
+        hosts.leave(status)
+    return status
+
+
+def run_script(main: Callable[[], object]) -> NoReturn:
+    """Does the work of ``python -m PACKAGE.SCRIPT``, whose ``main`` that is, and ends the process."""
+    leave(run(sys.modules["__main__"].__spec__.name, main))
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process; after an interruption at once, since threads of a program that still runs may crash else."""
+    if status in _INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+    raise SystemExit(status)
+
+
+def hosts_joined() -> bool:
+    """Whether this process is one of several; JAX is not imported for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
+    try:
+        work()
+        signals.check()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except KeyboardInterrupt as stop:
+        return _interrupted(signals, str(stop))
+    except Exception as error:
+        # Libraries turn an interrupt into errors of their own, and processes that were ended with this one fail it.
+        if signals.came is not None:
+            return _interrupted(signals, "")
+        line = _line(error)
+        if line is None:
+            raise
+        return _say(f"{name}: error: {line}", 2)
+    return 0
+
+
+def _interrupted(signals: Signals, said: str) -> int:
+    came = signals.came is not None
+    return _say(
+        f"{signals.name}: {said or (signals.word if came else 'interrupted')}",
+        signals.status if came else 130,
+    )
+
+
+def _line(error: Exception) -> str | None:
+    """What to say of an error; None of one that nobody who calls a command can do anything about."""
+    if isinstance(error, ValueError | OSError | ImportError):
+        return str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return "this machine has too little memory for this: give a smaller one"
+    if not isinstance(error, RuntimeError):
+        return None
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return "the device has too little memory for this: give a smaller --batch or --tree"
+    if not hosts_joined():
+        return None
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
+
+
+def _say(line: str, status: int) -> int:
+    # What a line says may come from a file: names of tensors, words, sizes.
+    print(errors.printable(" ".join(line.split())), file=sys.stderr)
+    return status

@@ -1,0 +1,131 @@
+"""What training scripts are called with: an experiment's config, changed by ``--config.NAME=VALUE``, and more."""
+
+import argparse
+import ast
+import contextlib
+import importlib.util
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from lantern_jax import arguments, errors
+from lantern_jax.command_line import Parser
+
+
+def make_parser(description: str | None) -> Parser:
+    """A script's parser; ``description`` is the script's docstring."""
+    logging.set_verbosity(logging.WARNING)
+    return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_experiment(parser: Parser, default: Path | None = None) -> None:
+    """Adds ``--config``, which ``parse`` reads."""
+    parser.add_argument(
+        "--config", type=arguments.file, required=default is None, default=default, metavar="FILE",
+        help="experiment, such as those in configs; --config.NAME=VALUE changes one of its values",
+    )  # fmt: skip
+
+
+def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.Namespace:
+    """Arguments with the experiment that they name, locked, in place of its file.
+
+    Args:
+        example: an experiment's file that has all names that the script needs.
+
+    Raises:
+        ValueError: one line: an argument or a change that is not valid, or a file that is no such experiment.
+    """
+    given, rest = parser.parse_known_args(argv)
+    changes = list(_changes(rest))
+    file, given.config = given.config, read_experiment(given.config)
+    missing = sorted(set(read_experiment(Path(__file__).parents[1] / "configs" / example)) - {*given.config})
+    if missing:
+        raise ValueError(
+            f"--config {file} has no {', '.join(missing)}: give an experiment like configs/{example}"
+        )
+    for name, text in changes:
+        _change(given.config, name, text)
+    _check_numbers(given.config, "--config")
+    given.config.lock()
+    return given
+
+
+def read_experiment(file: Path) -> ConfigDict:
+    """What ``get_config`` of a Python file returns. Raises ValueError where it is no such file."""
+    with reading(file, "give an experiment, such as those in configs"):
+        spec = importlib.util.spec_from_file_location("experiment", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        config = module.get_config()
+        if not isinstance(config, ConfigDict):
+            raise ValueError("get_config returns no ConfigDict")
+    return config
+
+
+@contextlib.contextmanager
+def reading(what: str | Path, wish: str) -> Iterator[None]:
+    """A block that makes something of what a person gave: all that it raises becomes a ValueError of one line."""
+    try:
+        yield
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(f"{what} cannot be used ({why}): {wish}") from error
+
+
+def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, value) of what the parser does not know."""
+    words = iter(rest)
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not name.startswith("--config."):
+            raise ValueError(f"unrecognized arguments: {word}")
+        value = value if sign else next(words, None)
+        if value is None:
+            raise ValueError(f"{name} has no value: give {name}=VALUE")
+        yield name.removeprefix("--config."), value
+
+
+def _change(config: ConfigDict, name: str, text: str) -> None:
+    *path, last = name.split(".")
+    part: Any = config
+    for word in [*path, last]:
+        if not isinstance(part, ConfigDict) or word not in part:
+            raise errors.unknown("name", f"--config.{name}", sorted(config))
+        inner, part = part, part[word]
+    try:
+        value = _value(text, part)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        kind = "one of its values" if isinstance(part, ConfigDict) else f"a value like {part!r}"
+        raise errors.invalid(f"--config.{name}", text, kind) from None
+    inner[last] = value
+
+
+def _value(text: str, like: Any) -> Any:
+    """A value of a config's kind from text; ValueError where it is none."""
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, int | float):
+        return type(like)(text)
+    if isinstance(like, str):
+        return text
+    value = ast.literal_eval(text)
+    if isinstance(like, tuple) and isinstance(value, tuple | list):
+        return tuple(value)
+    raise ValueError(text)
+
+
+def _check_numbers(config: ConfigDict, name: str) -> None:
+    """Raises ValueError for a number that is negative or not finite: no experiment has one."""
+    for key, value in config.items():
+        if isinstance(value, ConfigDict):
+            _check_numbers(value, f"{name}.{key}")
+            continue
+        for part in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(part, float | int) and not (math.isfinite(part) and 0 <= part <= arguments.MOST):
+                raise errors.invalid(f"{name}.{key}", value, f"numbers from 0 to {arguments.MOST}")
