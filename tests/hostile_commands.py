@@ -1,4 +1,4 @@
-"""Command lines that somebody may type, or a job script may make by mistake, and what they do in a process of their own.
+"""Command lines that somebody may type, or a script may make by mistake, and what they do in a process of their own.
 
 Every line is one that works with one or two of its words made hostile. The process ends where computing would begin:
 what is looked at is what is let through, what is refused and how, and what it took to find out.
@@ -24,11 +24,11 @@ SECONDS = 10
 COMPUTES = 77
 VALUES = (
     "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, "9" * 5000, "1_000", "0x10", "True",
-    "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff", "é" * 300,
-    "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "missing", "nowhere/new",
-    "folder", "folder/", "pipe", "text.txt", "empty.json", "deep.json", "old.png", "old.npz", "tiny", "tiny/config.json",
-    "tiny/arrays", "link", "auto", "off", "local", "i/N", "1/0", "2/1", "99999999/100000000", "data=0", "data=2,model=3",
-    "http://localhost", "--out", "none", "dynamic",
+    "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff",
+    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "missing",
+    "nowhere/new", "folder", "folder/", "pipe", "text.txt", "empty.json", "deep.json", "old.png", "old.npz", "tiny",
+    "tiny/config.json", "tiny/arrays", "link", "auto", "off", "local", "i/N", "1/0", "2/1", "99999999/100000000",
+    "data=0", "data=2,model=3", "http://localhost", "--out", "none", "dynamic",
 )  # fmt: skip
 # Lines that work, by command; what they read is made by ``clutter``.
 LINES = {
@@ -39,7 +39,7 @@ LINES = {
     "set": "set --prompts text.txt --model tiny --out new --num 2 --shard-size 4 --worker 1/1",
     "tune": "tune lake --model tiny --minutes 0.1 --pictures 2 --out new.json",
     "bench": "bench --model tiny --methods gumbel --batch 1 --pictures 1 --out new.jsonl",
-    "bench random": "bench --size llamagen-b --random --accept-lengths 3.63 --trees chain --passes 2",
+    "bench random": "bench --size tiny --random --accept-lengths 3.63 --trees chain --passes 2",
     "metrics": "metrics folder --reference folder --out new.json",
     "info": "info tiny",
     "convert": "convert llamagen old.npz --out new",

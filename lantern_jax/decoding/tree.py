@@ -310,7 +310,10 @@ def load_tree(file: str | Path) -> DraftTree:
         >>> lantern_jax.load_tree("tree.json").paths
         ((0,), (1,), (0, 0))
     """
-    return DraftTree.from_paths(read_json(Path(file), _LARGEST_FILE))
+    paths = read_json(Path(file), _LARGEST_FILE)
+    if not isinstance(paths, list):
+        raise ValueError(f"{file} does not hold a list of child-rank paths: give such as [[0], [1], [0, 0]]")
+    return DraftTree.from_paths(paths)
 
 
 def resolve_tree(tree: Any) -> DraftTree:
