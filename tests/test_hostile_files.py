@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import archives, errors, files
+from lantern_jax.checkpoints.torch_pickle import read_pickle
 from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
 from lantern_jax.metrics.features import FeatureReader
@@ -188,6 +189,18 @@ def test_shards_of_features_fit_each_other(tmp_path):
     (tmp_path / "tokens_00000.npy").write_bytes(npy_header("<i4", (2**40, 3)))
     with pytest.raises(ValueError, match="is not a whole array"):
         FeatureStore(tmp_path)
+
+
+def test_long_descriptions_are_not_followed_to_their_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("lantern_jax.checkpoints.torch_pickle._MOST_INSTRUCTIONS", 100)
+    code = b"\x80\x02" + b"N0" * 48 + b"}."
+    assert read_pickle(io.BytesIO(code), bool) == {}
+    with pytest.raises(ValueError, match="more than 100 instructions"):
+        read_pickle(io.BytesIO(code[:2] + b"N0" + code[2:]), bool)
+    np.savez(tmp_path / "a.npz", mu=np.zeros(3))
+    monkeypatch.setattr(archives._Archive, "longest", 40)
+    with pytest.raises(ValueError, match=r"its directory has \d+ bytes"):
+        archives.read_arrays(tmp_path / "a.npz")
 
 
 def test_long_names_are_cut():
