@@ -33,7 +33,7 @@ class Key:
 
     Attributes:
         model: the checkpoint's name, for people.
-        checkpoint: digest of what its config says it holds: the sizes and names of all its files among it.
+        checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it.
         device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
         batch: pictures decoded at once.
         dtype: of parameters and products.

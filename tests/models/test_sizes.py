@@ -42,5 +42,5 @@ def test_what_is_no_size_is_refused_by_name(name):
 
 def test_numpy_numbers_are_sizes():
     assert LlamaGenConfig(np.int64(16), 1, 2, num_labels=np.int32(3)).prefix_length == 1
-    with pytest.raises(ValueError, match="give a whole number >= 1"):
+    with pytest.raises(ValueError, match="give a whole number from 1 to"):
         LlamaGenConfig(16, 0, 2, num_labels=3)
