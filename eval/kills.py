@@ -27,10 +27,10 @@ from lantern_jax import arguments, errors
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
-# The first run takes longer than others, since it compiles: a signal comes within this share of its time.
-SHARE = 0.6
+# Seconds within which a signal comes at most, also where a first run, which compiles, takes longer.
+MOST_SECONDS = 15.0
 # At most, a command: signals that came once it was done are tried again.
-ROUNDS = 4
+ROUNDS = 6
 NAMES = {signal.SIGKILL: "kill -9", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -126,17 +126,18 @@ def leftovers(folder: Path) -> list[str]:
 
 def one_round(
     work: Work, folder: Path, cache: Path, seconds: float, numbers: Sequence[int], chance: random.Random
-) -> tuple[list[str], list[int]]:
-    """(what was wrong, signals that took effect) of one command that is ended by each signal, then let run."""
+) -> tuple[list[str], list[int], float]:
+    """(what was wrong, signals that took effect, seconds to the end at most) of a command, ended by each signal."""
     wrong, sent, words = [], [], work.words(folder)
     for number in numbers:
-        process = start([*words, *(work.again if folder.exists() else ())], cache)
+        began, process = time.perf_counter(), start([*words, *(work.again if folder.exists() else ())], cache)
         try:
-            process.wait(chance.uniform(0.0, seconds))
+            process.wait(chance.uniform(0.0, min(seconds, MOST_SECONDS)))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, number)
         said = process.communicate(timeout=300)[1]
         if process.returncode == 0:
+            seconds = min(seconds, time.perf_counter() - began)
             break
         sent.append(number)
         expected = -number if number == signal.SIGKILL else 128 + number
@@ -147,7 +148,7 @@ def one_round(
     said = process.communicate(timeout=600)[1]
     if process.returncode:
         wrong.append(f"going on: status {process.returncode}, {said[-1000:]!r}")
-    return wrong, sent
+    return wrong, sent, seconds
 
 
 def said_once(lines: Sequence[str]) -> bool:
@@ -162,14 +163,14 @@ def tried(name: str, work: Work, place: Path, cache: Path, numbers: list[int], c
     place.mkdir()
     began = time.perf_counter()
     # The first run compiles what the others read.
-    wrong, _ = one_round(work, place / "whole", cache, 0, (), chance)
+    wrong, *_ = one_round(work, place / "whole", cache, 0, (), chance)
     seconds, expected = time.perf_counter() - began, contents(place / "whole", work)
     row = dict.fromkeys(NAMES.values(), 0) | {"rounds": 0, "seconds": seconds, "wrong": wrong}
     chance.shuffle(numbers)
     while numbers and row["rounds"] < ROUNDS:
         row["rounds"] += 1
         folder = place / f"round-{row['rounds']}"
-        wrong, sent = one_round(work, folder, cache, SHARE * seconds, numbers, chance)
+        wrong, sent, seconds = one_round(work, folder, cache, seconds, numbers, chance)
         numbers = numbers[len(sent) :]
         for number in sent:
             row[NAMES[number]] += 1
