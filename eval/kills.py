@@ -27,6 +27,8 @@ from lantern_jax import arguments, errors
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
+# A tokenizer that compiles sooner.
+SMALLER = ("--config.model.mid_attention=False", "--config.loss.pyramid_levels=1")
 # Seconds within which a signal comes at most, also where a first run, which compiles, takes longer.
 MOST_SECONDS = 15.0
 # At most, a command: signals that came once it was done are tried again.
@@ -66,18 +68,24 @@ def works(demo: Path, prompts: Path) -> Mapping[str, Work]:
         return Work(lambda folder: ["lantern_jax", *words, "--out", str(folder)], again)
 
     target, tokens, features = (f"--{name}={demo / name}" for name in ("target", "tokens", "features"))
+    model = ["--model", str(demo / "export")]
     export = ["--drafter", str(demo / "drafter"), "--checkpoint", str(demo / "export")]
     return {
-        "train.tokenizer": training("tokenizer", "--config.pictures=300"),
+        "train.tokenizer": training("tokenizer", "--config.pictures=300", *SMALLER),
         "train.encode": stage("encode", f"--tokenizer={demo / 'tokenizer'}", "--pictures=300", "--validation=32"),
         "train.target": training("target", tokens),
         "train.features": stage("features", target, tokens, "--pictures=32", "--samples=16"),
         "train.drafter": training("drafter", target, features),
         "train.tree": stage("tree", target, f"--drafter={demo / 'drafter'}", "--pictures=8"),
         "train.export": Work(lambda folder: ["train.export", *export, "--out", str(folder), "--overwrite"]),
-        "lantern generate": lantern("generate", "a lake", "--num", "6", "--batch", "2", again=["--overwrite"]),
-        "lantern set": lantern("set", "--prompts", str(prompts), "--shard-size", "2", "--batch", "2"),
-        "lantern quantize": lantern("quantize", "demo", again=["--overwrite"]),
+        "lantern generate": Work(
+            lambda folder: [
+                "lantern_jax", "generate", "a lake", *model, "--num", "6", "--batch", "2", "--out", f"{folder}/"
+            ],
+            ["--overwrite"],
+        ),
+        "lantern set": lantern("set", *model, "--prompts", str(prompts), "--shard-size", "2", "--batch", "2"),
+        "lantern quantize": lantern("quantize", model[1], again=["--overwrite"]),
     }  # fmt: skip
 
 
