@@ -203,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if not (options.demo / "export.done").is_file():
         raise ValueError(f"{options.demo} is no finished demo: run train.demo --experiment tiny there")
+    # Where a shell started this in the background, interrupts are ignored, by the commands too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chance, rows = random.Random(options.seed), {}
     counts = zip(NAMES, (options.kills, options.interrupts, options.terminations), strict=True)
     numbers = [number for number, count in counts for _ in range(count)]
