@@ -221,7 +221,13 @@ WRONG = {
         ["--work=new", "--minutes=soon"],
         ["--work=new", "--out=none/rows.jsonl"],
     ],
-    "eval.refill": [["--model=none"], ["--pictures=0"], ["--repeats=0"], [f"--model={DEMO}", "--method=best"], ["--out=empty"]],
+    "eval.refill": [
+        ["--model=none"],
+        ["--pictures=0"],
+        ["--repeats=0"],
+        [f"--model={DEMO}", "--method=best"],
+        ["--out=empty"],
+    ],
     "eval.tuned": [["--file=none"], ["--file=text.txt"], ["--model=empty"], ["--minutes=0"], ["--out=empty"]],
     "eval.results": [["--docs=none"], ["--docs=empty"], ["--docs=text.txt"], ["--check", "more"]],
     "eval.accelerator": [
