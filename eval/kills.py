@@ -22,8 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from jax.tree import leaves
 
 from lantern_jax import arguments, errors
+from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
@@ -111,19 +113,23 @@ def contents(folder: Path, work: Work) -> dict[str, object]:
             found[name] = [line | {"examples_per_second": 0} for line in lines]
     if work.trained:
         found["state"] = trained_state(folder)
+    if (folder / "arrays").is_dir():
+        # Its files have random names.
+        found = {name: value for name, value in found.items() if name.endswith(".md")}
+        parts = leaves(vars(load(folder, None)))
+        found["checkpoint"] = [np.asarray(leaf).tobytes() for leaf in parts if hasattr(leaf, "dtype")]
     return found
 
 
 def trained_state(folder: Path) -> list[bytes]:
     """All arrays of a run's newest checkpoint."""
-    import jax
     import orbax.checkpoint as ocp
 
     from train.loop import open_checkpoints
 
     with open_checkpoints(folder, keep=1000) as checkpoints:
         state = checkpoints.restore(checkpoints.latest_step(), args=ocp.args.StandardRestore())
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+    return [np.asarray(leaf).tobytes() for leaf in leaves(state)]
 
 
 def leftovers(folder: Path) -> list[str]:
