@@ -22,15 +22,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from jax.tree import leaves
 
 from lantern_jax import arguments, errors
+from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 
-# The first run takes longer than others, since it compiles: a signal comes within this share of its time.
-SHARE = 0.6
+# A tokenizer that compiles sooner.
+SMALLER = ("--config.model.mid_attention=False", "--config.loss.pyramid_levels=1")
+# Seconds within which a signal comes at most, also where a first run, which compiles, takes longer.
+MOST_SECONDS = 15.0
 # At most, a command: signals that came once it was done are tried again.
-ROUNDS = 4
+ROUNDS = 6
 NAMES = {signal.SIGKILL: "kill -9", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -66,18 +70,24 @@ def works(demo: Path, prompts: Path) -> Mapping[str, Work]:
         return Work(lambda folder: ["lantern_jax", *words, "--out", str(folder)], again)
 
     target, tokens, features = (f"--{name}={demo / name}" for name in ("target", "tokens", "features"))
+    model = ["--model", str(demo / "export")]
     export = ["--drafter", str(demo / "drafter"), "--checkpoint", str(demo / "export")]
     return {
-        "train.tokenizer": training("tokenizer", "--config.pictures=300"),
+        "train.tokenizer": training("tokenizer", "--config.pictures=300", *SMALLER),
         "train.encode": stage("encode", f"--tokenizer={demo / 'tokenizer'}", "--pictures=300", "--validation=32"),
         "train.target": training("target", tokens),
         "train.features": stage("features", target, tokens, "--pictures=32", "--samples=16"),
         "train.drafter": training("drafter", target, features),
         "train.tree": stage("tree", target, f"--drafter={demo / 'drafter'}", "--pictures=8"),
         "train.export": Work(lambda folder: ["train.export", *export, "--out", str(folder), "--overwrite"]),
-        "lantern generate": lantern("generate", "a lake", "--num", "6", "--batch", "2", again=["--overwrite"]),
-        "lantern set": lantern("set", "--prompts", str(prompts), "--shard-size", "2", "--batch", "2"),
-        "lantern quantize": lantern("quantize", "demo", again=["--overwrite"]),
+        "lantern generate": Work(
+            lambda folder: [
+                "lantern_jax", "generate", "a lake", *model, "--num", "6", "--batch", "2", "--out", f"{folder}/"
+            ],
+            ["--overwrite"],
+        ),
+        "lantern set": lantern("set", *model, "--prompts", str(prompts), "--shard-size", "2", "--batch", "2"),
+        "lantern quantize": lantern("quantize", model[1], again=["--overwrite"]),
     }  # fmt: skip
 
 
@@ -103,19 +113,23 @@ def contents(folder: Path, work: Work) -> dict[str, object]:
             found[name] = [line | {"examples_per_second": 0} for line in lines]
     if work.trained:
         found["state"] = trained_state(folder)
+    if (folder / "arrays").is_dir():
+        # Its files have random names.
+        found = {name: value for name, value in found.items() if name.endswith(".md")}
+        parts = leaves(vars(load(folder, None)))
+        found["checkpoint"] = [np.asarray(leaf).tobytes() for leaf in parts if hasattr(leaf, "dtype")]
     return found
 
 
 def trained_state(folder: Path) -> list[bytes]:
     """All arrays of a run's newest checkpoint."""
-    import jax
     import orbax.checkpoint as ocp
 
     from train.loop import open_checkpoints
 
     with open_checkpoints(folder, keep=1000) as checkpoints:
         state = checkpoints.restore(checkpoints.latest_step(), args=ocp.args.StandardRestore())
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+    return [np.asarray(leaf).tobytes() for leaf in leaves(state)]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -126,17 +140,18 @@ def leftovers(folder: Path) -> list[str]:
 
 def one_round(
     work: Work, folder: Path, cache: Path, seconds: float, numbers: Sequence[int], chance: random.Random
-) -> tuple[list[str], list[int]]:
-    """(what was wrong, signals that took effect) of one command that is ended by each signal, then let run."""
+) -> tuple[list[str], list[int], float]:
+    """(what was wrong, signals that took effect, seconds to the end at most) of a command, ended by each signal."""
     wrong, sent, words = [], [], work.words(folder)
     for number in numbers:
-        process = start([*words, *(work.again if folder.exists() else ())], cache)
+        began, process = time.perf_counter(), start([*words, *(work.again if folder.exists() else ())], cache)
         try:
-            process.wait(chance.uniform(0.0, seconds))
+            process.wait(chance.uniform(0.0, min(seconds, MOST_SECONDS)))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, number)
         said = process.communicate(timeout=300)[1]
         if process.returncode == 0:
+            seconds = min(seconds, time.perf_counter() - began)
             break
         sent.append(number)
         expected = -number if number == signal.SIGKILL else 128 + number
@@ -147,7 +162,7 @@ def one_round(
     said = process.communicate(timeout=600)[1]
     if process.returncode:
         wrong.append(f"going on: status {process.returncode}, {said[-1000:]!r}")
-    return wrong, sent
+    return wrong, sent, seconds
 
 
 def said_once(lines: Sequence[str]) -> bool:
@@ -162,14 +177,14 @@ def tried(name: str, work: Work, place: Path, cache: Path, numbers: list[int], c
     place.mkdir()
     began = time.perf_counter()
     # The first run compiles what the others read.
-    wrong, _ = one_round(work, place / "whole", cache, 0, (), chance)
+    wrong, *_ = one_round(work, place / "whole", cache, 0, (), chance)
     seconds, expected = time.perf_counter() - began, contents(place / "whole", work)
     row = dict.fromkeys(NAMES.values(), 0) | {"rounds": 0, "seconds": seconds, "wrong": wrong}
     chance.shuffle(numbers)
     while numbers and row["rounds"] < ROUNDS:
         row["rounds"] += 1
         folder = place / f"round-{row['rounds']}"
-        wrong, sent = one_round(work, folder, cache, SHARE * seconds, numbers, chance)
+        wrong, sent, seconds = one_round(work, folder, cache, seconds, numbers, chance)
         numbers = numbers[len(sent) :]
         for number in sent:
             row[NAMES[number]] += 1
@@ -194,6 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if not (options.demo / "export.done").is_file():
         raise ValueError(f"{options.demo} is no finished demo: run train.demo --experiment tiny there")
+    # Where a shell started this in the background, interrupts are ignored, by the commands too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chance, rows = random.Random(options.seed), {}
     counts = zip(NAMES, (options.kills, options.interrupts, options.terminations), strict=True)
     numbers = [number for number, count in counts for _ in range(count)]

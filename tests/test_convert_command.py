@@ -17,6 +17,7 @@ from PIL import Image
 from lantern_jax.checkpoints import convert
 from lantern_jax.checkpoints.convert import convert_llamagen
 from lantern_jax.commands.main import main
+from lantern_jax.locks import sole
 from tests.command import assert_refused, files, must_not_run
 from tests.published_files import GPT, published_tensors, write_settings
 
@@ -78,6 +79,12 @@ def test_published_files_become_pictures(folder, capsys):
     assert "give a class number from 0 to 4" in assert_refused(["generate", "5", "--model", "new"], capsys)
     assert "class number" in assert_refused(["generate", "a lake", "--model", "new"], capsys)
     assert "empty prompt" in assert_refused(["generate", "", "--model", "new"], capsys)
+
+
+def test_a_second_convert_into_a_folder_is_refused(folder, capsys, monkeypatch):
+    with sole(Path("new")):
+        monkeypatch.setattr(convert, "convert_llamagen", must_not_run)
+        assert "another process writes " in assert_refused(command(given()), capsys)
 
 
 class Evil:

@@ -221,7 +221,13 @@ WRONG = {
         ["--work=new", "--minutes=soon"],
         ["--work=new", "--out=none/rows.jsonl"],
     ],
-    "eval.refill": [["--model=none"], ["--pictures=0"], ["--repeats=0"], ["--method=best"], ["--out=empty"]],
+    "eval.refill": [
+        ["--model=none"],
+        ["--pictures=0"],
+        ["--repeats=0"],
+        [f"--model={DEMO}", "--method=best"],
+        ["--out=empty"],
+    ],
     "eval.tuned": [["--file=none"], ["--file=text.txt"], ["--model=empty"], ["--minutes=0"], ["--out=empty"]],
     "eval.results": [["--docs=none"], ["--docs=empty"], ["--docs=text.txt"], ["--check", "more"]],
     "eval.accelerator": [
@@ -240,6 +246,7 @@ WRONG = {
     "eval.floors": [["--sizes=huge"], ["--sizes="], ["more"]],
     "eval.serve_load": [["--model=none"], ["--requests=0"], ["--connections=0"], ["--port=99999"]],
     "eval.set_hosts": [["--pictures=0"], ["--mesh=x"], ["--runs=0"], ["--kills=-1"]],
+    "eval.kills": [[], ["--demo=none"], ["--demo=empty"], ["--demo=empty", "--kills=-1"], ["--demo=text.txt"]],
     "eval.set_kills": [["--pictures=0"], ["--kills=x"], ["--shard-size=0"], ["--out=empty"]],
     "eval.set_ray": [["--pictures=0"], ["--model=none"], ["--out=none/file.json"]],
     "eval.side_by_side": [[], ["--old=none"], ["--old=text.txt"], ["--old=empty", "--restarts=0"]],
@@ -287,10 +294,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def is_quick(words: list[str]) -> bool:
+    """Whether nothing of the demo is read for it."""
+    return not any(DEMO in word for word in words)
+
+
 @pytest.mark.parametrize("script", WRONG)
 def test_a_wrong_input_is_one_line_and_leaves_nothing(script, place, capfd):
+    assert_refused(script, filter(is_quick, WRONG[script]), place, capfd)
+
+
+@pytest.mark.exhaustive  # Reads the demo over and over.
+@pytest.mark.parametrize("script", WRONG)
+def test_so_does_one_that_is_told_after_reading(script, place, capfd):
+    assert_refused(script, (words for words in WRONG[script] if not is_quick(words)), place, capfd)
+
+
+def assert_refused(script, lines, place, capfd):
     before, main = contents(place), importlib.import_module(script).main
-    for words in WRONG[script]:
+    for words in lines:
         status, printed = run(script, lambda words=words: main(words)), capfd.readouterr()
         assert status == 2, (script, words, printed)
         assert printed.err.startswith(f"{script}: error: ") and printed.err.count("\n") == 1, (words, printed)

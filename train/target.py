@@ -182,7 +182,8 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         raise ValueError(f"{path} is missing; run `python -m train.encode` first")
-    with script.reading(path, "run `python -m train.encode` again"), np.load(path) as arrays:
+    with script.reading(path, "run `python -m train.encode` again"), path.open("rb") as file:
+        arrays = np.load(file)
         return arrays["tokens"], arrays["attributes"]
 
 

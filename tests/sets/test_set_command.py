@@ -16,6 +16,7 @@ import lantern_jax.pipeline
 from lantern_jax import call
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
+from lantern_jax.locks import sole
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused, files, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -83,6 +84,18 @@ def test_a_set_that_is_whole_computes_nothing(capsys, monkeypatch):
     monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
     assert main(command("--batch", "2")) == 0
     assert "wrote 0 pictures in 0 shards" in capsys.readouterr().out
+    assert written() == before
+
+
+def test_the_same_worker_twice_is_refused(capsys):
+    assert main(command()) == 0
+    before, _ = written(), capsys.readouterr()
+    with sole(Path("set/worker-1-of-1")):
+        said = assert_refused(command(), capsys)
+        assert said.endswith("worker 1/1 is at work on set already: wait for it, or be another worker\n")
+    # A killed worker's lock, of another number of workers, goes once the set is complete.
+    Path("set/.worker-3-of-9.lock").touch()
+    assert main(command()) == 0
     assert written() == before
 
 

@@ -1,5 +1,12 @@
 """The shared training loop: data order, several devices, metrics, and resumption after kill -9 to the same bits."""
 
+import dataclasses
+import os
+import re
+import signal
+import sys
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.tiny_tokenizer import get_config
+from lantern_jax import command_line
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train.loop import (
     LoopConfig,
@@ -17,6 +25,7 @@ from train.loop import (
     restore_latest,
     run,
     training_mesh,
+    working,
 )
 
 
@@ -132,3 +141,56 @@ def test_killed_training_resumes_to_the_same_bits(tmp_path):
     assert step == resumed_step == steps
     jax.tree.map(np.testing.assert_array_equal, expected, actual)
     assert read_metrics(whole) == read_metrics(killed)
+
+
+def signalled(task: Task, number: int, step: int) -> Task:
+    """The task, whose batch of that step sends the process a signal."""
+
+    def batch(now):
+        if now == step:
+            os.kill(os.getpid(), number)
+        return task.batch(now)
+
+    return dataclasses.replace(task, batch=batch)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_step_and_the_run_goes_on(tmp_path, capfd, number):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    task, config = regression_task(), LoopConfig(steps=400, batch_size=8, save_every=400, log_every=100)
+    status = command_line.run("train.x", lambda: run(signalled(task, number, 20), config, tmp_path / "parts"))
+    signal.signal(signal.SIGINT, before)
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    said = re.fullmatch(
+        rf"train\.x: {word}, step (\d+) of 400 is saved in \S+: give the same command to go on\n",
+        capfd.readouterr().err,
+    )
+    assert status == 128 + number and 15 < int(said[1]) < 400
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+    parts, whole = run(task, config, tmp_path / "parts"), run(task, config, tmp_path / "whole")
+    np.testing.assert_array_equal(whole["w"], parts["w"])
+    assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
+
+
+def test_one_run_at_a_time_works_in_a_folder_and_of_one_config(tmp_path):
+    config = get_config()
+    with working(tmp_path / "run", config):
+        with pytest.raises(ValueError, match=r"another process works in .*run: wait for it"):
+            working(tmp_path / "run", config).__enter__()
+        (tmp_path / "run" / "checkpoints" / "step_000001").mkdir(parents=True)
+    # It may be made longer, and nothing else.
+    config.steps = 2 * config.steps
+    with working(tmp_path / "run", config):
+        pass
+    config.model.ch = 2 * config.model.ch
+    with pytest.raises(ValueError, match=r"holds a run of another --config\.model: name another --workdir"):
+        working(tmp_path / "run", config).__enter__()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "config.json"}
+
+
+def test_what_a_killed_save_left_is_removed(tmp_path):
+    leftover = tmp_path / "checkpoints" / "step_2.orbax-checkpoint-tmp-1"
+    leftover.mkdir(parents=True)
+    run(regression_task(), LoopConfig(steps=1, batch_size=8), tmp_path)
+    assert not leftover.exists()
