@@ -88,7 +88,7 @@ def test_a_lost_process_is_an_error_of_the_others(saved, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "here", "host,1/2", "host:1", "host:1,0/2", "host:1,3/2", "host:x,1/2", ":1,1/2"]
+    "text", [" , ", "here", "host,1/2", "host:1", "host:1,0/2", "host:1,3/2", "host:x,1/2", ":1,1/2"]
 )
 def test_hosts_that_are_none_are_refused(text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -110,7 +110,7 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     ("arguments", "line"),
     [
         (["--methods", "owl"], "unknown method 'owl'"),
-        (["--methods", ""], "--methods '' is not valid"),
+        (["--methods", ""], "--methods is given nothing"),
         (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
         (["--methods", "led:wings=2"], "'wings' is not a knob"),
         (["--batch", "0"], "batch 0 is not valid"),

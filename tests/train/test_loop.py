@@ -157,10 +157,13 @@ def signalled(task: Task, number: int, step: int) -> Task:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_step_and_the_run_goes_on(tmp_path, capfd, number):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As in a process of its own: whoever runs the tests may handle them.
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {each: signal.signal(each, handler) for each, handler in usual.items()}
     task, config = regression_task(), LoopConfig(steps=400, batch_size=8, save_every=400, log_every=100)
     status = command_line.run("train.x", lambda: run(signalled(task, number, 20), config, tmp_path / "parts"))
-    signal.signal(signal.SIGINT, before)
+    for each, handler in before.items():
+        signal.signal(each, handler)
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     said = re.fullmatch(
         rf"train\.x: {word}, step (\d+) of 400 is saved in \S+: give the same command to go on\n",
