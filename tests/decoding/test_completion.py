@@ -120,7 +120,7 @@ def test_a_window_under_rejection_at_temperature_0():
     np.testing.assert_array_equal(decoded.tokens, tokens)
 
 
-@pytest.mark.parametrize("count", [3, 9])
+@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])
 def test_row_ends(count):
     """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
     target, params, conditioning = toys.lumina(4)
