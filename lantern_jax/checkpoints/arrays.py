@@ -26,6 +26,7 @@ import tensorstore
 from jaxtyping import PyTree
 
 from lantern_jax import errors
+from lantern_jax.interruption import deferred
 from lantern_jax.models.sizes import is_size
 from lantern_jax.partition import Where, put, sharding_at
 from lantern_jax.quantization import is_fixed
@@ -87,8 +88,14 @@ def _write_pack(folder: Path, pack: PyTree) -> None:
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
         written = Path(temporary) / "written"
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer:
+        # Writes that an interrupt leaves behind in orbax print tracebacks: it waits for them.
+        with (
+            deferred() as came,
+            ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer,
+        ):
             writer.save(written.absolute(), args=ocp.args.PyTreeSave(pack))
+            if came():
+                raise KeyboardInterrupt
         _copy_store(written, folder)
         shutil.copyfile(written / _DESCRIPTION, folder / _DESCRIPTION)
 
