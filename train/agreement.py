@@ -87,12 +87,7 @@ def measure(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--target",
-        type=arguments.folder,
-        required=True,
-        help="checkpoint, or working folder of the target's run",
-    )
+    script.add_target(parser)
     add(
         "--features",
         type=arguments.folder,

@@ -232,10 +232,8 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]
 
     Raises ValueError where a folder holds no run.
     """
-    config, sizes_of_target = (
-        read_config(workdir),
-        target.read_target(target_folder, abstract=True).target_config,
-    )
+    config = read_config(workdir)
+    sizes_of_target = target.read_target(target_folder, abstract=True).target_config
     with script.reading(
         f"the run in {workdir}", "give the working folder of a drafter's run for this target"
     ):
@@ -277,10 +275,8 @@ def train(
         )
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
     del checkpoint
-    task, loop = (
-        make_task(config, drafter_sizes, head, store, free=free, initial=initial),
-        loop_config(config),
-    )
+    task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
+    loop = loop_config(config)
     check(task, loop, mesh)
     epoch_indices(config.seed, 0, config.batch_size, len(store))
     if not 1 <= config.passes < store.shapes["tokens"][0]:
@@ -292,13 +288,8 @@ def train(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     script.add_experiment(parser)
+    script.add_target(parser)
     add = parser.add_argument
-    add(
-        "--target",
-        type=arguments.folder,
-        required=True,
-        help="checkpoint, or working folder of the target's run",
-    )
     add("--features", type=arguments.folder, required=True, help="folder that train.features wrote")
     add("--workdir", type=arguments.working_folder, required=True, help="where checkpoints and metrics go")
     add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")

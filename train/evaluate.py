@@ -133,12 +133,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        type=arguments.model,
-        default="demo",
-        help="checkpoint directory; the demo's when left out",
-    )
+    script.add_checkpoint(parser)
     add("--pictures", type=arguments.whole(BATCH), default=128, help="held-out pictures (default: 128)")
     options = parser.parse_args(argv)
     metrics = evaluate(load(model_directory(options.checkpoint)), options.pictures)

@@ -225,12 +225,7 @@ def extract(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--target",
-        type=arguments.folder,
-        required=True,
-        help="checkpoint, or working folder of the target's run",
-    )
+    script.add_target(parser)
     add("--workdir", type=arguments.working_folder, required=True, help="where the features go")
     add("--folder", type=arguments.folder, help="pictures with captions, or in class folders")
     add("--prompts", type=arguments.file, help="prompts, one a line, for the target's own samples")

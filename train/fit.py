@@ -204,12 +204,7 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        type=arguments.model,
-        default="demo",
-        help="checkpoint directory (default: the demo's)",
-    )
+    script.add_checkpoint(parser)
     add("--out", required=True, metavar="DIR", help="directory of the checkpoint with what was found")
     add("--drafter", choices=tuple(DRAFTERS), default="eagle", help="kind of drafter (default: eagle)")
     add(

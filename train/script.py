@@ -30,6 +30,18 @@ def add_experiment(parser: Parser, default: Path | None = None) -> None:
     )  # fmt: skip
 
 
+def add_target(parser: Parser) -> None:
+    """Adds ``--target``, which ``target.read_target`` takes."""
+    wanted = "checkpoint, or working folder of the target's run"
+    parser.add_argument("--target", type=arguments.folder, required=True, metavar="DIR", help=wanted)
+
+
+def add_checkpoint(parser: Parser) -> None:
+    """Adds ``--checkpoint``, the demo's when left out."""
+    wanted = "checkpoint directory (default: the demo's)"
+    parser.add_argument("--checkpoint", type=arguments.model, default="demo", metavar="DIR", help=wanted)
+
+
 def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.Namespace:
     """Arguments with the experiment that they name, locked, in place of its file.
 
