@@ -75,13 +75,9 @@ class FeatureStore:
         shards = count_shards(folder)
         if not shards:
             raise ValueError(f"{folder} holds no features; run `python -m train.features` first")
-        try:
-            self._parts = {
-                name: [map_array(Path(folder) / f"{name}_{i:05d}.npy") for i in range(shards)]
-                for name in PARTS
-            }
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{folder} is damaged ({error}): extract the features again") from None
+        self._parts = {
+            name: [map_array(Path(folder) / f"{name}_{i:05d}.npy") for i in range(shards)] for name in PARTS
+        }
         for parts in zip(*self._parts.values(), strict=True):
             if len({len(part) for part in parts}) > 1 or any(part.dtype.kind not in "if" for part in parts):
                 raise ValueError(
