@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.knobs import check_count, check_numbers, check_seed, mesh_sizes
 from lantern_jax.settings import KNOBS, Settings, resolve_settings
-from tests.hostile_files import KINDS, READERS
+from tests.hostile_files import KINDS, READERS, HostileFile
 
 # An index of shards is read with its shards alone.
 READ = [kind for kind in KINDS if kind != "index"]
@@ -50,23 +51,23 @@ def takes_or_tells(work, *arguments) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def good() -> dict:
-    """A file of every kind that is read."""
-    return {kind: next(file for file in KINDS[kind](seed=0) if file.read) for kind in READ}
+@cache
+def good(kind: str) -> HostileFile:
+    """A file of that kind that is read."""
+    return next(file for file in KINDS[kind](seed=0) if file.read)
 
 
 @pytest.mark.parametrize("kind", READ)
 @few
 @given(edits=EDITS)
-def test_changed_files(kind, good, tmp_path, edits):
+def test_changed_files(kind, tmp_path, edits):
     if kind == "torch":
         pytest.importorskip("torch")
-    content = good[kind].content
+    content = good(kind).content
     for share, put, taken in edits:
         place = int(share * len(content))
         content = content[:place] + put + content[place + taken :]
-    path = tmp_path / f"changed{good[kind].suffix}"
+    path = tmp_path / f"changed{good(kind).suffix}"
     path.write_bytes(content)
     takes_or_tells(READERS[kind], path)
 
