@@ -24,8 +24,9 @@ from lantern_jax.jobs import Job, Run
 from lantern_jax.programs import NotRefillable
 from lantern_jax.text.encoders import Conditioning
 
-# Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take.
-PIECE_SECONDS = 0.2
+# Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take. To begin one costs
+# some 2 ms of a CPU, which is 4 % of a pass over 57 nodes.
+PIECE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)

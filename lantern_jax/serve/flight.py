@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.call import PIECE_SECONDS, until_next, why_not_finite
+from lantern_jax.call import until_next, why_not_finite
 from lantern_jax.engine import Engine
 from lantern_jax.jobs import Job
 from lantern_jax.pictures import encode_png, origin_text, tokens_digest
@@ -21,6 +21,9 @@ from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings import settings_json
 from lantern_jax.text.encoders import Conditioning
+
+# Rows are told of, and requests begin, that often: somebody watches.
+PIECE_SECONDS = 0.2
 
 
 @dataclass(eq=False)

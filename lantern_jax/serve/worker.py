@@ -11,13 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.call import PIECE_SECONDS
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.programs import NotRefillable
 from lantern_jax.serve.asking import Asking
 from lantern_jax.serve.brush import Brush
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.flight import Flight, Order, Tools
+from lantern_jax.serve.flight import PIECE_SECONDS, Flight, Order, Tools
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.ticket import Ticket
 from lantern_jax.settings import Settings
@@ -25,6 +24,8 @@ from lantern_jax.settings import Settings
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first of them waits for the others.
 GATHERING_SECONDS = 0.02
+# Whoever asked may ask again, and would wait for a program that nobody needs yet: how long compiling ahead waits.
+QUIET_SECONDS = 10.0
 _STOPPING = "the server is stopping: ask again later"
 
 
@@ -58,8 +59,9 @@ class Worker:
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
         self._count, self._stopping = 0, False
-        # The thread's own: pictures that wait, oldest first.
+        # The thread's own: pictures that wait, oldest first, and when it last had something to do.
         self._line: list[Order] = []
+        self._busy = 0.0
         self._flight: Flight | None = None
         self._thread = threading.Thread(target=self._work, name="lantern-serve", daemon=True)
 
@@ -144,6 +146,7 @@ class Worker:
                 try:
                     if self._admit():
                         self._fly()
+                        self._busy = time.monotonic()
                     elif self._cold:
                         self._warm()
                     self._forget()
@@ -154,10 +157,11 @@ class Worker:
         self._fail(self._line, Refused(503, _STOPPING))
 
     def _wait(self) -> bool:
-        """Until there is something to do; False where that is to stop."""
+        """Until there is something to do, if only compiling ahead; False where that is to stop."""
         with self._changed:
             idle = not self._came and not self._line
-            self._changed.wait_for(lambda: self._came or self._line or self._cold or self._stopping)
+            quiet = max(self._busy + QUIET_SECONDS - time.monotonic(), 0) if self._cold else None
+            self._changed.wait_for(lambda: self._came or self._line or self._stopping, quiet)
             if self._stopping:
                 return False
         if idle:

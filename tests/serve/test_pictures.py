@@ -4,7 +4,9 @@ import base64
 import io
 import json
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ import lantern_jax.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.pictures import tokens_digest
 from lantern_jax.programs import NotRefillable
+from lantern_jax.serve import worker
 from lantern_jax.serve.brush import GREY, guessed
-from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running
+from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
 PLAIN = {"method": "ar"}
@@ -252,6 +255,24 @@ def test_warm_means_nothing_is_left_to_compile(server):
         assert {size for kind, size, *_ in programs if kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200
         assert set(warm.engine.programs) == programs
+
+
+def test_who_asks_again_does_not_wait_for_programs_that_nobody_needs_yet(server, monkeypatch):
+    begun, came = [], threading.Event()
+
+    def warm(thread):
+        begun.append(thread._cold.popleft())
+        assert came.wait(20)
+
+    monkeypatch.setattr(worker.Worker, "_warm", warm)
+    monkeypatch.setattr(worker, "QUIET_SECONDS", 1.0)
+    with running(server.library(), warm_up=True, batch=2) as asked, ThreadPoolExecutor(1) as client:
+        answer = client.submit(asked.ask)
+        until(lambda: asked.worker.waiting)
+        came.set()
+        assert answer.result().status_code == asked.ask().status_code == 200
+        assert begun == [1]
+        until(lambda: begun == [1, 2])
 
 
 def test_the_end_is_told_to_whoever_waits(server):
