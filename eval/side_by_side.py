@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,7 +55,7 @@ class Worker:
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
         paths = [str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [*pinned, sys.executable, str(Path(__file__).resolve()), "--worker"],
+            [*pinned, sys.executable, str(Path(__file__).with_name("side_by_side_worker.py").resolve())],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             cwd=directory,
             stdin=subprocess.PIPE,
@@ -76,33 +75,6 @@ class Worker:
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
-
-
-def work() -> None:
-    """The worker's side: answers each line on standard input with a line on standard output."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Whatever else prints goes to standard error.
-    import dataclasses
-
-    import lantern_jax
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.decoding.tree import DraftTree, named_tree
-
-    keep_compiled_programs()
-    checkpoint = dataclasses.replace(lantern_jax.load("demo").checkpoint, tokenizer_params=None)
-    pipeline = lantern_jax.Pipeline(checkpoint)
-    # The demo's own default tree is the chain of the rows' names.
-    default = DraftTree.from_paths(pipeline.checkpoint.defaults["tree"]["cpu"])
-    for line in sys.stdin:
-        order = json.loads(line)
-        knobs = {"batch": 1, "temperature": 1.0, "k": 10, "lam": 2.0, **order["knobs"]}
-        if knobs["tree"] != "none":
-            knobs["tree"] = default if knobs["tree"] == "chain" else named_tree(knobs["tree"])
-        wall, cpu = time.perf_counter(), time.process_time()
-        made = pipeline.generate(order["prompt"], seed=order["seed"], **knobs).statistics
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        answer = {"wall": wall / made.rounds, "cpu": cpu / made.rounds, "rounds": made.rounds}
-        print(json.dumps(answer), file=answers, flush=True)
 
 
 def measure_demo(
@@ -186,7 +158,6 @@ def print_core(table: dict[str, dict]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--old", type=arguments.folder, help="checkout to compare with")
     parser.add_argument(
         "--new", type=arguments.folder, default=".", help="checkout to judge (this directory)"
@@ -209,8 +180,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
     options = parser.parse_args(argv)
-    if options.worker:
-        return work()
     if options.old is None:
         parser.error("give --old, the checkout to compare with")
     old, new, report = options.old.resolve(), options.new.resolve(), {}
@@ -222,7 +191,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_core(report["core"])
     if options.out:
         write_file(options.out, json.dumps(report, indent=1))
-    return None
 
 
 if __name__ == "__main__":
