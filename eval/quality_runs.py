@@ -27,7 +27,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import platform
 import re
 import time
@@ -58,6 +57,7 @@ from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.data.landscapes import caption
+from lantern_jax.devices import core_count
 from lantern_jax.files import write_file
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
 
@@ -194,7 +194,8 @@ def processor() -> str:
         return f"{len(jax.devices())} x {device.device_kind}"
     path = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", path.read_text()) if path.exists() else None
-    return f"{os.cpu_count()} cores of {found[1].strip() if found else platform.machine()}"
+    count = core_count()
+    return f"{count} core{'s' * (count != 1)} of {found[1].strip() if found else platform.machine()}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -36,11 +36,11 @@ Made by `python -m eval.results` from what was measured, in `docs/results/`; not
 """
 QUALITY = """\
 Every setting makes the same pictures as plain decoding (`ar`), a batch of each in turns; brackets are 95 % intervals
-of a bootstrap over prompts, and differences to plain decoding are taken draw by draw. *Fréchet* is the distance of the
-demo classifier's features to painted landscapes of the same prompts, *KID* the kernel distance of the same; with the
-*tokenizer's features* the distance is to landscapes as the tokenizer gives them back; *caption agreement* is the
-classifier's probability of what the prompts ask for. A strict method on the shared noise makes plain decoding's
-pictures, but for near-ties of float32.
+of a bootstrap over prompts, and differences to plain decoding are taken draw by draw. *Speed-up* is that at this batch;
+a CPU has little left to gain at a large one. *Fréchet* is the distance of the demo classifier's features to painted
+landscapes of the same prompts, *KID* the kernel distance of the same; with the *tokenizer's features* the distance is
+to landscapes as the tokenizer gives them back; *caption agreement* is the classifier's probability of what the prompts
+ask for. A strict method on the shared noise makes plain decoding's pictures, but for near-ties of float32.
 
 The window is fixed by plain decoding alone: where its pictures under two seeds are swapped at random, prompt by prompt,
 the two sides differ by less in 99 % of all cases. It reaches as far to either side. What is outside is bold."""

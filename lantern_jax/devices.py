@@ -20,10 +20,14 @@ def device_name(grid: np.ndarray | None = None) -> str:
     devices, model = grid.ravel(), grid.shape[1]
     kind = devices[0].device_kind
     if devices[0].platform == "cpu":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        kind = f"{kind} of {cores} cores"
+        kind = f"{kind} of {core_count()} cores"
     name = kind if len(devices) == 1 else f"{len(devices)} x {kind}"
     return name if model == 1 else f"{name}, a model over {model}"
+
+
+def core_count() -> int:
+    """Cores that this process may use: it may have been given fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def versions() -> dict[str, str]:
