@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jax.tree import leaves
@@ -27,6 +28,7 @@ from jax.tree import leaves
 from lantern_jax import arguments, errors
 from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import Parser, run_script
+from lantern_jax.data.landscapes import render_batch
 from lantern_jax.files import write_file
 
 # A tokenizer that compiles sooner.
@@ -43,18 +45,31 @@ class Work:
     """One command.
 
     Attributes:
-        words: of its line after ``python -m``, for a folder that it may make.
+        words: of its line after ``python -m``, for a folder or file that it may make.
         again: more words once it was ended.
         trained: whether it is a training run, whose checkpoint is compared by its arrays.
+        timed: whether it writes times, of which the names alone are compared.
+        suffix: of the file, where it makes one that has to have it.
     """
 
     words: Callable[[Path], Sequence[str]]
     again: Sequence[str] = ()
     trained: bool = False
+    timed: bool = False
+    suffix: str = ""
 
 
-def works(demo: Path, prompts: Path) -> Mapping[str, Work]:
-    """All that is tried, by name."""
+def prepare(place: Path) -> None:
+    """Writes what commands read besides the demo: prompts, pictures, a model with random weights as it is published."""
+    (place / "prompts.txt").write_text("a lake\na forest\na lake at night\na foggy forest\nmountains\n")
+    for seed, name in enumerate(("made.npz", "real.npz")):
+        np.savez(place / name, arr_0=render_batch(seed, range(100), 128)[0])
+    writer = ["tests.fixtures.published_layouts", "t2i-hf", "--model", "B", "--out", str(place / "gpt")]
+    subprocess.run([sys.executable, "-m", *writer], check=True, stdout=subprocess.DEVNULL)
+
+
+def works(demo: Path, place: Path) -> Mapping[str, Work]:
+    """All that is tried, by name; ``place`` holds what ``prepare`` wrote."""
 
     def training(stage: str, *words: str) -> Work:
         config = f"--config=configs/tiny_{stage}.py"
@@ -66,11 +81,12 @@ def works(demo: Path, prompts: Path) -> Mapping[str, Work]:
     def stage(name: str, *words: str) -> Work:
         return Work(lambda folder: [f"train.{name}", *words, f"--workdir={folder}"])
 
-    def lantern(*words: str, again: Sequence[str] = ()) -> Work:
-        return Work(lambda folder: ["lantern_jax", *words, "--out", str(folder)], again)
+    def lantern(*words: str, **more: Any) -> Work:
+        return Work(lambda folder: ["lantern_jax", *words, "--out", str(folder)], **more)
 
     target, tokens, features = (f"--{name}={demo / name}" for name in ("target", "tokens", "features"))
     model = ["--model", str(demo / "export")]
+    overwrite = ["--overwrite"]
     export = ["--drafter", str(demo / "drafter"), "--checkpoint", str(demo / "export")]
     return {
         "train.tokenizer": training("tokenizer", "--config.pictures=300", *SMALLER),
@@ -84,10 +100,24 @@ def works(demo: Path, prompts: Path) -> Mapping[str, Work]:
             lambda folder: [
                 "lantern_jax", "generate", "a lake", *model, "--num", "6", "--batch", "2", "--out", f"{folder}/"
             ],
-            ["--overwrite"],
+            overwrite,
         ),
-        "lantern set": lantern("set", *model, "--prompts", str(prompts), "--shard-size", "2", "--batch", "2"),
-        "lantern quantize": lantern("quantize", model[1], again=["--overwrite"]),
+        "lantern set": lantern(
+            "set", *model, "--prompts", str(place / "prompts.txt"), "--shard-size", "2", "--batch", "2"
+        ),
+        "lantern quantize": lantern("quantize", model[1], again=overwrite),
+        "lantern convert": lantern("convert", "llamagen", "--gpt", str(place / "gpt"), again=overwrite),
+        "lantern encode": lantern("encode", "a lake", "a forest", *model, again=overwrite, suffix=".npz"),
+        "lantern metrics": lantern(
+            "metrics", str(place / "made.npz"), "--reference", str(place / "real.npz"), again=overwrite
+        ),
+        "lantern bench": lantern(
+            "bench", *model, "--methods", "gumbel", "--batch", "1,2", "--pictures", "2", "--use-cache",
+            again=overwrite, timed=True,
+        ),
+        "lantern tune": lantern(
+            "tune", *model, "--minutes", "0.1", "--pictures", "2", again=overwrite, timed=True
+        ),
     }  # fmt: skip
 
 
@@ -102,6 +132,8 @@ def start(words: Sequence[str], cache: Path) -> subprocess.Popen:
 
 def contents(folder: Path, work: Work) -> dict[str, object]:
     """What a command made, by name, without what depends on the clock."""
+    if folder.is_file():
+        return {"file": names_in(folder.read_text()) if work.timed else folder.read_bytes()}
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -119,6 +151,15 @@ def contents(folder: Path, work: Work) -> dict[str, object]:
         parts = leaves(vars(load(folder, None)))
         found["checkpoint"] = [np.asarray(leaf).tobytes() for leaf in parts if hasattr(leaf, "dtype")]
     return found
+
+
+def names_in(text: str) -> list[list[str]]:
+    """The names in a JSON object, or in each of several, one a line."""
+    try:
+        objects = [json.loads(text)]
+    except json.JSONDecodeError:
+        objects = [json.loads(line) for line in text.splitlines()]
+    return [sorted(one) for one in objects]
 
 
 def trained_state(folder: Path) -> list[bytes]:
@@ -177,13 +218,13 @@ def tried(name: str, work: Work, place: Path, cache: Path, numbers: list[int], c
     place.mkdir()
     began = time.perf_counter()
     # The first run compiles what the others read.
-    wrong, *_ = one_round(work, place / "whole", cache, 0, (), chance)
-    seconds, expected = time.perf_counter() - began, contents(place / "whole", work)
+    wrong, *_ = one_round(work, place / f"whole{work.suffix}", cache, 0, (), chance)
+    seconds, expected = time.perf_counter() - began, contents(place / f"whole{work.suffix}", work)
     row = dict.fromkeys(NAMES.values(), 0) | {"rounds": 0, "seconds": seconds, "wrong": wrong}
     chance.shuffle(numbers)
     while numbers and row["rounds"] < ROUNDS:
         row["rounds"] += 1
-        folder = place / f"round-{row['rounds']}"
+        folder = place / f"round-{row['rounds']}{work.suffix}"
         wrong, sent, seconds = one_round(work, folder, cache, seconds, numbers, chance)
         numbers = numbers[len(sent) :]
         for number in sent:
@@ -216,8 +257,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     numbers = [number for number, count in counts for _ in range(count)]
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        (place / "prompts.txt").write_text("a lake\na forest\na lake at night\na foggy forest\nmountains\n")
-        tries = works(options.demo.absolute(), place / "prompts.txt")
+        prepare(place)
+        tries = works(options.demo.absolute(), place)
         for name in options.only or tries:
             if name not in tries:
                 raise errors.unknown("command", name, tries)
