@@ -7,6 +7,7 @@ what is looked at is what is let through, what is refused and how, and what it t
 import contextlib
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -20,6 +21,8 @@ from lantern_jax.commands.main import main, make_parser
 from lantern_jax.settings import KNOBS
 
 SECONDS = 10
+# What a command or a script says where it refuses.
+ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
 # The status of a process that would now compute.
 COMPUTES = 77
 VALUES = (
@@ -70,7 +73,7 @@ class Outcome(NamedTuple):
         if self.status == 2 and self.left:
             return "files left"
         lines = self.said.splitlines()
-        if self.status == 2 and (len(lines) != 1 or not lines[0].startswith("lantern: error: ")):
+        if self.status == 2 and (len(lines) != 1 or not ERROR.match(lines[0])):
             return "not one line"
         if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
             return "unprintable or endless"

@@ -47,7 +47,9 @@ def saved(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def copied(saved, tmp_path) -> Path:
+def copied(saved, tmp_path, monkeypatch) -> Path:
+    # What a command leaves is looked for here, not where other tests work.
+    monkeypatch.chdir(tmp_path)
     return shutil.copytree(saved, tmp_path / "copied")
 
 

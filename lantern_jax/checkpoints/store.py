@@ -52,7 +52,7 @@ from lantern_jax.checkpoints.old_layout import (
 )
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.files import check_writable, new_folder
+from lantern_jax.files import check_no_brackets, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.partition import Where
 from lantern_jax.quantization import is_fixed, shapes_as
@@ -90,6 +90,7 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
     """
     directory = Path(directory)
+    check_no_brackets(directory)
     if directory.exists() and not overwrite:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
@@ -115,8 +116,8 @@ def save(
         report: called with the number of bytes written since the last call.
 
     Raises:
-        ValueError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
-            the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
+        ValueError: the directory exists, its path has a bracket in it, the checkpoint is abstract, parameters do not
+            fit their configs, parts of the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
         OSError: the disk does not hold what was written.
     """
     directory = check_new(directory, overwrite)

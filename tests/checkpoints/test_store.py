@@ -248,6 +248,16 @@ def test_moved_and_saved_again(saved, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
 
 
+def test_folders_that_orbax_takes_for_patterns_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="has a bracket in it, below which arrays cannot be written"):
+        save(tmp_path / "runs[2]" / "checkpoint", tiny_checkpoint())
+    assert not list(tmp_path.iterdir())
+    same(
+        load(save(tmp_path / "every*" / "which?", tiny_checkpoint())).codebook.neighbours,
+        tiny_checkpoint().codebook.neighbours,
+    )
+
+
 def test_only_checkpoints_are_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="not a checkpoint"):
