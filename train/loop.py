@@ -9,6 +9,7 @@ same command continues from the last checkpoint with the same data order and, on
 the same bits.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -37,6 +38,9 @@ from train.script import reading
 
 Metrics = dict[str, Array]
 
+# The steps that devices may be behind. More only hold more batches; and where several devices of a CPU have 32 queued,
+# its runtime waits for ever: threads that launch one step wait for a place, those that reduce over another for these.
+STEPS_AHEAD = 4
 # What may change where a run is gone on with: how long it is, and how often it writes.
 FREE = ("steps", "log_every", "save_every", "keep")
 
@@ -370,8 +374,12 @@ def run(
         signal = ending.enter_context(deferred())
         # Its thread has ended before anything else ends.
         batches = ending.enter_context(contextlib.closing(prefetch(task.batch, start, config.steps, split)))
+        queued: collections.deque[Metrics] = collections.deque()
         for step, batch in enumerate(batches, start + 1):
             state, metrics = jitted(state, batch, np.int32(step - 1), fixed)
+            queued.append(metrics)
+            if len(queued) > STEPS_AHEAD:
+                jax.block_until_ready(queued.popleft())
             if step % config.log_every == 0 or step == config.steps:
                 values = {name: float(value) for name, value in jax.device_get(metrics).items()}
                 rate = (step - seconds_step) / (time.perf_counter() - since)
