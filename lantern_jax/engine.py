@@ -86,8 +86,8 @@ class Engine:
         seeds = np.broadcast_to(np.asarray(seed, np.int64), numbers.shape)
         parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
         drafting = None if job.drafter is None else self.drafter(job.drafter)
-        guidance = None if job.guidance == 1 else np.full(size, job.guidance, np.float32)
         codebook = None if job.rule.is_strict else parameters.codebook
+        guidance = programs.scales(job.guidance, size)
         shared = self._given((parameters.target, drafting, guidance, job.sampling, job.rule, codebook))
         begin = self._given(programs.begin(job.guidance, shared, conditioning, seeds, numbers, size))
 
@@ -101,7 +101,8 @@ class Engine:
             compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
         (keys, state), seconds = run_timed(self._programs[begin_key], *begin, self._given(rows < count))
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
-        return Run(job, seeds, numbers, lengths, timing, keys, state, shared, step_key)
+        one = jax.tree.map(lambda leaf: leaf[:1], taken)
+        return Run(job, seeds, numbers, lengths, timing, keys, state, shared, one, step_key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
@@ -143,6 +144,36 @@ class Engine:
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         lengths = hosts.fetched(lengths)[: len(held)]
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
+
+    def has_program(self, run: Run, count: int) -> bool:
+        """Whether a run of so many slots, else like this one, finds the program that advances it."""
+        return _of_size(run.program, count) in self._programs
+
+    def regroup(self, run: Run, slots: Int[np.ndarray, " k"]) -> Run:
+        """A run of k slots, each of which goes on with the sequence of one of another's: fewer once others are done, or
+        more before new ones come, some of them twice until then. The other stays as it is.
+
+        Raises:
+            NotRefillable: as ``refill``; or the sequences are spread over several groups of devices.
+        """
+        if len(self.devices) > 1:
+            raise programs.NotRefillable("sequences stay on their group of devices")
+        count, job, mesh = len(slots), run.job, mesh_of(self.devices)
+        seeds, numbers, step_key = run.seeds[slots], run.numbers[slots], _of_size(run.program, count)
+        target, drafting, _, *others = run.shared
+        shared = self._given((target, drafting, programs.scales(job.guidance, count), *others))
+        begin = self._given(programs.begin(job.guidance, shared, run.conditioning, seeds, numbers, count))
+        slots, one = self._given((np.asarray(slots, np.int32), np.int32(1)))
+        key, results = ("regroup", count, *run.program[1:]), self._kept(run.keys, run.state)
+        take = partial(programs.regroup, job.program, mesh)
+        compiling = self._compile(key, take, *begin, slots, run.state, results=results)
+        (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, slots, run.state)
+        step, options = partial(programs.advance, job.program, mesh), {"results": self._kept(state)}
+        compiling += self._compile(step_key, step, *shared, keys, state, one, donate_argnums=7, **options)
+        return replace(
+            run, seeds=seeds, numbers=numbers, lengths=hosts.fetched(lengths), keys=keys, state=state, shared=shared,
+            timing=run.timing + Timing(decoding=seconds, compiling=compiling), program=step_key,
+        )  # fmt: skip
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
         """As ``advance``, by as many rounds as take so long and no more than ``most``: one to begin with, then by the
@@ -244,6 +275,12 @@ class Engine:
             parts = jax.block_until_ready(place(vars(parameters), where))
             self._parameters, self._spread = Parameters(**parts), groups
         return self._parameters
+
+
+def _of_size(program: tuple, count: int) -> tuple:
+    """What names the program that advances so many sequences, else like that one."""
+    kind, _, *others = program
+    return (kind, count, *others)
 
 
 def _shapes(conditioning: Any) -> tuple:

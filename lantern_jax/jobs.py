@@ -4,6 +4,7 @@ Axes: n sequences asked for, B sequences of a program (with padding), T stream t
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
@@ -49,6 +50,7 @@ class Run:
         timing: seconds so far.
         keys, state: the sequences' and the loop's, on the devices.
         shared: what programs take besides: parameters of target and drafting, guidance, sampling, rule, codebook.
+        conditioning: that of a sequence, leaves [1, ...], whichever it is.
         program: what names the one that advances it.
     """
 
@@ -60,6 +62,7 @@ class Run:
     keys: Key[Array, " B"]
     state: State
     shared: tuple
+    conditioning: Any
     program: tuple
 
     @property

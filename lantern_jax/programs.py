@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Int, PyTree, UInt8
+from jaxtyping import Float, Int, PyTree, UInt8
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.program import Inputs, Program, input_specs
@@ -140,6 +140,35 @@ def refill(program, mesh, target, drafting, conditioning, seeds, numbers, guidan
     return keys, state, jnp.copy(state.length)
 
 
+@_in_full
+def regroup(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, slots, state):
+    """(keys [B], state, its lengths) of sequences of another state on one group of devices, which stays as it is.
+
+    Args:
+        conditioning, guidance: of any sequence, [1, ...].
+        seeds, numbers: uint32 [B].
+        slots: int32 [B], which sequence of the other each is; some of them may be the same.
+        state: the other, joined.
+
+    Raises:
+        NotRefillable: as ``_sequence_axes``.
+    """
+    keys = _keys(seeds, numbers)
+
+    def take(inputs: Inputs, slots, state):
+        inputs = inputs.replace(keys=inputs.keys[:1], active=jnp.ones(1, bool))
+        axes = _sequence_axes(program, inputs)
+        return _joined(jax.tree.map(partial(_take, slots), axes, own(state)))
+
+    inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
+    if mesh is not None:
+        # One group: all of it is everywhere along this axis.
+        rows = PartitionSpec(DATA)
+        take = over_mesh(take, mesh, DATA, (input_specs(DATA), rows, rows), rows)
+    state = take(inputs, slots, state)
+    return keys, state, jnp.copy(state.length)
+
+
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
     """(groups, sequences B of the program): one group of devices or all, and as few a group as there can be, rounded
     up to a power of two. So few programs serve any number of sequences, whatever the number of devices."""
@@ -147,6 +176,11 @@ def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
     each = -(-count // groups)
     limit = 2 * each if most is None else -(-most // groups)
     return groups, max(each, min(1 << (each - 1).bit_length(), limit)) * groups
+
+
+def scales(guidance: float, count: int) -> Float[np.ndarray, " n"] | None:
+    """The guidance scale of so many sequences, none where it is 1."""
+    return None if guidance == 1 else np.full(count, guidance, np.float32)
 
 
 def begin(
@@ -159,10 +193,10 @@ def begin(
 ) -> tuple:
     """What programs that prefill take; ``seeds`` and ``numbers`` of all sequences of a batch of this size,
     ``conditioning`` of new ones."""
-    target, drafting, guided, sampling, *_ = shared
-    scales = None if guided is None else np.full(len(jax.tree.leaves(conditioning)[0]), guidance, np.float32)
+    target, drafting, _, sampling, *_ = shared
+    guided = scales(guidance, len(jax.tree.leaves(conditioning)[0]))
     seeds, numbers = (np.resize(values, size).astype(np.uint32) for values in (seeds, numbers))
-    return target, drafting, conditioning, seeds, numbers, scales, sampling
+    return target, drafting, conditioning, seeds, numbers, guided, sampling
 
 
 def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
@@ -216,6 +250,11 @@ def _sequence_axes(program: Program, inputs: Inputs):
 def _put(slots, axis: int, old, new):
     """The leaf of a state with new sequences in these slots; only their rows are written."""
     return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
+
+
+def _take(slots, axis: int, leaf):
+    """The leaf of a state of the sequences of these slots."""
+    return leaf if axis < 0 else jnp.take(leaf, slots, axis, mode="clip")
 
 
 def _keys(seeds, numbers):

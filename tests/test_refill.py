@@ -103,6 +103,36 @@ def test_refilled_is_made_alone(method):
         assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish at once"
 
 
+def test_regrouped_is_made_alone():
+    """Two slots go on with two of four sequences, then four with these and a new one; the first run goes on too."""
+    pipeline = pipeline_on(1)
+    engine, rows = pipeline.engine, rows_of(pipeline)
+    job = pipeline.job(pipeline.check("a lake", method="led"))
+    run = engine.advance(engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS), 1)
+    fewer = engine.advance(engine.regroup(run, np.array([2, 0])), 1)
+    assert fewer.numbers.tolist() == [2, 0] and len(fewer.lengths) == len(fewer.keys) == 2
+    assert (fewer.lengths > run.lengths[[2, 0]]).all()
+    more = engine.regroup(fewer, np.array([0, 1, 1, 0]))
+    assert engine.has_program(fewer, SLOTS) and not engine.has_program(fewer, 3)
+    more = engine.refill(more, np.array([2]), rows([9]), np.array([9]))
+    expected = unrefilled(engine, job, rows, 10)
+    for after, numbers in ((more, [2, 0, 9, 2]), (run, [0, 1, 2, 3])):
+        after = engine.advance(after)
+        decoded = engine.finish(after)
+        assert after.numbers.tolist() == numbers
+        for slot, number in enumerate(numbers):
+            made = (decoded.tokens[slot], decoded.rounds[slot], decoded.accepted[slot])
+            assert_same({number: made}, {number: expected[number]})
+
+
+def test_sequences_stay_on_their_devices():
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    run = pipeline.engine.start(job, rows_of(pipeline)(range(2)), seed=SEED)
+    with pytest.raises(NotRefillable, match="group of devices"):
+        pipeline.engine.regroup(run, np.array([0]))
+
+
 def test_devices_refill_their_own_slots():
     spread = pipeline_on(2)
     job = spread.job(spread.check("a lake", method="scd", **METHODS["scd"]))

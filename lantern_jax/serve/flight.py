@@ -15,6 +15,7 @@ from lantern_jax.call import until_next, why_not_finite
 from lantern_jax.engine import Engine
 from lantern_jax.jobs import Job
 from lantern_jax.pictures import encode_png, origin_text, tokens_digest
+from lantern_jax.programs import NotRefillable
 from lantern_jax.serve.brush import Brush
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Refused
@@ -75,6 +76,7 @@ class Flight:
     Attributes:
         slots: the orders; None where nobody waits for what is there.
         refills: whether slots can be filled again.
+        fits: whether there can be more of them, or fewer.
     """
 
     def __init__(self, tools: Tools, orders: list[Order]):
@@ -83,7 +85,7 @@ class Flight:
         self.slots: list[Order | None] = [*orders, *[None] * (count - len(orders))]
         # Nobody waits for the repeated ones: their slots are free for whoever comes.
         there = [*orders, *[orders[-1]] * (count - len(orders))]
-        self.kind, self.refills = orders[0].kind, count > 1
+        self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._run = tools.engine.start(
             orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
         )
@@ -96,6 +98,23 @@ class Flight:
     def orders(self) -> list[Order]:
         """Those that are not done."""
         return [order for order in self.slots if order is not None]
+
+    def fit(self, waiting: int) -> None:
+        """As many slots as a new run would have for those that are not done and the waiting pictures of this kind,
+        where its program is compiled already: nobody waits for that."""
+        live = [slot for slot, order in enumerate(self.slots) if order is not None]
+        count = self._tools.slots(len(live) + waiting) if live else len(self.slots)
+        engine, before = self._tools.engine, self._run.timing.decoding
+        if count == len(self.slots) or not self.fits or not engine.has_program(self._run, count):
+            return
+        try:
+            self._run = engine.regroup(self._run, np.resize(live, count))
+        except (NotRefillable, jax.errors.JaxRuntimeError):
+            # There may be too little memory for both: this one is as it was.
+            self.fits = False
+            return
+        self._tools.counters.seconds += self._run.timing.decoding - before
+        self.slots = [*(self.slots[slot] for slot in live), *[None] * (count - len(live))]
 
     def room(self, waiting: int) -> int:
         """How many of so many waiting pictures of this kind to take in: none where a larger run should serve them."""

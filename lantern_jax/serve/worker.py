@@ -226,6 +226,7 @@ class Worker:
         same = 0
         while same < len(self._line) and self._line[same].kind == flight.kind:
             same += 1
+        flight.fit(same)
         orders = self._line[: flight.room(same)]
         if not orders:
             return
@@ -275,6 +276,9 @@ class Worker:
             while count < size:
                 run = engine.refill(run, numbers[:count], rows(count), numbers[:count])
                 count *= 2
+            for fewer in self._sizes():
+                if fewer < size:
+                    engine.regroup(engine.regroup(run, numbers[:fewer]), np.resize(numbers[:fewer], size))
         except NotRefillable:
             pass
         except Exception as error:

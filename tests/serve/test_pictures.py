@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -59,9 +60,12 @@ def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, m
         assert text["tokens"] == tokens_digest(made.tokens[number])
 
 
-def test_four_at_once_share_a_run(server, gate, monkeypatch):
-    """Each with a seed of its own, and tokens as if it were alone."""
+@pytest.mark.parametrize("compiled", [False, True])
+def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
+    """Each with a seed of its own, and tokens as if it were alone: a run of one picture takes in the others where the
+    program of a larger one is compiled, and else they share the next."""
     started, plain = [], server.engine.start
+    monkeypatch.setattr(server.engine, "has_program", lambda run, count: compiled)
 
     def start(job, conditioning, **options):
         started.append(options["seed"].tolist())
@@ -86,7 +90,27 @@ def test_four_at_once_share_a_run(server, gate, monkeypatch):
     expected = [library.generate("a lake", seed=seed).tokens[0] for seed in range(BATCH + 1)]
     for ours, theirs in zip(made, expected, strict=False):
         assert np.array_equal(ours, theirs)
-    assert [sorted(seeds) for seeds in started[:2]] == [[BATCH], list(range(BATCH))]
+    shared = [[BATCH]] if compiled else [[BATCH], list(range(BATCH))]
+    assert [sorted(seeds) for seeds in started] == shared
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_slots_are_given_back(server, gate, monkeypatch, memory):
+    """Once pictures are done and none wait; where there is no memory for two runs the larger one goes on."""
+    monkeypatch.setattr(server.engine, "has_program", lambda run, count: True)
+    sizes, plain = [], server.engine.regroup
+
+    def regroup(run, slots):
+        sizes.append(len(slots))
+        if not memory:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return plain(run, slots)
+
+    monkeypatch.setattr(server.engine, "regroup", regroup)
+    gate.let(1000)
+    made = codes_of(server.ask(n=BATCH, seed=6, details=True))
+    assert np.array_equal(made, server.library().generate("a lake", num=BATCH, seed=6).tokens)
+    assert sizes and sizes == sorted(set(sizes), reverse=True) and (memory or len(sizes) == 1)
 
 
 def test_slots_are_filled_again(server, gate):
