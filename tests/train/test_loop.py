@@ -127,7 +127,7 @@ def test_devices_are_a_few_steps_behind_at_most(tmp_path):
         return np.zeros(1, np.float32)
 
     def update(state, batch, key):
-        w = jax.lax.fori_loop(0, 20, lambda _, w: 0.01 * w @ w, state["w"])
+        w = jax.lax.fori_loop(0, 100, lambda _, w: 0.01 * w @ w, state["w"])
         return {"w": w}, {"loss": batch.sum()}
 
     task = Task(init=lambda key: {"w": jnp.eye(200)}, batch=batch, update=update)
@@ -138,8 +138,8 @@ def test_devices_are_a_few_steps_behind_at_most(tmp_path):
         taken.append(time.perf_counter())
 
     run(task, config, tmp_path, on_save, devices="data=1")
-    # Those of 20 steps of the last 30.
-    assert asked[30] - asked[10] > 0.25 * (taken[0] - asked[10])
+    # Half of the time is theirs; where all are asked for at once hardly any is.
+    assert asked[30] - asked[10] > 0.1 * (taken[0] - asked[10])
 
 
 def final_state(workdir):
