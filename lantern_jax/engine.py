@@ -168,8 +168,7 @@ class Engine:
         take = partial(programs.regroup, job.program, mesh)
         compiling = self._compile(key, take, *begin, slots, run.state, results=results)
         (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, slots, run.state)
-        step, options = partial(programs.advance, job.program, mesh), {"results": self._kept(state)}
-        compiling += self._compile(step_key, step, *shared, keys, state, one, donate_argnums=7, **options)
+        compiling += self._compile_step(step_key, job.program, mesh, shared, keys, state, one)
         return replace(
             run, seeds=seeds, numbers=numbers, lengths=hosts.fetched(lengths), keys=keys, state=state, shared=shared,
             timing=run.timing + Timing(decoding=seconds, compiling=compiling), program=step_key,
@@ -249,9 +248,13 @@ class Engine:
         seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
         # What a first execution sets up counts as compiling.
         (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
-        step, options = partial(programs.advance, program, mesh), {"results": self._kept(state)}
-        more = self._compile(step_key, step, *shared, keys, state, one, donate_argnums=7, **options)
+        more = self._compile_step(step_key, program, mesh, shared, keys, state, one)
         return seconds + spent + more + run_timed(self._programs[step_key], *shared, keys, state, one)[1]
+
+    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> float:
+        """Compiles the program that advances a batch unless it is there; returns the seconds."""
+        step, results = partial(programs.advance, program, mesh), self._kept(state)
+        return self._compile(step_key, step, *shared, keys, state, rounds, donate_argnums=7, results=results)
 
     def _given(self, values: PyTree) -> PyTree:
         """Values of the host as programs take them: one over several processes wants arrays on all its devices."""

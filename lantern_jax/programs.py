@@ -133,11 +133,7 @@ def refill(program, mesh, target, drafting, conditioning, seeds, numbers, guidan
         return _joined(jax.tree.map(partial(_put, slots), axes, own(state), loop.start(program, inputs)))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
-    if mesh is not None:
-        rows = PartitionSpec(DATA)
-        renew = over_mesh(renew, mesh, DATA, (input_specs(DATA), rows, rows), rows)
-    state = renew(inputs, slots, state)
-    return keys, state, jnp.copy(state.length)
+    return _rewritten(renew, mesh, inputs, slots, state)
 
 
 @_in_full
@@ -161,12 +157,16 @@ def regroup(program, mesh, target, drafting, conditioning, seeds, numbers, guida
         return _joined(jax.tree.map(partial(_take, slots), axes, own(state)))
 
     inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
+    return _rewritten(take, mesh, inputs, slots, state)
+
+
+def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
+    """(keys [B], state, its lengths): each group of devices makes ``rewrite(inputs, slots, state)`` of its part."""
     if mesh is not None:
-        # One group: all of it is everywhere along this axis.
         rows = PartitionSpec(DATA)
-        take = over_mesh(take, mesh, DATA, (input_specs(DATA), rows, rows), rows)
-    state = take(inputs, slots, state)
-    return keys, state, jnp.copy(state.length)
+        rewrite = over_mesh(rewrite, mesh, DATA, (input_specs(DATA), rows, rows), rows)
+    state = rewrite(inputs, slots, state)
+    return inputs.keys, state, jnp.copy(state.length)
 
 
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
