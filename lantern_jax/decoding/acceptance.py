@@ -134,11 +134,15 @@ class Claim(NamedTuple):
     kept: Float[Array, "*rows V"]
 
 
+@flax.struct.dataclass
 class Rule:
     """What a coupling asks of an acceptance rule.
 
     A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. One that has a name can be
     made of Python numbers by its ``create``, which takes the ``knobs`` and raises ValueError for those out of range.
+
+    Attributes:
+        kind: the rule's class, static; set by itself.
 
     Example:
         >>> import flax.struct
@@ -151,6 +155,12 @@ class Rule:
     """
 
     knobs: ClassVar[tuple[str, ...]] = ()
+    # JAX compares the tree structures of dataclasses without their classes (0.10 to 0.12 do): where only the hashes
+    # tell two rules of the same fields apart, one process in some fifty ran the one's program for the other.
+    kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "kind", type(self))
 
     @property
     def is_strict(self) -> bool:

@@ -2,12 +2,13 @@
 
 from functools import partial
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.decoding.acceptance import Codebook, Rule
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft
@@ -24,7 +25,33 @@ NEIGHBOURS = np.concatenate([NEIGHBOURS, np.full((1, 4), -1, np.int32)])
 CODEBOOK = Codebook(jnp.asarray(NEIGHBOURS), jnp.asarray(CODES))
 SPACING = np.linalg.norm(CODES[:ROW_END] - CODES[NEIGHBOURS[:ROW_END, 0]], axis=-1).mean()
 CHAIN = DraftTree.chain(1)
+
+
+@flax.struct.dataclass
+class OfTwoBounds(Rule):
+    """A user's own, with the fields of others."""
+
+    lower: jax.Array
+    upper: jax.Array
+
+
 verify = jax.jit(partial(verify_tree, codebook=CODEBOOK), static_argnames="coupling")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [rule_from_name(name, k=7) for name in ("lantern", "lantern++", "cool")],
+        [rule_from_name("near"), rule_from_name("typical"), OfTwoBounds(0.1, 0.2)],
+    ],
+    ids=lambda rules: ", ".join(type(rule).__name__ for rule in rules),
+)
+def test_tree_structures_tell_rules_of_the_same_fields_apart(rules):
+    """Else a jitted function may run the program of another rule: JAX finds programs by these structures."""
+    structures = [jax.tree.structure(rule) for rule in rules]
+    assert all(structures.count(structure) == 1 for structure in structures)
+    again = [jax.tree.structure(jax.tree.map(lambda leaf: leaf, rule)) for rule in rules]
+    assert again == structures and all("kind" not in repr(rule) for rule in rules)
 
 
 def log_softmax(logits):
