@@ -234,7 +234,7 @@ def over_mesh(function, mesh: Mesh, mesh_axes: str | tuple[str, ...], in_specs, 
     """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
     axis_types = (AxisType.Auto,) * len(mesh.axis_names)
     # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=axis_types)
+    mesh = mesh.update(axis_types=axis_types)
     names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False

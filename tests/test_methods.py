@@ -14,6 +14,7 @@ from lantern_jax.decoding import loop
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.pipeline import Pipeline
+from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
 PROMPTS = ["green hills at noon", "a foggy forest"]
@@ -135,8 +136,7 @@ def program_and_inputs(name: str):
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
     """As lowered for a GPU: no branch, no sort, no way to the host, one loop whose end the data decide."""
     program, inputs = program_and_inputs(name)
-    traced = jax.jit(partial(loop.decode, program)).trace(inputs)
-    hlo = traced.lower(lowering_platforms=("cuda",)).as_text(dialect="hlo")
+    hlo = lower(partial(loop.decode, program), inputs, platform="cuda").as_text(dialect="hlo")
     assert not re.search(r"= .*\b(conditional|sort|infeed|outfeed|send|recv)\(", hlo)
     assert "callback" not in hlo
     assert re.search(r"= .*\bwhile\(", hlo)

@@ -10,10 +10,9 @@ from functools import partial
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.kernels.shapes import is_power_of_two, is_served, shape_like
+from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
 
 # A kernel's arguments are 4 KiB at most: of each array the old, the new and the rows, 8 bytes each.
 _MOST_ARRAYS = 150
@@ -53,7 +52,7 @@ def _append(caches, blocks, path, start, interpret):
         out_shape=[shape_like(cache, cache.shape) for cache in caches],
         grid=(rows, heads),
         input_output_aliases={i: i for i in range(count)},
-        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
+        compiler_params=compiler_params(num_warps=_WARPS, num_stages=1),
         interpret=interpret,
         name="append",
     )(*caches, *blocks, path, start)

@@ -12,10 +12,9 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from lantern_jax.kernels.shapes import is_power_of_two, is_served, shape_like
+from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
 
 # A product of the tensor cores has 16 rows at least.
 _LEAST_TILE = 16
@@ -52,7 +51,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         partial(_kernel, max(_LEAST_TILE, pl.next_power_of_2(count))),
         out_shape=(shape_like(qkv, (len(qkv), count, heads, width)), states, states),
         grid=(len(qkv), heads),
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=3),
+        compiler_params=compiler_params(num_warps=4, num_stages=3),
         interpret=interpret,
         # The target and a drafter have other places: a profile then tells their kernels apart.
         name=f"attend_{len(places)}",

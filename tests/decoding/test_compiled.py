@@ -28,6 +28,7 @@ from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from tests import lowering
 from tests.quick_compilation import AS_USERS_COMPILE
 
 from . import toy_models as toys
@@ -196,11 +197,17 @@ def test_the_loop_exports_for_accelerators(devices, platform):
     if devices == 1:
         function = jax.jit(lambda inputs: loop.decode(program, inputs))
     else:
-        mesh = jax.make_mesh((devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-        function = jax.jit(lambda inputs: loop._decode_sharded(program, mesh, "data", inputs))
+        mesh = lowering.mesh(platform, data=devices)
+        function = jax.jit(
+            lambda inputs: loop._decode_sharded(program, mesh, "data", inputs),
+            in_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
+        )
     # Kernels are kept as Triton's code, which may change between versions of JAX.
     kernels = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
-    exported = jax.export.export(function, platforms=[platform], disabled_checks=kernels)(abstract_inputs(8))
+    with lowering.on(platform):
+        exported = jax.export.export(function, platforms=[platform], disabled_checks=kernels)(
+            abstract_inputs(8)
+        )
     assert exported.platforms == (platform,)
     assert exported.nr_devices == devices
     assert exported.out_avals[0].shape == (8, GRID * GRID)
@@ -278,7 +285,7 @@ def small_program(case: Case) -> tuple[Program, Inputs]:
 
 
 def lowered(program: Program, inputs: Inputs, platform: str):
-    return jax.jit(partial(loop.decode, program)).trace(inputs).lower(lowering_platforms=(platform,))
+    return lowering.lower(partial(loop.decode, program), inputs, platform=platform)
 
 
 def branches(hlo: str) -> list[str]:

@@ -27,6 +27,7 @@ from lantern_jax.decoding.sampling import (
     top_children,
 )
 from lantern_jax.partition import varying_like
+from tests.lowering import lower
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 process = jax.jit(process_logits)
@@ -38,15 +39,11 @@ def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False):
     return SamplingParams(*values, greedy=greedy, filters=filters)
 
 
-def lower_for(platform, function, *args):
-    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,))
-
-
 @cache
 def process_as_on(platform, shape, filters=FILTERS):
     """The program that another platform would be given, made to run here."""
     params = traced_params(1, 0, 1, filters)
-    return lower_for(platform, process_logits, jnp.zeros(shape, jnp.float32), params).compile()
+    return lower(process_logits, jnp.zeros(shape, jnp.float32), params, platform=platform).compile()
 
 
 def reference(logits, temperature, top_k, top_p):
@@ -217,7 +214,7 @@ def sample(keys, logits, params):
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_no_sort_and_no_control_flow_that_depends_on_data(platform):
     args = jax.random.split(jax.random.key(0), 2), jnp.zeros((2, 3, 1024)), traced_params(1, 5, 0.9)
-    lowered = lower_for(platform, sample, *args)
+    lowered = lower(sample, *args, platform=platform)
     assert " conditional(" not in lowered.as_text(dialect="hlo")
     compiled = lowered.compile().as_text().splitlines()
     loops = [line for line in compiled if " while(" in line]

@@ -8,6 +8,7 @@ import pytest
 from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.kernels import append
 from lantern_jax.kernels.append import append_kernel
+from tests.lowering import lower
 
 
 def arrays(count: int, slots: int, dtype=jnp.float32, seed: int = 0):
@@ -59,7 +60,7 @@ def test_a_gpu_writes_all_layers_by_one_kernel():
     block = jax.tree.map(lambda array: array[..., :4, :], layers)
     cache = kv_cache.KVCache(layers, jnp.ones((2, 2, 1), bool), jnp.zeros(2, jnp.int32), None)
     path, count = jnp.zeros((2, 3), jnp.int32), jnp.ones(2, jnp.int32)
-    traced = jax.jit(kv_cache.commit).trace(cache, block, path, count)
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    given = (kv_cache.commit, cache, block, path, count)
+    text = lower(*given, platform="cuda").as_text()
     assert text.count("xla.gpu.triton") == 1 and "dynamic_update_slice" not in text
-    assert "xla.gpu.triton" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "xla.gpu.triton" not in lower(*given, platform="cpu").as_text()

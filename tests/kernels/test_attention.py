@@ -1,5 +1,7 @@
 """The fused kernel against JAX's own operations; it runs interpreted here, and is lowered for GPUs."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 from lantern_jax.kernels import append
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models import transformer
+from tests.lowering import lower
 
 HEADS, WIDTH = 3, 16
 
@@ -102,10 +105,23 @@ def test_gpus_that_triton_does_not_serve_go_without(monkeypatch):
         assert fits(qkv) == append.fits(qkv) == served
 
 
+def test_a_jax_without_triton_goes_without():
+    """JAX 0.11 says that it will be removed."""
+    script = (
+        "import sys; sys.modules['jax.experimental.pallas.triton'] = None\n"
+        "from lantern_jax.kernels import append, attention, shapes\n"
+        "print(shapes.triton, shapes.is_served())"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "None False\n"
+
+
 def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
     given = arguments((2, 1), 5, (70,), jnp.bfloat16)
-    traced = jax.jit(transformer.rotate_and_attend).trace(*given)
-    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu", "tpu")}
+    texts = {
+        name: lower(transformer.rotate_and_attend, *given, platform=name).as_text()
+        for name in ("cuda", "cpu", "tpu")
+    }
     assert [text.count("xla.gpu.triton") for text in texts.values()] == [1, 0, 0]
 
 
