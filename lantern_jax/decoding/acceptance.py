@@ -156,7 +156,7 @@ class Rule:
 
     knobs: ClassVar[tuple[str, ...]] = ()
     # JAX compares the tree structures of dataclasses without their classes (0.10 to 0.12 do): where only the hashes
-    # tell two rules of the same fields apart, one process in some fifty ran the one's program for the other.
+    # tell two rules of the same fields apart, one process in some thirty ran the one's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
