@@ -17,7 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 from jaxtyping import Array, PyTree
 
 from lantern_jax import errors
@@ -230,7 +238,7 @@ def where_on(grid: np.ndarray) -> Where:
     return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
 
 
-def over_mesh(function, mesh: Mesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
+def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
     """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
     axis_types = (AxisType.Auto,) * len(mesh.axis_names)
     # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.

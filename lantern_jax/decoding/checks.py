@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from lantern_jax.decoding.protocols import Draft, Drafting, Prefix, Target
 
@@ -32,7 +32,7 @@ def check_batch(keys, conditioning, guidance, active) -> int:
     return batch
 
 
-def check_mesh(mesh: Mesh, mesh_axis: str, batch: int) -> Mesh:
+def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | AbstractMesh:
     """The mesh; ValueError unless it has the axis and the batch divides over it."""
     if mesh_axis not in mesh.shape:
         raise ValueError(

@@ -11,7 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import checks, completion
@@ -44,7 +44,7 @@ def speculative_decode(
     coupling: Coupling | str = "gumbel",
     active: Bool[Array, " B"] | None = None,
     rows: Rows | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
     """Generates a token stream for every sequence, checking several guesses in each pass of the target.
@@ -64,9 +64,10 @@ def speculative_decode(
         coupling: ``Gumbel(path)`` or ``Rejection(residual)``, or its name; static.
         active: False marks padding sequences, which are finished from the start.
         rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
-        mesh, mesh_axis: a mesh and the axis of it that sequences are spread over; the whole loop runs under
-            ``shard_map`` over that axis, each device looping as often as its own sequences need. B must divide by its
-            size. Over an axis "model" the compiler splits what is computed, as the parameters lie (``partition``).
+        mesh, mesh_axis: a mesh (an abstract one to export with) and the axis of it that sequences are spread over; the
+            whole loop runs under ``shard_map`` over that axis, each device looping as often as its own sequences need.
+            B must divide by its size. Over an axis "model" the compiler splits what is computed, as the parameters lie
+            (``partition``).
 
     Raises:
         ValueError: arguments or records that do not fit each other, a relaxed rule without neighbours, a batch that
@@ -102,7 +103,7 @@ def autoregressive_decode(
     sampling: SamplingParams | None = None,
     active: Bool[Array, " B"] | None = None,
     rows: Rows | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
     """Plain decoding, one token a pass; arguments as in ``speculative_decode``."""
@@ -258,6 +259,6 @@ _decode_jit = jax.jit(decode, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _decode_sharded(program: Program, mesh: Mesh, mesh_axis: str, inputs: Inputs) -> Decoded:
+def _decode_sharded(program: Program, mesh: Mesh | AbstractMesh, mesh_axis: str, inputs: Inputs) -> Decoded:
     rows = PartitionSpec(mesh_axis)
     return over_mesh(partial(decode, program), mesh, mesh_axis, (input_specs(mesh_axis),), rows)(inputs)
