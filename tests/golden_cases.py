@@ -63,13 +63,19 @@ def find_cases(directory: Path) -> list[Path]:
 
 
 def read_case(path: Path) -> GoldenCase:
+    """Reads a case; ValueError where nothing is recorded that could be compared."""
     description = json.loads(path.read_text())
+    with np.load(path.with_suffix(".npz")) as file:
+        arrays = dict(file)
+    empty = [name for name, array in arrays.items() if not array.size]
+    if empty or not arrays or description.get("config", {}).get("cases") == []:
+        raise ValueError(
+            f"{path} records nothing{f' in {empty[0]}' if empty else ''}: nothing would be compared"
+        )
     if "internal" in description and "paths" in description:
-        with np.load(path.with_suffix(".npz")) as arrays:
-            return GoldenCase(path.stem, "published_residual", description, {}, dict(arrays))
+        return GoldenCase(path.stem, "published_residual", description, {}, arrays)
     shapes = {name: tuple(shape) for name, shape in description["tensors"].items()}
     kind = case_kind(description["config"], shapes)
     seed = description["weight_seed"]
     tensors = {name: golden_weight(name, shape, seed) for name, shape in shapes.items()}
-    with np.load(path.with_suffix(".npz")) as arrays:
-        return GoldenCase(path.stem, kind, description["config"], tensors, dict(arrays))
+    return GoldenCase(path.stem, kind, description["config"], tensors, arrays)

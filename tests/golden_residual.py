@@ -58,11 +58,11 @@ def run_published_residual(case) -> None:
         "table": np.where(places <= arrays["k"][:, None, None], arrays["table"], -1).astype(np.int32)
     }
     for variant in VARIANTS:
-        if variant != "llamagen_static":  # The rules below have it, and "anole_static" is its walk.
-            check_variant(tree, variant, few, RuleOfACase)
-    # And the rules themselves, which cut their neighbours off.
+        check_variant(tree, variant, few, RuleOfACase)
+    # And the rules themselves, which cut their neighbours off, for one k: each k is a program of its own.
     for rule, bounded in ((Lantern, False), (LanternPlusPlus, True)):
         rows = (arrays["k"] == 3) & ((arrays["delta"] > 1) == bounded)
+        assert rows.any()
         check_variant(
             tree, "llamagen_static", {name: array[rows] for name, array in arrays.items()},
             lambda delta, _, rule=rule: rule(delta, 3),
