@@ -90,7 +90,7 @@ class Settings:
     window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=4096)
     redraw: str = knob(
         "maximal", "how guesses of a window are drawn again, with rejection",
-        choices=("independent", "maximal", "shared"),
+        choices=("independent", "maximal", "shared"), note="with block always independent",
     )  # fmt: skip
     initial: str = knob(
         "left", "where the guesses of a window's new positions come from",
@@ -118,8 +118,9 @@ class Settings:
         "longest", "which accepted path is taken, with gumbel", choices=("longest", "exact_first")
     )
     residual: str = knob(
-        "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published")
-    )
+        "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published"),
+        note="published relaxes even at delta 0 or lam 1 where neighbours are filtered out",
+    )  # fmt: skip
     batch: int = knob(8, "pictures decoded at once", "B", low=1)
 
     @property
@@ -249,6 +250,9 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
             default = methods()[method].knobs.get(name, declared.by_platform or declared.default)
             default = fixed.get(name, defaults.get(name, default))
             values[name] = for_platform(default, platform) if value is None else value
+    chosen = (given.get("redraw"), methods()[method].knobs.get("redraw"), defaults.get("redraw"))
+    if values["coupling"] == "block" and chosen == (None, None, None):
+        values["redraw"] = "independent"
     plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
     if values["drafting"] is None or plain:
         values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
@@ -331,6 +335,10 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         raise ValueError("the coupling block needs a chain: give tree chain")
     if coupling == "block" and values["rule"] != "strict":
         raise ValueError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
+    if coupling == "block" and values["drafting"] == "jacobi" and values["redraw"] != "independent":
+        raise ValueError(
+            f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
+        )
     if coupling != "gumbel" and values["drafting"] == "led":
         raise ValueError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
     if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:

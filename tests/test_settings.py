@@ -205,11 +205,16 @@ def test_knobs_that_do_not_fit_each_other_are_refused():
         ({"tree": "dynamic", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
         ({"coupling": "block", "tree": "mc_sim_7b_63"}, "the coupling block needs a chain"),
         ({"coupling": "block", "rule": "lantern"}, "the coupling block has no relaxed rule"),
+        ({"method": "scd", "coupling": "block"}, "block reads the guesses that redraw maximal keeps"),
+        ({"drafting": "jacobi", "coupling": "block", "redraw": "shared"}, "give redraw independent"),
         ({"coupling": "rejection", "rule": "near"}, "rule near needs the coupling gumbel"),
         ({"tree": "dynamic", "nodes": 999}, "nodes 999 of a dynamic tree is too many"),
     ):
         with pytest.raises(ValueError, match=line):
             resolve(given)
+    assert resolve({"drafting": "jacobi", "coupling": "block"}).redraw == "independent"
+    assert resolve({"method": "sjd", "coupling": "block"}).redraw == "independent"
+    assert resolve({"coupling": "block"}).redraw == "independent" and resolve().redraw == "maximal"
     assert resolve({"method": "zipar", "tree": "none"}).is_plain
     assert not resolve({"method": "zipar"}).is_plain
 

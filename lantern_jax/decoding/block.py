@@ -4,7 +4,9 @@ The drafted tokens x_1 .. x_D of a chain keep a joint weight, a_0 = 1 and a_i = 
 S_i = sum of max(a_i p - q, 0) over the codes that follow x_i, the first i tokens are offered with probability
 h_i = S_i / (S_i + 1 - a_i), and h_D = a_D; the largest i whose test u_i < h_i passes is taken, and the next token is
 drawn from normalize(max(a_i p - q, 0)), after x_D from p. A token that its own test would refuse may so be kept for the
-sake of those behind it: the law is exactly p's, and no other test of a single chain accepts more on average.
+sake of those behind it: the law is exactly p's, and no other test of a single chain accepts more on average. What the
+tests say of a token depends on those behind it, so the tokens behind the last one taken follow q no longer: a window
+may not keep them (``Streams.reads_ahead``).
 
 Axes: B batch, N nodes = D + 1 (root included), D depth, V vocabulary.
 """
@@ -35,7 +37,7 @@ class Block:
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
         """As ``Coupling.draws``."""
-        return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
+        return Greedy() if sampling.greedy else Streams(keys, positions, rounds, reads_ahead=True)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
         """As ``Coupling.verify``; a draft without log q is a point mass on every token.
@@ -85,8 +87,9 @@ class Block:
         left = jnp.maximum(weight[:, :-1, None] * p[:, :-1] - q, 0)
         surplus = jnp.pad(jnp.sum(left, axis=-1), ((0, 0), (0, 1)))
         room = surplus + 1 - weight
-        # Nothing left over and nothing lost: p = q, so that what comes after decides.
-        offered = jnp.where(room > 0, surplus / jnp.where(room > 0, room, 1), jnp.float32(1))
+        # Nothing left over and nothing lost: p = q, so that what comes after decides. A NaN passes no test.
+        decides = room <= 0
+        offered = jnp.where(decides, jnp.float32(1), surplus / jnp.where(decides, 1, room))
         offered = jnp.where(step == end, weight, offered)
         passed = (uniforms < offered) & (step <= end)
         last = jnp.max(jnp.where(passed, step, 0), axis=1)

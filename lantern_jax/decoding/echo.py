@@ -12,6 +12,8 @@ costs no pass.
 Axes: B batch, N nodes of the last round (root included), M nodes whose children are drafted, V codes.
 """
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 import flax.struct
@@ -31,6 +33,9 @@ _LEAST = -20.0
 class Echo:
     """How old and new are mixed: (a, b) for old nodes that agree in position alone, in token too, in parent too.
 
+    Raises:
+        ValueError: shares that are not two finite numbers >= 0.
+
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
         >>> drafter = lantern_jax.eagle_drafter(config)
@@ -42,6 +47,17 @@ class Echo:
     position: tuple[float, float] = (0.8, 0.25)
     token: tuple[float, float] = (0.3, 0.8)
     parent: tuple[float, float] = (0.2, 0.9)
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            shares = getattr(self, field.name)
+            good = isinstance(shares, tuple | list) and len(shares) == 2
+            if not (
+                good and all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
+            ):
+                raise ValueError(
+                    f"{field.name} of echo is not valid: give two finite numbers >= 0, not {shares!r:.200}"
+                )
 
 
 @flax.struct.dataclass
@@ -99,8 +115,9 @@ def blended(
 ) -> Float[Array, "*rows V"]:
     """log q' of q and p_old, which agree in 3 the parent too, 2 the token, 1 the position, 0 nothing; normalized."""
     shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
-    old = jnp.maximum(old, _LEAST)
-    return jax.nn.log_softmax(shares[..., :1] * log_q + shares[..., 1:] * old, axis=-1)
+    a, b, old = shares[..., :1], shares[..., 1:], jnp.maximum(old, _LEAST)
+    # What has no share rules nothing out: 0 times the -inf of a code that was filtered out is no number.
+    return jax.nn.log_softmax(jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * old, axis=-1)
 
 
 def recalled(

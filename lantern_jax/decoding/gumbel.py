@@ -164,9 +164,11 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
         score_at=score_at,
         scores=scores,
     )
+    # A code that is not allowed, or was filtered out, is never put down, whoever lends to it.
+    allowed = look_up(log_probs, parents, child) > -jnp.inf
     accepts = rule.accepts(p, child, wanted, depth, codebook)
     if accepts is not None:
-        return accepts
+        return accepts & allowed
 
     lent, lenders = rule.lend(p, child, depth, codebook)
     present = jnp.maximum(lenders, 0)
@@ -182,4 +184,4 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
     codes = jnp.arange(log_probs.shape[-1], dtype=jnp.int32)[None, None, :]
     rivals = jnp.sum(beats(scores(), codes), axis=-1, dtype=jnp.int32)
     beaten = jnp.sum(beats(score_at(present), present) & (lenders >= 0), axis=-1, dtype=jnp.int32)
-    return rivals == beaten
+    return (rivals == beaten) & allowed

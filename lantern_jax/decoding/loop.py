@@ -224,7 +224,7 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
 
     with jax.named_scope("verify"):
         verdict = verify_tree(
-            stream.as_codes(draft, target.vocab_size), log_probs, draws, coupling=program.coupling,
+            stream.as_codes(draft), log_probs, draws, coupling=program.coupling,
             rule=inputs.rule, codebook=inputs.codebook, max_count=stream.room(state.length),
         )  # fmt: skip
         sound = take_nodes(jnp.isfinite(jnp.max(logits, axis=-1)), verdict.path).all(axis=1) | ~running

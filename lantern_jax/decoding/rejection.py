@@ -28,7 +28,7 @@ from lantern_jax.decoding.sampling import (
     gumbel_argmax,
     residual_noise,
 )
-from lantern_jax.decoding.topology import AnyTopology, take_nodes
+from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
 
@@ -43,6 +43,8 @@ class Streams:
         keys: of the sequences.
         positions: int32 [B], of the token that the root predicts.
         rounds: int32 [B], number of the round.
+        reads_ahead: static; whether the tests read guesses behind the place where they stop, as ``Block``'s do. Such
+            guesses no longer follow the q that they were drawn from, and must not be kept for the next round.
 
     Example:
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
@@ -54,6 +56,7 @@ class Streams:
     keys: Key[Array, " B"]
     positions: Int[Array, " B"]
     rounds: Int[Array, " B"]
+    reads_ahead: bool = flax.struct.field(pytree_node=False, default=False)
 
     def perturb(self, log_q: Float[Array, "B R V"], depth: int, nodes) -> Float[Array, "B R V"]:
         """What ranks the children of ``nodes``: log q with noise of their own; the top-K are draws from q, in order."""
@@ -68,7 +71,10 @@ class Rejection:
         residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its
             variant for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``): it zeroes the
             k + 1 nearest codes where any of the k lends, and is uniform over all V ids where nothing is left. With
-            the strict rule they are the same. They need k + 1 stored neighbours; with k alone, k are zeroed.
+            the strict rule they are the same. They need k + 1 stored neighbours; with k alone, k are zeroed. As that
+            code does, they count a neighbour without probability (one that top-k removed) as a lender even where the
+            bound is 0, so that delta 0 or lam 1 is not strict there, and they let such neighbours' neighbours put down
+            a code that was removed itself; ``exact`` does neither.
 
     Raises:
         ValueError: another residual.
@@ -136,6 +142,7 @@ class Rejection:
         q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, _q_rows(topology, nodes)))
         drafts = (log_probs.shape[0], topology.num_nodes)
         accepted, swapped = jnp.zeros(drafts, bool), jnp.zeros(drafts, bool)
+        allowed = _allowed(draft, log_probs)
         strict, done, odds = jnp.zeros(drafts, jnp.int32), [], jnp.exp(noise)[:, None]
         for width, children in _columns(topology, nodes):
             # Nodes with fewer children than this column lie behind the others and are done.
@@ -146,6 +153,8 @@ class Rejection:
             token = draft.tokens[batch, child]
             depth = take_nodes(topology.depth, child)
             trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
+            if self.residual == "exact":
+                trial = trial.only_where(allowed[batch, child])
             luck = uniforms[batch, child] * trial.q_x
             possible = there & (trial.q_x > 0)
             accept = possible & (luck < trial.mass)
@@ -209,6 +218,21 @@ class _Trial(NamedTuple):
     claim: Claim | None
     q: Float[Array, "B R V"]
     is_point_mass: bool
+
+    def only_where(self, allowed: Bool[Array, "B R"]) -> "_Trial":
+        """The trial in which codes that are not allowed are refused, and borrow nothing."""
+        loan = self.loan
+        if loan is not None:
+            lenders = jnp.where(allowed[..., None], loan.lenders, -1)
+            loan = Loan(jnp.where(allowed, loan.lent, jnp.float32(0)), lenders)
+        return self._replace(mass=jnp.where(allowed, self.mass, jnp.float32(0)), loan=loan)
+
+
+def _allowed(draft, log_probs) -> Bool[Array, "B N"]:
+    """Which nodes hold a code that is neither masked nor filtered out. That of the root is not read."""
+    parents = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
+    batch = jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
+    return log_probs[batch, parents, draft.tokens] > -jnp.inf
 
 
 def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:

@@ -56,6 +56,7 @@ class Stream:
 
     Attributes:
         length: T.
+        vocab_size: V.
         forced: int32 [T], the forced id, -1 where free.
         run: int32 [T + 1], length of the run of forced tokens that starts at a position.
         free: int32 [T + 1], how many positions before this one are not forced.
@@ -63,7 +64,7 @@ class Stream:
     """
 
     def __init__(self, target: Target):
-        self.forced, self.length = target.forced, target.num_tokens
+        self.forced, self.length, self.vocab_size = target.forced, target.num_tokens, target.vocab_size
         self.run = np.zeros(self.length + 1, np.int32)
         self.free = np.concatenate([[0], np.cumsum(self.forced < 0)]).astype(np.int32)
         for i in range(self.length - 1, -1, -1):
@@ -96,10 +97,16 @@ class Stream:
         return jnp.maximum(self.length - length - 1, 0)
 
     def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
-        """The draft with forced tokens on every node of a forced position, so that a path goes on behind it.
+        """Puts forced tokens on every node of a forced position, so that a path goes on behind it, and codes elsewhere.
 
-        ``position`` is of the token that the root predicts.
+        A guess that is no code (a row end, copied to a free place) becomes one before anybody compares it: what is
+        tested is what is written.
+
+        Args:
+            position: of the token that the root predicts.
         """
+        guesses = jnp.clip(draft.tokens[:, 1:], 0, self.vocab_size - 1)
+        draft = draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], guesses], axis=1))
         return draft_of(draft, partial(self._forced_after, position)) if self.run.any() else draft
 
     def forced_logits(
@@ -108,9 +115,9 @@ class Stream:
         """Logits after nodes of these depths, point masses where the token after the node is forced."""
         return point_masses(logits, self._forced_after(position, depth)) if self.run.any() else logits
 
-    def as_codes(self, draft: Draft, vocab_size: int) -> Draft:
+    def as_codes(self, draft: Draft) -> Draft:
         """The draft as ``point_masses`` speaks of it: no token outside the codes."""
-        return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(vocab_size - 1)))
+        return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(self.vocab_size - 1)))
 
     def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
         """The id forced after a node, -1 where it is free."""

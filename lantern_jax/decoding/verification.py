@@ -132,6 +132,8 @@ def verify_tree(
     if log_probs.ndim != 3 or log_probs.shape[:2] != tokens.shape:
         raise ValueError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
     check_codebook(rule, codebook, log_probs.shape[2])
+    # NumPy's arrays cannot be read at traced ids.
+    log_probs = jnp.asarray(log_probs)
     if max_count is None:
         max_count = jnp.full(tokens.shape[0], topology.max_depth, jnp.int32)
     return coupling.verify(draft, log_probs, draws, rule, codebook, max_count)

@@ -44,11 +44,20 @@ def filtered(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -
 
 def agreement(tokens, expected: np.ndarray) -> float:
     """The p-value of a chi-square test of samples [B, LENGTH]; 0 if one of them cannot be."""
+    return agreement_of_counts(counts(tokens), expected)
+
+
+def counts(tokens) -> np.ndarray:
+    """How often each sequence is among the samples [B, LENGTH], in the order of ``exact_distribution``."""
     ids = np.asarray(tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
-    observed = np.bincount(ids, minlength=VOCAB**LENGTH)
-    if observed[expected == 0].any():
+    return np.bincount(ids, minlength=VOCAB**LENGTH)
+
+
+def agreement_of_counts(observed: np.ndarray, expected: np.ndarray) -> float:
+    """As ``agreement``, of samples that are counted already."""
+    if len(observed) > len(expected) or observed[expected == 0].any():
         return 0.0
-    expected = expected * len(ids)
+    expected = expected * observed.sum()
     rare = expected < 5
     if rare.any() and expected[rare].sum() > 0:
         observed = np.append(observed[~rare], observed[rare].sum())

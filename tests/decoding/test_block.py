@@ -213,6 +213,22 @@ def test_points_are_tested_as_such():
     assert float(bonus[1, 0]) == 0
 
 
+@pytest.mark.parametrize("where", ["log_q", "log_p"])
+def test_what_is_no_number_passes_no_test(where):
+    """A row of q that is NaN, or of p: what hangs on it is refused, by whatever luck."""
+    log_p, log_q = (np.full((1, rows, VOCAB), np.log(1 / VOCAB), np.float32) for rows in (3, 2))
+    (log_p if where == "log_p" else log_q)[:, 1] = np.nan
+    draft = Draft(jnp.asarray([[0, 0, 0]], jnp.int32), CHAIN, jnp.asarray(log_q))
+    for coupling in (Block(), Rejection()):
+        streams = Streams(toys.sequence_keys(0, 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
+        for number in range(8):
+            verdict = verify_tree(
+                draft, jnp.asarray(log_p), streams.replace(rounds=jnp.full(1, number)), coupling=coupling
+            )
+            # Token by token the first one does not hang on it; what a chain is worth from there on does.
+            assert int(verdict.count[0]) == isinstance(coupling, Rejection)
+
+
 def test_bad_arguments():
     streams = Streams(
         jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32)

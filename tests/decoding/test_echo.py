@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing
+from lantern_jax.decoding.echo import Echo, Memory, blended, mixed, nothing
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
@@ -66,6 +66,28 @@ def test_old_nodes_are_mixed_in_by_how_well_they_match():
             np.testing.assert_allclose(made[0, row], wanted, atol=2e-5)
             seen.add(bool(np.allclose(wanted, log_q[0, row])))
     assert seen == {True, False}
+
+
+def test_shares_of_zero_and_filtered_codes_make_no_nan():
+    """0 times -inf: what has no share in the mixture rules nothing out."""
+    log_q = jax.nn.log_softmax(jnp.array([[0.0, -jnp.inf, 1.0, -jnp.inf]]))
+    old = jax.nn.log_softmax(jnp.array([[-jnp.inf, 2.0, 1.0, -jnp.inf]]))
+    for a, b in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)):
+        for agreement in (0, 1, 2, 3):
+            echo = Echo((a, b), (a, b), (a, b))
+            made = np.asarray(blended(echo, log_q, old, jnp.array([agreement])))
+            assert not np.isnan(made).any()
+            np.testing.assert_allclose(np.exp(made).sum(axis=-1), 1, atol=1e-5)
+    target = np.asarray(blended(Echo((0, 1), (0, 1), (0, 1)), log_q, old, jnp.array([2])))
+    np.testing.assert_allclose(target, jax.nn.log_softmax(jnp.maximum(old, -20.0)), atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [np.nan, -0.1, np.inf, "much"])
+def test_shares_that_are_no_numbers_are_refused(share):
+    with pytest.raises(ValueError, match="token of echo is not valid: give two finite numbers >= 0"):
+        Echo(token=(0.5, share))
+    with pytest.raises(ValueError, match="give two finite numbers"):
+        Echo(token=(0.5,))
 
 
 def test_nothing_is_remembered_before_the_first_round():

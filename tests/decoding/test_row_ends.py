@@ -6,12 +6,56 @@ import pytest
 
 from lantern_jax.decoding.drafting.jacobi import jacobi, speculative_jacobi
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
 
 from . import toy_models as toys
 
 BATCH = 8
+# Rows of four codes and a row end, of two and two.
+RAGGED = (-1, -1, -1, -1, 3, -1, -1, -1, -1, 3, -1, -1, 3, 3)
 WINDOWS = {"gumbel": jacobi(12, 6), "rejection": speculative_jacobi(12, 6)}
+
+
+@pytest.mark.parametrize("window", [1, 6])
+def test_a_copied_row_end_is_no_guess(window):
+    """Repeated to a free place it was compared as the last code and written as itself."""
+    # After a row end each code is as likely wanted, the last one too.
+    target, params = toys.markov_target(3, 14, RAGGED), toys.markov_params(3).at[3].set(0)
+    given = (target, params, jnp.zeros((64, 1)), toys.sequence_keys(1, 64))
+    plain = autoregressive_decode(*given)
+    decoded = speculative_decode(*given, drafting=jacobi(3, window, "repeat"))
+    np.testing.assert_array_equal(decoded.tokens, plain.tokens)
+    sampled = speculative_decode(
+        *given, drafting=speculative_jacobi(3, window, "maximal", "repeat"), coupling="rejection"
+    )
+    for tokens in (decoded.tokens, sampled.tokens):
+        np.testing.assert_array_equal(np.asarray(tokens) >= 3, (target.forced >= 3)[None].repeat(64, 0))
+
+
+@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
+def test_guesses_of_ones_own_that_are_no_codes_are_never_written(coupling):
+    tree = DraftTree.chain(2)
+
+    def propose(params, state, pending, draws, sampling):
+        root = pending.tokens[:, -1:]
+        return Draft(jnp.concatenate([root, root + params, root + params], axis=1), tree), state
+
+    stubborn = Drafting(lambda *given: (), propose, lambda params, state, outcome: state, tree.max_depth)
+    target, params = toys.markov_target(3, 14, RAGGED), toys.markov_params(3)
+    given = (target, params, jnp.zeros((64, 1)), toys.sequence_keys(1, 64))
+    plain = autoregressive_decode(*given)
+    for more in (0, 7, -9):
+        decoded = speculative_decode(
+            *given, drafting=stubborn, drafting_params=jnp.int32(more), coupling=coupling
+        )
+        np.testing.assert_array_equal(
+            np.asarray(decoded.tokens) >= 3, (target.forced >= 3)[None].repeat(64, 0)
+        )
+        assert int(jnp.min(decoded.tokens)) >= 0
+        if coupling == "gumbel":
+            np.testing.assert_array_equal(decoded.tokens, plain.tokens)
 
 
 @pytest.mark.parametrize(

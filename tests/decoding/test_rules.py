@@ -12,8 +12,9 @@ from lantern_jax.decoding.acceptance import Codebook, Rule
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.rules.names import RULES, rule_from_name
+from lantern_jax.decoding.sampling import gumbel_noise
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
 
@@ -52,6 +53,41 @@ def test_tree_structures_tell_rules_of_the_same_fields_apart(rules):
     assert all(structures.count(structure) == 1 for structure in structures)
     again = [jax.tree.structure(jax.tree.map(lambda leaf: leaf, rule)) for rule in rules]
     assert again == structures and all("kind" not in repr(rule) for rule in rules)
+
+
+# Every rule, as relaxed as it gets.
+FREE = {
+    "lantern": {"k": 4, "delta": 0.99},
+    "lantern++": {"k": 4, "lam": 1e30},
+    "near": {"tau": 1e30, "ratio": 3e38},
+    "typical": {"epsilon": 1e-30},
+    "tolerance": {"samples": VOCAB},
+    "cool": {"omega": 1e30, "k": 4},
+    "gsd": {"size": 2 * VOCAB, "p_gap": 1e30, "squared_distance": 1e30},
+}
+
+
+@pytest.mark.parametrize("coupling", [Gumbel(), Gumbel("exact_first"), Rejection()], ids=str)
+@pytest.mark.parametrize("name", FREE)
+def test_no_rule_puts_down_a_code_that_was_filtered_out(name, coupling):
+    """Nor does one draw it as the bonus: here everything but codes 0 and 1 is gone, and all others are drafted."""
+    if name in ("near", "typical", "tolerance") and isinstance(coupling, Rejection):
+        pytest.skip("a rule of the shared noise")
+    rule = rule_from_name(name, **FREE[name])
+    tree = DraftTree.from_paths([(rank,) for rank in range(VOCAB - 3)])
+    batch = 64
+    drafted = jnp.broadcast_to(jnp.arange(2, VOCAB - 1, dtype=jnp.int32), (batch, VOCAB - 3))
+    tokens = jnp.concatenate([jnp.zeros((batch, 1), jnp.int32), drafted], axis=1)
+    log_p = jnp.full((batch, VOCAB - 2, VOCAB), -jnp.inf).at[..., :2].set(jnp.log(jnp.float32(0.5)))
+    log_q = jnp.full((batch, 1, VOCAB), -np.log(VOCAB), jnp.float32)
+    keys, zero = jax.random.split(jax.random.key(0), batch), jnp.zeros(batch, jnp.int32)
+    draws = (
+        Streams(keys, zero, zero) if isinstance(coupling, Rejection)
+        else SharedNoise(gumbel_noise(keys, jnp.zeros((batch, 2), jnp.int32), VOCAB))
+    )  # fmt: skip
+    verdict = verify(Draft(tokens, tree, log_q), log_p, draws, coupling=coupling, rule=rule)
+    assert int(verdict.count.max()) == 0
+    assert int(verdict.bonus.max()) <= 1
 
 
 def log_softmax(logits):

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
+from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
@@ -68,7 +68,7 @@ class Window:
         tree: its guesses: a node at depth d is one for d positions after the root's token, the best one where its rank
             is 0; it holds the path of best ones, W long. Nodes at one depth and rank hold the same token.
         redraw: one of ``REDRAWS``; None on the shared noise.
-        initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest token before
+        initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest code before
             them, ``left`` draws from the newest distribution before them, ``above`` from that of the position one row
             of the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
             ``random`` uniformly from the codes that ``left`` allows.
@@ -171,7 +171,8 @@ def speculative_jacobi(
         initial, row: as in ``Window``.
 
     Raises:
-        ValueError: as ``Window``; when traced, the coupling ``Gumbel`` at a temperature above 0.
+        ValueError: as ``Window``; when traced and at a temperature above 0, the coupling ``Gumbel``, and ``Block``
+            with another redraw than ``independent``.
 
     Example:
         >>> lantern_jax.speculative_jacobi(16384, window=8, redraw="independent").max_depth
@@ -255,8 +256,12 @@ def _propose(settings: Window, params, state: WindowState, pending: Pending, dra
     tokens, ranked = _drawn(settings, draws, old, log_q)
     root = pending.tokens[:, -1:]
     if settings.initial == "repeat":
+        # The last token that was sampled: forced ones after it need not be codes.
+        sampled = jnp.take_along_axis(
+            pending.tokens, pending.tokens.shape[1] - pending.count[:, None], axis=1
+        )
         last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
-        last = jnp.take_along_axis(jnp.concatenate([root, tokens], axis=1), last, axis=1)
+        last = jnp.take_along_axis(jnp.concatenate([sampled, tokens], axis=1), last, axis=1)
         tokens = jnp.where(is_new, last, tokens)
         if settings.redraw is not None:
             point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
@@ -326,6 +331,10 @@ def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B 
     elif settings.redraw is None and isinstance(draws, SharedNoise):
         ranked = log_q + draws.noise[:, : settings.width]
     elif settings.redraw is not None and isinstance(draws, Streams):
+        if draws.reads_ahead and settings.redraw != AFRESH:
+            raise ValueError(
+                f"the block coupling's tests read guesses that redraw {settings.redraw!r} keeps: give redraw {AFRESH!r}"
+            )
         return REDRAWS[settings.redraw](draws, old, log_q, settings.front)
     else:
         coupling = "gumbel" if settings.redraw is None else "rejection"

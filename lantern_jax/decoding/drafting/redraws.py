@@ -7,7 +7,8 @@
 
 Each turns a guess with the law q into one with the law p, so that p is the next test's q. A guess stays what it was
 with probability sum(p q), 1 - TV(p, q), and at least (1 - TV) / (1 + TV). No number that is drawn here is read by an
-accept test or a residual draw of the coupling.
+accept test or a residual draw of the coupling. A guess that a test has read follows q no longer: behind the stop of
+``Rejection`` there is none, behind that of ``Block`` all are, so that only independent draws go with it.
 
 Axes: B batch, W window, F first places with siblings, V codes.
 """
@@ -76,3 +77,5 @@ def maximal(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: i
 
 
 REDRAWS: Mapping[str, Redraw] = {"independent": independent, "maximal": maximal, "shared": shared}
+# The one that keeps nothing of a guess.
+AFRESH = "independent"
