@@ -28,8 +28,8 @@ from jax.tree import leaves
 from lantern_jax import arguments, errors
 from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import Parser, run_script
-from lantern_jax.data.landscapes import render_batch
 from lantern_jax.files import write_file
+from train.painter.landscapes import render_batch
 
 # A tokenizer that compiles sooner.
 SMALLER = ("--config.model.mid_attention=False", "--config.loss.pyramid_levels=1")

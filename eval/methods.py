@@ -45,10 +45,10 @@ from lantern_jax.bench.sweep import parse_methods
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.data.landscapes import render, sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
 from lantern_jax.metrics.bootstrap import interval
+from train.painter.landscapes import render, sample_scene
 
 PLAIN, OTHER_SEED = "ar", "other seed"
 # Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.

@@ -56,10 +56,10 @@ from lantern_jax.bench.alternate import alternate
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.data.landscapes import caption
 from lantern_jax.devices import core_count
 from lantern_jax.files import write_file
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
+from train.painter.landscapes import caption
 
 METHODS = "led,gumbel,lantern-g:lam=2,led:rule=lantern++,lam=2,near"
 REAL = "real"

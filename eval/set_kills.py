@@ -19,10 +19,10 @@ from pathlib import Path
 
 from lantern_jax import arguments
 from lantern_jax.command_line import Parser, run_script
-from lantern_jax.data.landscapes import sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
 from lantern_jax.sets.reading import read_set
+from train.painter.landscapes import sample_scene
 
 # Of the scenes whose attributes are the prompts.
 SCENES = 5_010

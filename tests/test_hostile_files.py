@@ -12,7 +12,6 @@ import pytest
 
 from lantern_jax import archives, errors, files
 from lantern_jax.checkpoints.torch_pickle import read_pickle
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.reference import statistics_of
@@ -21,6 +20,7 @@ from lantern_jax.sets.reading import open_pictures
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
 from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
+from train.feature_store import FeatureStore
 
 LONGEST = 1000
 

@@ -24,11 +24,11 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from lantern_jax import arguments
 from lantern_jax.command_line import run_script
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
 from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
+from train.feature_store import FeatureStore
 from train.loop import read_config
 from train.losses import agreement, match_chance
 

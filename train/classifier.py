@@ -27,12 +27,13 @@ from ml_collections import ConfigDict
 from lantern_jax import arguments
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.command_line import run_script
-from lantern_jax.data.landscapes import ATTRIBUTES, sample_scene
+from lantern_jax.data.prompts import ATTRIBUTES
 from lantern_jax.files import new_file, write_file
 from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
+from train.painter.landscapes import sample_scene
 from train.rendered import rendered_landscapes
 
 # Pictures reconstructed or read at once.

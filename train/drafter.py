@@ -37,13 +37,13 @@ from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import run_script
 from lantern_jax.commands.options import check_mesh
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import TargetConfig, family_of
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import script, target
 from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
+from train.feature_store import FeatureStore
 from train.features import target_claims
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, distribution_loss, soft_cross_entropy

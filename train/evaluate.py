@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, Int, PyTree
 from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
 from lantern_jax.command_line import run_script
-from lantern_jax.data.landscapes import render_batch
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families import family_of
@@ -33,6 +32,7 @@ from train.chains import drafter_inputs, drafter_passes
 from train.encode import encode_pictures
 from train.features import features_of
 from train.losses import agreement
+from train.painter.landscapes import render_batch
 from train.target import validation_loss
 from train.tokenizer import picture_psnr
 

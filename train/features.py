@@ -12,7 +12,7 @@ they are decoded plainly, with the checkpoint's default settings.
 Features are the target's final ones. With `--taps` they are the states that enter those layers, side by side; the
 number of layers stands for the final ones, which all training needs and which come last.
 
-Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `lantern_jax.data.feature_store`), so a
+Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `train.feature_store`), so a
 killed run goes on after its last file. Whatever decides the features is noted there (`claims`), the target's weights
 included: with anything else the folder is refused. The batch size decides nothing, nor do the devices: `--mesh
 data=2,model=4` spreads pictures over two groups of four and splits the target over each four.
@@ -43,7 +43,6 @@ from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.command_line import run_script
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.data.feature_store import count_shards, write_shard
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.families import TargetConfig, family_of
@@ -52,6 +51,7 @@ from lantern_jax.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
+from train.feature_store import count_shards, write_shard
 from train.loop import Reporter, working
 from train.sources import Source, claim, landscapes, parameters_digest, prompted, read_prompts
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax.data.landscapes import render_batch
 from lantern_jax.files import new_file
+from train.painter.landscapes import render_batch
 
 CHUNK = 128
 

@@ -25,7 +25,6 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
-from lantern_jax.data.feature_store import write_array
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import write_file
@@ -34,6 +33,7 @@ from lantern_jax.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from train.encode import encode_pictures
+from train.feature_store import write_array
 from train.loop import Reporter
 
 # Pictures, or captions, of a cached file.

@@ -14,8 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lantern_jax.data.landscapes import ATTRIBUTES
-
+# What the demo's landscapes are made of.
+ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "time": ("dawn", "noon", "dusk", "night"),
+    "terrain": ("mountains", "hills", "desert", "forest"),
+    "weather": ("clear", "cloudy", "foggy", "snowy"),
+    "water": ("none", "lake", "river", "sea"),
+}
 UNSPECIFIED = -1
 
 

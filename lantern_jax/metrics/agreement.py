@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, UInt8
 
-from lantern_jax.data.landscapes import ATTRIBUTES
-from lantern_jax.data.painting import CANVAS
-from lantern_jax.data.prompts import UNSPECIFIED, parse_prompt
+from lantern_jax.data.prompts import ATTRIBUTES, UNSPECIFIED, parse_prompt
 from lantern_jax.metrics.demo_classifier import (
     FEATURES,
+    SIDE,
     VALUES,
     VERSION,
     DemoClassifier,
@@ -77,10 +76,10 @@ def agreement_scores() -> Score:
 
 def _prepare(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
     picture = np.asarray(picture)
-    if picture.shape != (CANVAS, CANVAS, 3) or picture.dtype != np.uint8:
+    if picture.shape != (SIDE, SIDE, 3) or picture.dtype != np.uint8:
         shape = " x ".join(map(str, picture.shape))
         raise ValueError(
-            f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {CANVAS} x {CANVAS} x 3 (uint8)"
+            f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {SIDE} x {SIDE} x 3 (uint8)"
         )
     return picture.astype(np.float32) / np.float32(127.5) - np.float32(1)
 

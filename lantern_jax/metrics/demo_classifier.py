@@ -21,12 +21,13 @@ from einops import rearrange
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
-from lantern_jax.data.landscapes import ATTRIBUTES
-from lantern_jax.data.painting import CANVAS
+from lantern_jax.data.prompts import ATTRIBUTES
 
 # Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
 VERSION = 1
 FEATURES = 48
+# Pixels of a picture's side.
+SIDE = 128
 VALUES = sum(len(values) for values in ATTRIBUTES.values())
 
 
@@ -74,7 +75,7 @@ def shipped_classifier() -> PyTree:
 
 def read_classifier(path: Path) -> PyTree:
     """Parameters from a file with the arrays of ``stored``, float32; ValueError for any other file."""
-    example = jax.ShapeDtypeStruct((1, CANVAS, CANVAS, 3), jnp.float32)
+    example = jax.ShapeDtypeStruct((1, SIDE, SIDE, 3), jnp.float32)
     shapes = flatten_dict(
         jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"], sep="/"
     )

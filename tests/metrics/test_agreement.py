@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from lantern_jax.data.landscapes import caption, render_batch
 from lantern_jax.metrics.agreement import agreement_scores, caption_agreement, demo_features
 from lantern_jax.metrics.demo_classifier import read_classifier, shipped_classifier, stored
 from lantern_jax.metrics.moments import Moments, frechet_distance
+from train.painter.landscapes import caption, render_batch
 
 COUNT = 64
 

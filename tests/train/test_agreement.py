@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.data.feature_store import FeatureStore, write_shard
 from lantern_jax.decoding.sampling import apply_guidance
 from train import agreement, chains
+from train.feature_store import FeatureStore, write_shard
 from train.losses import match_chance
 
 from . import test_kinds as kinds

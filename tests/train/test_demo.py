@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
-from lantern_jax.data.feature_store import FeatureStore, count_shards
 from lantern_jax.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
 from train import demo, evaluate
+from train.feature_store import FeatureStore, count_shards
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from configs import tiny_drafter, tiny_target
-from lantern_jax.data.feature_store import FeatureStore, count_shards
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
@@ -16,6 +15,7 @@ from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.settings import Settings
 from train import chains, drafter, features, sources, target, tree
 from train.encode import write_tokens
+from train.feature_store import FeatureStore, count_shards
 
 SIZES = target.target_config(tiny_target.get_config())
 TARGET = llamagen_target(SIZES, jnp.dtype(jnp.float32))

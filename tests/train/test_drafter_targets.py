@@ -14,7 +14,6 @@ from PIL import Image
 import lantern_jax
 from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.families import family_of
 from lantern_jax.models.chameleon import ChameleonConfig
@@ -24,6 +23,7 @@ from tests.command import files
 from tests.fixtures import published_layouts as layouts
 from train import chains, drafter, export, features, sources, target
 from train.encode import encode_pictures
+from train.feature_store import FeatureStore
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")

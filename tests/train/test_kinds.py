@@ -19,7 +19,6 @@ from configs import (
     tiny_target,
 )
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
@@ -28,6 +27,7 @@ from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
 from lantern_jax.settings import Settings
 from train import chains, drafter, features, loop, sources, target
+from train.feature_store import FeatureStore
 
 SIZES = target.target_config(tiny_target.get_config())
 SIZES_OF_DEMO = target.target_config(demo_target.get_config())

@@ -7,12 +7,12 @@ import pytest
 
 from configs import tiny_drafter, tiny_target
 from lantern_jax.checkpoints.store import Checkpoint
-from lantern_jax.data.feature_store import FeatureStore
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.families import family_of
 from lantern_jax.partition import device_grid, mesh_of, place, where_on
 from tests.tiny_checkpoint import random_leaves
 from train import drafter, features, sources, target
+from train.feature_store import FeatureStore
 from train.loop import LoopConfig, restore_latest, run
 
 SIZES = target.target_config(tiny_target.get_config())

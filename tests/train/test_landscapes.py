@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.data.landscapes import ATTRIBUTES, Scene, caption, render, render_batch, sample_scene
-from lantern_jax.data.prompts import parse_prompt
+from lantern_jax.data.prompts import ATTRIBUTES, parse_prompt
+from train.painter.landscapes import Scene, caption, render, render_batch, sample_scene
 
 
 def test_batch_is_addressable_by_index():

@@ -10,18 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
-from lantern_jax.data import terrain
-from lantern_jax.data.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
-from lantern_jax.data.sky import PALETTES, paint_sky
-from lantern_jax.data.terrain import SNOW, Look
-from lantern_jax.data.water import paint_lake, paint_river, paint_sea
-
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "time": ("dawn", "noon", "dusk", "night"),
-    "terrain": ("mountains", "hills", "desert", "forest"),
-    "weather": ("clear", "cloudy", "foggy", "snowy"),
-    "water": ("none", "lake", "river", "sea"),
-}
+from lantern_jax.data.prompts import ATTRIBUTES
+from train.painter import terrain
+from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
+from train.painter.sky import PALETTES, paint_sky
+from train.painter.terrain import SNOW, Look
+from train.painter.water import paint_lake, paint_river, paint_sea
 
 _TERRAIN = {
     "mountains": (terrain.mountains, rgb(0.34, 0.42, 0.24)),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
-from lantern_jax.data.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep, tree_row
+from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep, tree_row
 
 SNOW = rgb(0.94, 0.96, 1.0)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.random import Generator
 
-from lantern_jax.data.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
-from lantern_jax.data.sky import Palette
-from lantern_jax.data.terrain import Look, ground
+from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
+from train.painter.sky import Palette
+from train.painter.terrain import Look, ground
 
 
 def _mirror(rng: Generator, image: np.ndarray, shore: float, ripple: float) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from lantern_jax.data.painting import CANVAS, X, Y, fractal, mix, rgb, smoothstep
+from train.painter.painting import CANVAS, X, Y, fractal, mix, rgb, smoothstep
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lantern_jax.data.feature_store import FeatureStore, count_shards, write_shard
+from train.feature_store import FeatureStore, count_shards, write_shard
 
 
 def shard(seed, count=3):

@@ -1,0 +1,1 @@
+"""Paints landscapes by rule: the built-in data set that the demo is trained on."""
