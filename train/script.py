@@ -4,8 +4,10 @@ import argparse
 import ast
 import contextlib
 import importlib.util
+import inspect
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,25 @@ from ml_collections import ConfigDict
 
 from lantern_jax import arguments, errors
 from lantern_jax.command_line import Parser
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment's file, and the word that its ``get_config`` is given; empty for none."""
+
+    file: Path
+    word: str = ""
+
+    @classmethod
+    def named(cls, text: str) -> "Experiment":
+        """Reads FILE or FILE:WORD, as an argument's ``type``; a file may have a colon in its name."""
+        file, colon, word = text.rpartition(":")
+        if colon and word and not Path(text).is_file():
+            return cls(arguments.file(file), word)
+        return cls(arguments.file(text))
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.word}" if self.word else str(self.file)
 
 
 def make_parser(description: str | None) -> Parser:
@@ -25,8 +46,9 @@ def make_parser(description: str | None) -> Parser:
 def add_experiment(parser: Parser, default: Path | None = None) -> None:
     """Adds ``--config``, which ``parse`` reads."""
     parser.add_argument(
-        "--config", type=arguments.file, required=default is None, default=default, metavar="FILE",
-        help="experiment, such as those in configs; --config.NAME=VALUE changes one of its values",
+        "--config", type=Experiment.named, required=default is None, default=default, metavar="FILE[:SIZE]",
+        help="experiment, such as those in configs, with the word that some of them take; --config.NAME=VALUE changes "
+        "one of its values",
     )  # fmt: skip
 
 
@@ -53,11 +75,12 @@ def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.
     """
     given, rest = parser.parse_known_args(argv)
     changes = list(_changes(rest))
-    file, given.config = given.config, read_experiment(given.config)
-    missing = sorted(set(read_experiment(Path(__file__).parents[1] / "configs" / example)) - {*given.config})
+    experiment, given.config = given.config, read_experiment(given.config)
+    wanted = read_experiment(Experiment(Path(__file__).parents[1] / "configs" / example))
+    missing = sorted(set(wanted) - {*given.config})
     if missing:
         raise ValueError(
-            f"--config {file} has no {', '.join(missing)}: give an experiment like configs/{example}"
+            f"--config {experiment} has no {', '.join(missing)}: give an experiment like configs/{example}"
         )
     for name, text in changes:
         _change(given.config, name, text)
@@ -66,13 +89,19 @@ def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.
     return given
 
 
-def read_experiment(file: Path) -> ConfigDict:
-    """What ``get_config`` of a Python file returns. Raises ValueError where it is no such file."""
-    with reading(file, "give an experiment, such as those in configs"):
-        spec = importlib.util.spec_from_file_location("experiment", file)
+def read_experiment(experiment: Experiment) -> ConfigDict:
+    """Returns what ``get_config`` of a Python file makes of its word, if it is given one.
+
+    Raises:
+        ValueError: one line: it is no such file, or takes no such word.
+    """
+    with reading(f"--config {experiment}", "give an experiment, such as those in configs"):
+        spec = importlib.util.spec_from_file_location("experiment", experiment.file)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        config = module.get_config()
+        if experiment.word and not inspect.signature(module.get_config).parameters:
+            raise ValueError(f"it takes no word such as {experiment.word}")
+        config = module.get_config(experiment.word) if experiment.word else module.get_config()
         if not isinstance(config, ConfigDict):
             raise ValueError("get_config returns no ConfigDict")
     return config

@@ -290,6 +290,20 @@ def test_a_trained_drafter_drafts_in_its_checkpoint(name, extracted, tmp_path):
     assert made.statistics.step_compression > 1
 
 
+@pytest.mark.exhaustive  # That an experiment is given its size is in test_script.py.
+@pytest.mark.usefixtures("optax_promotion")
+def test_the_documented_command_trains_a_drafter_of_another_size(extracted, tmp_path):
+    model, workdir = extracted("c2i")
+    drafter.main([
+        "--config", "configs/llamagen_c2i_drafter.py:L", "--config.steps=2", "--config.batch_size=2",
+        "--config.log_every=1", "--config.save_every=2", "--config.warmup=1", "--config.passes=1",
+        "--config.model.num_heads=2",  # The tiny target is too narrow for sixteen.
+        "--target", str(model), "--features", str(workdir), "--workdir", str(tmp_path / "run"), "--mesh", "data=1",
+    ])  # fmt: skip
+    config, _ = export.with_drafters(model, [tmp_path / "run"]).drafters["eagle"]
+    assert config.hidden_dim == published_config("L").transformer.hidden_dim
+
+
 class Killed(BaseException):
     pass
 

@@ -1,0 +1,58 @@
+"""What training scripts are called with: an experiment, the word that it takes, and changes of its values."""
+
+import pytest
+
+from lantern_jax.models.llamagen import published_config
+from train import script
+
+DRAFTER = "configs/llamagen_c2i_drafter.py"
+
+
+def parsed(*words):
+    parser = script.make_parser("")
+    script.add_experiment(parser)
+    return script.parse(parser, list(words), "demo_drafter.py").config
+
+
+@pytest.mark.parametrize("size", ["B", "L", "XL", "XXL", "3B"])
+def test_an_experiment_is_given_its_word(size):
+    """As the documented command says it: every published size can be trained without a change of the file."""
+    config = parsed(
+        "--config", f"{DRAFTER}:{size}", "--config.adam_rate=0.5", "--config.model.num_heads", "4"
+    )
+    layers = published_config(size).transformer
+    assert (config.model.hidden_dim, config.model.num_heads) == (layers.hidden_dim, 4)
+    assert config.adam_rate == 0.5
+
+
+def test_without_a_word_an_experiment_is_its_default():
+    assert parsed("--config", DRAFTER).to_dict() == parsed("--config", f"{DRAFTER}:B").to_dict()
+
+
+def test_a_file_may_have_a_colon_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "from configs import demo_drafter\n\n\ndef get_config():\n    return demo_drafter.get_config()\n"
+    (tmp_path / "at:noon").write_text("")
+    (tmp_path / "a:b.py").write_text(text)
+    assert parsed("--config", "a:b.py").steps
+    assert script.Experiment.named("at:noon").word == ""
+
+
+@pytest.mark.parametrize(
+    ("experiment", "line"),
+    [
+        (f"{DRAFTER}:Q", f"--config {DRAFTER}:Q cannot be used (unknown LlamaGen size 'Q'"),
+        ("configs/demo_drafter.py:B", "it takes no word such as B"),
+        ("configs/tiny_target.py", "--config configs/tiny_target.py has no"),
+    ],
+)
+def test_words_that_an_experiment_does_not_take_are_one_line(experiment, line):
+    with pytest.raises(ValueError) as error:
+        parsed("--config", experiment)
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("experiment", [f"{DRAFTER}:", ":", "nowhere.py:B", "nowhere.py"])
+def test_files_that_are_not_there_are_refused(experiment):
+    with pytest.raises(ValueError, match=r"argument --config: .* is not a"):
+        parsed("--config", experiment)
