@@ -77,12 +77,16 @@ class Engine:
                 sequence has a seed of its own.
             first: number of the first sequence where ``numbers`` is None; the others follow.
             most: a program takes no more sequences than this; None for no limit.
+
+        Raises:
+            ValueError: conditioning that the target does not take; seeds or numbers that are not 0 to 2**32 - 1.
         """
         count = len(jax.tree.leaves(conditioning)[0])
         groups, size = self._spread_over(count, most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
+        programs.check_new(job.program, conditioning, seed, numbers)
         seeds = np.broadcast_to(np.asarray(seed, np.int64), numbers.shape)
         parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
         drafting = None if job.drafter is None else self.drafter(job.drafter)
@@ -127,7 +131,9 @@ class Engine:
 
         Raises:
             NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
+            ValueError: as ``start``.
         """
+        programs.check_new(run.job.program, conditioning, run.seeds if seeds is None else seeds, numbers)
         _, size, groups, *others = run.program
         places, rows = programs.places(slots, groups, size // groups)
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
@@ -197,12 +203,14 @@ class Engine:
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
-        """Pictures of their codes, and which of them are all numbers (others mean nothing)."""
+        """Pictures of their codes, and which are all numbers (others mean nothing); ValueError for unknown codes."""
+        programs.check_codes(self._tokenizer, tokens)
         (pictures, finite), timing = self._with_tokenizer("draw", np.asarray(tokens, np.int32), most)
         return pictures, finite, timing
 
     def encode(self, pictures: UInt8[np.ndarray, "n H W 3"]) -> Int[np.ndarray, "n C"]:
-        """The codes of pictures; ValueError where their sides do not divide into codes."""
+        """The codes of pictures; ValueError where their sides do not divide into codes, or they are not uint8."""
+        programs.check_pictures(pictures)
         return self._with_tokenizer("encode", pictures, None)[0]
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:

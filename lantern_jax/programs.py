@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Float, Int, PyTree, UInt8
 
-from lantern_jax.decoding import loop
+from lantern_jax.decoding import completion, loop
+from lantern_jax.decoding.at_hand import check_ids
 from lantern_jax.decoding.program import Inputs, Program, input_specs
 from lantern_jax.models.vq import VQModel
 from lantern_jax.partition import DATA, over_mesh
@@ -178,6 +179,14 @@ def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
     return groups, max(each, min(1 << (each - 1).bit_length(), limit)) * groups
 
 
+def check_new(program: Program, conditioning: Any, seeds: Any, numbers: Any) -> None:
+    """Raises ValueError unless new sequences have conditioning that the target takes, and draw from seeds and numbers
+    that are uint32: others would wrap to some that are."""
+    completion.check(program.target, conditioning, program.rows is not None)
+    for name, values in (("seeds", seeds), ("numbers of sequences", numbers)):
+        check_ids(name, np.asarray(values), 2**32)
+
+
 def scales(guidance: float, count: int) -> Float[np.ndarray, " n"] | None:
     """The guidance scale of so many sequences, none where it is 1."""
     return None if guidance == 1 else np.full(count, guidance, np.float32)
@@ -259,6 +268,17 @@ def _take(slots, axis: int, leaf):
 
 def _keys(seeds, numbers):
     return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(seeds, numbers)
+
+
+def check_codes(model: VQModel, tokens: Any) -> None:
+    """Raises ValueError unless these are codes of the tokenizer."""
+    check_ids("codes", tokens, model.config.codebook_size)
+
+
+def check_pictures(pictures: Any) -> None:
+    """Raises ValueError unless pictures are uint8: floats would be taken for nearly black ones."""
+    if pictures.dtype != np.uint8:
+        raise ValueError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):

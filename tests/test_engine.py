@@ -143,6 +143,34 @@ def test_pieces_give_what_one_piece_gives():
     jax.tree.map(np.testing.assert_array_equal, engine.finish(piece), whole)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": -1}, "seeds are -1 to -1: give 0 to 4294967295"),
+        ({"seed": 1.5}, "seeds are float64"),
+        ({"first": 2**32 - 1}, "numbers of sequences are 4294967295 to 4294967296"),
+        ({"labels": 99}, "labels are 99 to 99: give 0 to"),
+    ],
+)
+def test_what_would_wrap_or_be_cut_is_refused(given, message):
+    pipeline = tiny_pipeline()
+    rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
+    if "labels" in given:
+        rows = np.full_like(rows, given.pop("labels"))
+    with pytest.raises(ValueError, match=message):
+        pipeline.engine.start(pipeline.job(pipeline.check("a lake")), rows, **given)
+
+
+def test_codes_and_pictures_of_another_kind_are_refused():
+    engine = tiny_pipeline().engine
+    with pytest.raises(ValueError, match="codes are -1 to 0"):
+        engine.draw(np.array([[-1] + [0] * (TOKENS - 1)]))
+    with pytest.raises(ValueError, match="codes are float64"):
+        engine.draw(np.zeros((1, TOKENS)))
+    with pytest.raises(ValueError, match="pictures are float32: give uint8"):
+        engine.encode(np.zeros((1, 8, 8, 3), np.float32))
+
+
 def test_the_demos_tokens_stay_what_they_are():
     """A change of the noise, or of how it is numbered, changes every picture of every seed: never in silence."""
     demo = lantern_jax.load("demo", "float32")

@@ -346,6 +346,8 @@ def test_caption_conditional_models_take_features():
         captions.from_arrays(np.full((2, 3, 6), np.nan, np.float32))
     with pytest.raises(ValueError, match="mask"):
         captions.from_arrays(np.ones((2, 3, 6), np.float32), np.ones((2, 6), bool))
+    with pytest.raises(ValueError, match="prompt 1 ends in padding on the right: pad on the left"):
+        captions.from_arrays(np.ones((2, 3, 6), np.float32), np.arange(3) < np.array([[3], [2]]))
 
 
 def test_encoded_prompts_are_used_again(compared, tmp_path):

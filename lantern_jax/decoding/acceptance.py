@@ -344,6 +344,10 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
             f"the codebook has {rows} rows of neighbours and {codebook.codes.shape[0]} codes, "
             f"the target {vocab_size or rows}: give those of this target's VQ tokenizer"
         )
+    if not jnp.issubdtype(codebook.neighbours.dtype, jnp.integer):
+        raise ValueError(
+            f"the neighbour table holds {codebook.neighbours.dtype}: give whole numbers, such as int32"
+        )
     if not stored or isinstance(codebook.neighbours, jax.core.Tracer | jax.ShapeDtypeStruct):
         return
     with jax.ensure_compile_time_eval():

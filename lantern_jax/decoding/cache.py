@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.at_hand import at_hand, check_ids
 from lantern_jax.kernels.append import append_kernel, fits
 from lantern_jax.partition import shards, split
 
@@ -90,6 +91,9 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
     All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, and the next
     round overwrites them.
 
+    Raises:
+        ValueError: there are fewer free slots, or the path is not of the block; not while a program is traced.
+
     Example:
         >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
         >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
@@ -97,13 +101,26 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
         >>> lantern_jax.commit(cache, block, path, jnp.array([2, 1], jnp.int32)).length.tolist()
         [2, 1]
     """
-    start = cache.prefix_mask.shape[-1] + cache.length
+    prefix = cache.prefix_mask.shape[-1]
+    check_room(cache.length, cache.layers[0][0].shape[-2] - prefix, path, block[0][0].shape[-2])
+    start = prefix + cache.length
     arguments = cache.layers, block, path, start
     if shards() > 1 or not fits(cache.layers[0][0]):
         layers = _append_to_each(*arguments)
     else:
         layers = lax.platform_dependent(*arguments, cuda=_append_to_all, default=_append_to_each)
     return cache.replace(layers=layers, length=cache.length + count)
+
+
+def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], nodes: int) -> None:
+    """Raises ValueError unless a path is of a block's nodes and fits behind what is committed, where numbers are at
+    hand: rows beyond the last slot would be lost, or moved to where they fit."""
+    check_ids("nodes of the path", path, nodes)
+    known = at_hand(length)
+    if known is not None and known.size and known.max() + path.shape[1] > slots:
+        raise ValueError(
+            f"{path.shape[1]} rows behind {known.max()} committed tokens do not fit {slots} slots: give prefill more"
+        )
 
 
 def _append_to_each(layers: Block, block: Block, path, start) -> Block:

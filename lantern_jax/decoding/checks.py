@@ -29,6 +29,10 @@ def check_batch(keys, conditioning, guidance, active) -> int:
     for name, values in (("guidance", guidance), ("active", active)):
         if values is not None and jnp.shape(values) != (batch,):
             raise ValueError(f"{name} has shape {jnp.shape(values)} for {batch} keys: give [{batch}]")
+    if active is not None and not jnp.issubdtype(jnp.result_type(active), bool):
+        raise ValueError(
+            f"active is {jnp.result_type(active)}: give bool [{batch}], False at padding sequences"
+        )
     return batch
 
 

@@ -21,6 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding import checks
+from lantern_jax.decoding.at_hand import at_hand, check_ids
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.stream import Stream, draft_of, point_masses
 from lantern_jax.decoding.topology import with_batch
@@ -57,8 +58,14 @@ def parts(conditioning: Any) -> tuple[Any, Int[Array, "B K"] | None]:
     return conditioning, None
 
 
-def check_given(target: Target, given: Int[Array, "B K"], in_rows: bool) -> None:
-    """Raises ValueError unless the tokens can begin the target's stream; ``in_rows``: whether rows run in parallel."""
+def check(target: Target, conditioning: Any, in_rows: bool) -> None:
+    """Raises ValueError unless the target takes the conditioning, and the given tokens, if any, can begin its stream;
+    ``in_rows``: whether rows run in parallel. Numbers are looked at where they are at hand."""
+    conditioning, given = parts(conditioning)
+    if target.check is not None:
+        target.check(conditioning)
+    if given is None:
+        return
     if in_rows:
         raise ValueError("rows in parallel (zipar) know no given first tokens: complete with another method")
     count = given.shape[-1]
@@ -66,6 +73,14 @@ def check_given(target: Target, given: Int[Array, "B K"], in_rows: bool) -> None
         raise ValueError(
             f"given tokens have shape {given.shape}: give [B, K] with K from 1 to {target.num_tokens - 1}, the last "
             "of them free"
+        )
+    forced = target.forced[:count]
+    check_ids("given tokens", given, target.vocab_size, forced < 0)
+    known = at_hand(given)
+    if known is not None and (known != forced)[:, forced >= 0].any():
+        place = int(np.argmax(((known != forced) & (forced >= 0)).any(axis=0)))
+        raise ValueError(
+            f"given token {place} is not {forced[place]}, which the stream's format forces there: leave it in"
         )
 
 

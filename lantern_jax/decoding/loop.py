@@ -70,12 +70,13 @@ def speculative_decode(
             (``partition``).
 
     Raises:
-        ValueError: arguments or records that do not fit each other, a relaxed rule without neighbours, a batch that
-            does not divide.
+        ValueError: arguments or records that do not fit each other, ids or padding that the target does not take, a
+            relaxed rule without neighbours, a batch that does not divide.
     """
     rule, coupling = as_rule(rule), as_coupling(coupling)
     check_codebook(rule, codebook, target.vocab_size)
     batch = checks.check_batch(keys, conditioning, guidance, active)
+    completion.check(target, conditioning, rows is not None)
     inputs = Inputs(
         target_params,
         drafting_params,
@@ -121,9 +122,8 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Prefill, and the first token of every sequence, or its first ones where they are given (``Completion``)."""
     target = program.target
+    completion.check(target, inputs.conditioning, program.rows is not None)
     conditioning, given = completion.parts(inputs.conditioning)
-    if given is not None:
-        completion.check_given(target, given, program.rows is not None)
     # A round commits at most the pending tokens and a whole path.
     span = Stream(target).longest + program.drafting.max_depth
     slots = target.num_tokens + span if program.rows is None else program.rows.slots(target, program.drafting)

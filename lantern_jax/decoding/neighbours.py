@@ -7,8 +7,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.at_hand import at_hand
 
 _BLOCK_ELEMENTS = 1 << 19
 
@@ -26,7 +29,7 @@ def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False
         normalize: scale every code to length 1 first (LlamaGen's decoder does).
 
     Raises:
-        ValueError: k is outside its range or the codebook is not a matrix.
+        ValueError: k is outside its range, or the codebook is not a matrix of numbers.
 
     Example:
         >>> lantern_jax.nearest_codes(jnp.array([[0.0], [1.0], [3.0]]), 2).tolist()
@@ -38,6 +41,9 @@ def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False
     if not 0 <= k < size:
         raise ValueError(f"k = {k} neighbours do not exist among {size} codes: give 0 <= k < {size}")
     codes = jnp.asarray(codebook, jnp.float32)
+    known = at_hand(codes)
+    if known is not None and not np.isfinite(known).all():
+        raise ValueError("the codebook holds values that are no numbers: nothing is near to them")
     if normalize:
         codes = codes / jnp.maximum(jnp.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
     if k == 0:

@@ -71,6 +71,11 @@ class Target:
         num_tokens: T, the length of a picture's token stream, forced tokens included.
         forced_tokens: one entry a stream position: the id the model's format forces there, -1 where it is free;
             None when all are free. Position 0 is never forced.
+        first_code: where prompts are ids of one vocabulary with the codes: which of them is code 0's; the others
+            follow. None where they are something else. ``check_target`` then tries prompts that end in codes.
+        check: conditioning -> None; raises ValueError for what the model would get wrong without a word, such as ids
+            that it has no rows for. Called before any work; numbers that are traced it leaves alone
+            (``jax.core.Tracer``). None for no check.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -84,6 +89,8 @@ class Target:
     vocab_size: int
     num_tokens: int
     forced_tokens: tuple[int, ...] | None = None
+    first_code: int | None = None
+    check: Callable[[Any], None] | None = None
 
     def __post_init__(self):
         if self.forced_tokens is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook, code_distance
+from lantern_jax.decoding.at_hand import check_ids
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams
@@ -115,8 +116,8 @@ def verify_tree(
         max_count: cap on accepted tokens; the path is cut there and the bonus token is the cut node's.
 
     Raises:
-        ValueError: an unknown rule, a shape that does not fit the topology, draws of another coupling, or a codebook
-            that is missing or does not fit.
+        ValueError: an unknown rule, a shape that does not fit the topology, tokens that are no codes, draws of another
+            coupling, or a codebook that is missing or does not fit.
 
     Example:
         >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
@@ -131,6 +132,7 @@ def verify_tree(
         raise ValueError(f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes")
     if log_probs.ndim != 3 or log_probs.shape[:2] != tokens.shape:
         raise ValueError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
+    check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)
     check_codebook(rule, codebook, log_probs.shape[2])
     # NumPy's arrays cannot be read at traced ids.
     log_probs = jnp.asarray(log_probs)

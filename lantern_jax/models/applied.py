@@ -5,15 +5,17 @@ D width.
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from lantern_jax.decoding.cache import slots_mask
+from lantern_jax.decoding.at_hand import check_ids, check_prompts
+from lantern_jax.decoding.cache import check_room, slots_mask
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.transformer import padded_causal_mask
@@ -41,9 +43,10 @@ def target_from_apply(
     *,
     num_codes: int,
     num_tokens: int,
-    first_code: int = 0,
+    first_code: int | None = None,
     unconditional: int | None = None,
     forced_tokens: tuple[int, ...] | None = None,
+    vocab_size: int | None = None,
 ) -> Target:
     """The target record of a transformer that is conditioned on tokens.
 
@@ -54,15 +57,21 @@ def target_from_apply(
     Args:
         apply: (params, tokens, positions, mask, past) -> (logits, features, keys and values).
             tokens int32 [B, N]: ids of the model's vocabulary.
-            positions int32 [B, N]: counted from 0 at the first token that is no padding.
+            positions int32 [B, N]: counted from 0 at the first token that is no padding; guesses beyond the picture's
+            end stand at its last place, so there are P + T - 1 at most.
             mask bool [B, N, S + N]: which slots of the past, and then which new positions, each position sees.
             past: None at first, when S is 0; then what was returned earlier with S slots: leaves [B, S, ...].
             logits [B, N, at least first_code + V]; features [B, N, D], or None where no drafter wants them; keys and
             values of the new positions alone: any pytree with leaves [B, N, ...].
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
-        first_code: the model's id of code 0; the others follow.
+        first_code: the model's id of code 0; the others follow. None: 0, of a model that has no ids but the codes.
         unconditional: the id that takes the place of each token of the prompt in unconditional rows; None: decode
             without guidance alone.
+        vocab_size: how many ids the model knows, to refuse prompts with others; None: those that are negative alone.
+
+    Raises:
+        ValueError: ids that are not below ``vocab_size``; when a prompt is read, one that is no whole number or not
+            among the model's ids, or padding on the right.
 
     Example:
         >>> def apply(params, tokens, positions, mask, past):  # what follows a code depends on it alone
@@ -75,14 +84,43 @@ def target_from_apply(
         (2, 16)
     """
 
-    run = partial(_run, apply, slice(first_code, first_code + num_codes))
+    model = _Model(apply, num_codes, num_tokens, first_code, unconditional, vocab_size)
+    first, forced = model.first, (code for code in forced_tokens or () if code >= 0)
+    ids = (first, unconditional or 0, *(first + code for code in (num_codes - 1, *forced)))
+    check_ids("first_code, unconditional, codes and forced tokens", np.array(ids), vocab_size)
+    return Target(
+        model.prefill, model.score, _commit, num_codes, num_tokens, forced_tokens, first, model.check
+    )
 
-    def prefill(params, conditioning, guidance, slots):
-        if guidance is not None and unconditional is None:
+
+@dataclass(frozen=True)
+class _Model:
+    """Somebody's function with what ``target_from_apply`` was told of it."""
+
+    apply: Callable
+    num_codes: int
+    num_tokens: int
+    first_code: int | None
+    unconditional: int | None
+    vocab_size: int | None
+
+    @property
+    def first(self) -> int:
+        """The id of code 0."""
+        return self.first_code or 0
+
+    def check(self, conditioning) -> None:
+        """As ``Target.check``."""
+        check_prompts(self.vocab_size, conditioning)
+
+    def prefill(self, params, conditioning, guidance, slots):
+        """As ``Target.prefill``."""
+        self.check(conditioning)
+        if guidance is not None and self.unconditional is None:
             raise ValueError("this target has no unconditional rows: give target_from_apply unconditional=ID")
-        tokens, valid = _rows(conditioning, None if guidance is None else unconditional)
+        tokens, valid = _rows(conditioning, None if guidance is None else self.unconditional)
         positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
-        logits, features, made = run(params, tokens, positions, padded_causal_mask(valid), None)
+        logits, features, made = self.run(params, tokens, positions, padded_causal_mask(valid), None)
         past = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, 0), (0, 0), (0, slots), *[(0, 0)] * (leaf.ndim - 3)]), made
         )
@@ -90,22 +128,38 @@ def target_from_apply(
         prefix = Prefix(features, tokens, valid, positions, guidance)
         return cache, apply_guidance(logits[:, :, -1], guidance), prefix
 
-    def score(params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
+    def score(self, params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
+        """As ``Target.score``."""
         rows, (batch, new) = cache.prefix_mask.shape[0], tokens.shape
         depth, ancestors = jnp.asarray(depth, jnp.int32), jnp.asarray(ancestors)
         depth = jnp.broadcast_to(depth[None] if depth.ndim == 1 else depth, (batch, new))
         ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
         before = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
-        positions = before[:, :, None] + (cache.length[:, None] + depth)[None]
+        # The last token is never read: what is guessed behind it is thrown away, and needs no position of its own.
+        places = jnp.minimum(cache.length[:, None] + depth, np.int32(max(self.num_tokens - 2, 0)))
+        positions = before[:, :, None] + places[None]
         slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
         seen = slots_mask(cache.prefix_mask, cache.length, slots, visible)
         seen = jnp.broadcast_to(seen, (rows, batch, new, seen.shape[-1]))
         mask = jnp.concatenate([seen, jnp.broadcast_to(ancestors[None], (rows, batch, new, new))], axis=-1)
-        ids = jnp.broadcast_to((tokens + first_code)[None], (rows, batch, new))
-        logits, features, made = run(params, ids, positions, mask, cache.past)
+        ids = jnp.broadcast_to((tokens + np.int32(self.first))[None], (rows, batch, new))
+        logits, features, made = self.run(params, ids, positions, mask, cache.past)
         return apply_guidance(logits, cache.guidance), features, made
 
-    return Target(prefill, score, _commit, num_codes, num_tokens, forced_tokens)
+    def run(self, params, tokens, positions, mask, past):
+        """The model on rows [G, B, ...]; the logits of codes in float32."""
+        rows, batch, new = tokens.shape
+        given = jax.tree.map(_joined, (tokens, positions, mask, past))
+        logits, features, made = self.apply(params, *given)
+        if features is None:
+            features = jnp.zeros((rows * batch, new, 1), jnp.float32)
+        if self.first_code is None and logits.shape[-1] != self.num_codes:
+            raise ValueError(
+                f"the model gives {logits.shape[-1]} logits for {self.num_codes} codes: say which is code 0's by "
+                "first_code"
+            )
+        codes = logits[..., self.first : self.first + self.num_codes].astype(jnp.float32)
+        return jax.tree.map(lambda leaf: leaf.reshape(rows, batch, *leaf.shape[1:]), (codes, features, made))
 
 
 def _rows(conditioning: Any, unconditional: int | None) -> tuple[Int[Array, "G B P"], Bool[Array, "G B P"]]:
@@ -118,17 +172,6 @@ def _rows(conditioning: Any, unconditional: int | None) -> tuple[Int[Array, "G B
     return jnp.concatenate([tokens, jnp.full_like(tokens, unconditional)]), jnp.concatenate([valid, valid])
 
 
-def _run(apply: Callable, codes: slice, params, tokens, positions, mask, past):
-    """The model on rows [G, B, ...]; the logits of codes in float32."""
-    rows, batch, new = tokens.shape
-    given = jax.tree.map(_joined, (tokens, positions, mask, past))
-    logits, features, made = apply(params, *given)
-    if features is None:
-        features = jnp.zeros((rows * batch, new, 1), jnp.float32)
-    results = logits[..., codes].astype(jnp.float32), features, made
-    return jax.tree.map(lambda leaf: leaf.reshape(rows, batch, *leaf.shape[1:]), results)
-
-
 def _joined(leaf: Array) -> Array:
     """[G, B, ...] as [G B, ...]."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
@@ -138,8 +181,10 @@ def _commit(
     cache: AppliedCache, block: PyTree, path: Int[Array, "B L"], count: Int[Array, " B"]
 ) -> AppliedCache:
     """As ``cache.commit``, of any pytree: all L rows are written, those past ``count`` beyond the new length."""
-    which = jnp.arange(len(path), dtype=jnp.int32)[:, None]
-    start = cache.prefix_mask.shape[2] + cache.length
+    which, prefix = jnp.arange(len(path), dtype=jnp.int32)[:, None], cache.prefix_mask.shape[2]
+    slots, nodes = (jax.tree.leaves(rows)[0].shape[2] for rows in (cache.past, block))
+    check_room(cache.length, slots - prefix, path, nodes)
+    start = prefix + cache.length
     where = start[:, None] + jnp.arange(path.shape[1], dtype=jnp.int32)[None]
 
     def append(slots, rows):

@@ -8,7 +8,7 @@ Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D w
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.at_hand import check_prompts
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes
@@ -222,5 +223,6 @@ def chameleon_target(
 @cache
 def _target(config: ChameleonConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
     return transformer_target(
-        Chameleon(config, dtype, taps=taps), config.num_codes, config.num_tokens, config.forced_tokens
-    )
+        Chameleon(config, dtype, taps=taps), config.num_codes, config.num_tokens, config.forced_tokens,
+        first_code=0, check=partial(check_prompts, config.vocab_size),
+    )  # fmt: skip

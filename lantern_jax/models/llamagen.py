@@ -5,7 +5,7 @@ F caption feature width, E head width.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.at_hand import check_ids, check_padding
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.sizes import check_sizes, is_size
@@ -190,6 +191,16 @@ class CaptionConditioning:
 Conditioning = Int[Array, "B C"] | CaptionConditioning
 
 
+def check_conditioning(config: LlamaGenConfig, conditioning: Conditioning) -> None:
+    """Raises ValueError unless labels are the model's, as many as it has slots, and captions are padded on the left."""
+    if not config.num_labels:
+        check_padding(conditioning.mask, conditioning.features.shape[:-1])
+        return
+    if conditioning.shape[-1:] != (config.label_slots,):
+        raise ValueError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
+    check_ids("labels", conditioning, config.num_labels)
+
+
 class LlamaGen(nn.Module):
     """The GPT. Parameters: labels | caption, tokens, transformer, head (untied). ``taps``: see ``Transformer``.
 
@@ -315,4 +326,7 @@ def llamagen_target(
 
 @cache
 def _target(config: LlamaGenConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
-    return transformer_target(LlamaGen(config, dtype, taps=taps), config.num_codes, config.num_tokens)
+    return transformer_target(
+        LlamaGen(config, dtype, taps=taps), config.num_codes, config.num_tokens,
+        check=partial(check_conditioning, config),
+    )  # fmt: skip

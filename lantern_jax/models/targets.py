@@ -3,6 +3,9 @@
 Axes: G guidance rows, B batch, P prefix, N nodes, V codes, D width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -20,7 +23,12 @@ def check_taps(taps: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
 
 
 def transformer_target(
-    model: nn.Module, num_codes: int, num_tokens: int, forced_tokens: tuple[int, ...] | None = None
+    model: nn.Module,
+    num_codes: int,
+    num_tokens: int,
+    forced_tokens: tuple[int, ...] | None = None,
+    first_code: int | None = None,
+    check: Callable[[Any], None] | None = None,
 ) -> Target:
     """The target record of a model; conditioning leaves are [B, ...], the conditional rows.
 
@@ -34,6 +42,7 @@ def transformer_target(
             and ``config.dim``, D. A model with ``taps`` (``Transformer``) has their states in front of its features:
             the record then gives out those, and the logits stay what they are.
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
+        first_code, check: of prompts, as in ``Target``.
 
     Example:
         >>> config = lantern_jax.LlamaGenConfig(
@@ -49,6 +58,8 @@ def transformer_target(
         return (states[..., :-dim], states[..., -dim:]) if tapped else (states, states)
 
     def prefill(params, conditioning, guidance, slots):
+        if check is not None:
+            check(conditioning)
         guided = guidance is not None
         states, block, tokens, valid, positions = model.apply(params, conditioning, guided, method="prefill")
         features, final = split(states)
@@ -68,4 +79,4 @@ def transformer_target(
         logits = model.apply(params, final, method="logits")
         return apply_guidance(logits, cache.guidance), features, block
 
-    return Target(prefill, score, kv_cache.commit, num_codes, num_tokens, forced_tokens)
+    return Target(prefill, score, kv_cache.commit, num_codes, num_tokens, forced_tokens, first_code, check)

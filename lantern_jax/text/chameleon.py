@@ -158,7 +158,7 @@ class ChameleonVocabulary:
         """Stream ids (int32) of published ids.
 
         Raises:
-            ValueError: an id outside 0..vocab_size-1.
+            ValueError: an id outside 0..vocab_size-1, or one that is no whole number.
         """
         return self._stream[self._checked(ids)]
 
@@ -166,12 +166,15 @@ class ChameleonVocabulary:
         """Published ids (int32) of stream ids.
 
         Raises:
-            ValueError: an id outside 0..vocab_size-1.
+            ValueError: an id outside 0..vocab_size-1, or one that is no whole number.
         """
         return self.order[self._checked(ids)]
 
     def _checked(self, ids) -> np.ndarray:
-        ids = np.asarray(ids, np.int64)
+        ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise ValueError(f"token ids are {ids.dtype}: give whole numbers")
+        ids = ids.astype(np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
             raise ValueError(
                 f"token ids {ids.min()} to {ids.max()} are not all in 0..{self.vocab_size - 1}: "

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from lantern_jax.data.imagenet import class_number
 from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.decoding.at_hand import check_padding
 from lantern_jax.models.chameleon import TokenConditioning
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
@@ -247,10 +248,7 @@ class CaptionEncoder(PromptEncoder):
             raise ValueError(
                 "conditioning holds numbers that are not finite: give the text encoder's features"
             )
-        if mask.shape != features.shape[:-1] or mask.dtype != bool:
-            raise ValueError(
-                f"mask has shape {mask.shape}, {mask.dtype}: give booleans {features.shape[:-1]}"
-            )
+        check_padding(mask, features.shape[:-1])
         return CaptionConditioning(features, mask)
 
 

@@ -217,6 +217,32 @@ def test_broken_targets_are_found_out(said):
     assert str(error.value).startswith(f"target.{said}"), error.value
 
 
+def test_no_position_is_past_the_pictures_end():
+    """Guesses beyond it find no row in a table that ends there, and what is no number spoils what is next to it."""
+    most = PROMPTS.tokens.shape[1] + LENGTH - 1
+
+    def ends(params, tokens, positions, *more):
+        place = jnp.where(jnp.arange(len(params["place"]))[:, None] < most, params["place"], jnp.nan)
+        return foreign_model({**params, "place": place}, tokens, positions, *more)
+
+    made = lantern_jax.speculative_decode(
+        applied(ends), foreign_params(), PROMPTS, KEYS, drafting=lantern_jax.jacobi(CODES, 4)
+    )
+    assert made.finite.all()
+
+
+def test_which_id_is_code_0s_is_not_guessed():
+    target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH)
+    with pytest.raises(ValueError, match="30 logits for 24 codes: say which is code 0's by first_code"):
+        lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS)
+    for wrong in ({"first_code": WORDS + 1}, {"unconditional": 30}, {"unconditional": -1}):
+        with pytest.raises(ValueError, match="give 0 to 29"):
+            target_from_apply(
+                foreign_model, vocab_size=WORDS + CODES, num_codes=CODES, num_tokens=LENGTH,
+                **{"first_code": FIRST_CODE, **wrong},
+            )  # fmt: skip
+
+
 def test_too_little_to_try_is_refused():
     one = jax.tree.map(lambda leaf: leaf[:1], PROMPTS)
     with pytest.raises(ValueError, match="give at least two"):

@@ -131,6 +131,8 @@ def test_ids_outside_the_table(vocabulary):
         for ids in ([64], [-1, 3]):
             with pytest.raises(ValueError, match=r"not all in 0\.\.63"):
                 method(ids)
+        with pytest.raises(ValueError, match="token ids are float64: give whole numbers"):
+            method([1.5])
 
 
 def unconditional(rows, layout):

@@ -1,0 +1,168 @@
+"""Ids, masks and prompts that a model would take for others without a word: refused before any work."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax import Completion, TokenConditioning
+from tests.decoding import toy_models as toys
+from tests.models.test_applied import (
+    CODES,
+    FIRST_CODE,
+    KEYS,
+    LENGTH,
+    PROMPTS,
+    WORDS,
+    foreign_model,
+    foreign_params,
+)
+
+KNOWN = lantern_jax.target_from_apply(
+    foreign_model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, vocab_size=WORDS + CODES
+)
+LABELS = toys.conditioning(3)
+LUMINA = toys.lumina(3)
+TOKENS = np.asarray(PROMPTS.tokens)
+
+
+def completed(tokens):
+    return toys.llamagen(), toys.target_params(), Completion(LABELS, tokens)
+
+
+def of_lumina(tokens=None, mask=None, given=None):
+    target, params, prompts = LUMINA
+    prompts = prompts.replace(
+        tokens=prompts.tokens if tokens is None else tokens, mask=prompts.mask if mask is None else mask
+    )
+    return target, params, prompts if given is None else Completion(prompts, given)
+
+
+def foreign(tokens=TOKENS, mask=None):
+    return KNOWN, foreign_params(), tokens if mask is None else TokenConditioning(tokens, mask)
+
+
+def labelled(labels):
+    return toys.llamagen(), toys.target_params(), labels
+
+
+RIGHT = np.array([[True, True, True], [True, True, False], [True, True, True]])
+FLOATS, ADDED = TOKENS.astype(np.float32), np.where(RIGHT, 0, -np.inf).astype(np.float32)
+REFUSED = {
+    "prompt 1 ends in padding on the right": lambda: foreign(mask=RIGHT),
+    "prompt 2 ends in padding on the right": lambda: of_lumina(
+        mask=jnp.ones((3, 4), bool).at[2, 3].set(False)
+    ),
+    "prompt 0 ends in padding": lambda: foreign(mask=np.arange(9).reshape(3, 3) > 2),
+    "of float32: give bool": lambda: foreign(mask=ADDED),
+    r"the mask has shape \(3, 2\)": lambda: foreign(mask=RIGHT[:, :2]),
+    "ids of prompts are float32": lambda: foreign(FLOATS),
+    "prompts are float32": lambda: foreign(FLOATS, RIGHT | True),
+    "are float32": lambda: of_lumina(LUMINA[2].tokens.astype(jnp.float32)),
+    "labels are float32": lambda: labelled(LABELS.astype(jnp.float32)),
+    "ids of prompts are 0 to 30: give 0 to 29": lambda: foreign(np.where(TOKENS == 5, 30, TOKENS)),
+    "ids of prompts are -1 to 5": lambda: foreign(np.where(TOKENS == 0, -1, TOKENS)),
+    "give 0 to 19": lambda: of_lumina(LUMINA[2].tokens + 3),
+    "labels are 6 to 8: give 0 to 5": lambda: labelled(LABELS + 6),
+    "labels have shape": lambda: labelled(LABELS[:, :0]),
+    "given tokens are 31 to 32: give 0 to 31": lambda: completed(jnp.array([[31, 32]] * 3)),
+    "given tokens are -1 to -1": lambda: completed(np.full((3, 2), -1)),
+    "given tokens are float32": lambda: completed(jnp.full((3, 2), 1.5)),
+    # A row has four codes and then its end.
+    "given token 4 is not 12": lambda: of_lumina(given=np.full((3, 6), 3)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_be_taken_for_something_else_is_refused(message):
+    with pytest.raises(ValueError, match=message) as error:
+        lantern_jax.autoregressive_decode(*REFUSED[message](), KEYS)
+    assert "\n" not in str(error.value)
+
+
+def test_captions_with_padding_on_the_right_are_refused():
+    config = lantern_jax.LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
+    captions = lantern_jax.CaptionConditioning(
+        jnp.zeros((3, 4, 8)), np.arange(4)[None] < np.array([[4], [2], [4]])
+    )
+    with pytest.raises(ValueError, match="prompt 1 ends in padding on the right: pad on the left"):
+        lantern_jax.autoregressive_decode(lantern_jax.llamagen_target(config), {}, captions, KEYS)
+
+
+def test_what_is_traced_is_left_alone():
+    """But for types, which are known: so a program may be traced, exported or mapped."""
+
+    def tokens(conditioning):
+        return lantern_jax.autoregressive_decode(KNOWN, foreign_params(), conditioning, KEYS).tokens
+
+    assert jax.eval_shape(tokens, TokenConditioning(TOKENS, RIGHT)).shape == (3, LENGTH)
+    with pytest.raises(ValueError, match="ids of prompts are float32"):
+        jax.eval_shape(tokens, TOKENS.astype(np.float32))
+    # The ids are known and which of them are padding is not.
+    assert jax.eval_shape(lambda mask: tokens(TokenConditioning(TOKENS - 1, mask)), RIGHT).shape == (
+        3,
+        LENGTH,
+    )
+
+
+def test_what_stands_at_padding_is_not_read():
+    mask = np.asarray(PROMPTS.mask)
+    made = [
+        lantern_jax.autoregressive_decode(
+            *foreign(np.where(mask, TOKENS, other).astype(np.int32), mask), KEYS
+        ).tokens
+        for other in (0, 10**6)
+    ]
+    np.testing.assert_array_equal(*made)
+
+
+def test_numbers_of_active_sequences_are_refused():
+    with pytest.raises(ValueError, match="active is int32: give bool"):
+        lantern_jax.autoregressive_decode(*foreign(), KEYS, active=np.array([0, 1, 2], np.int32))
+
+
+CHAIN = lantern_jax.DraftTree.chain(2)
+
+
+def verified(tokens):
+    draft = lantern_jax.Draft(tokens, CHAIN)
+    lantern_jax.verify_tree(draft, jnp.zeros((1, 3, 4)), lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+
+
+def neighbours(table):
+    lantern_jax.verify_tree(
+        lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), CHAIN), jnp.zeros((1, 3, 3)), lantern_jax.Greedy(),
+        coupling=lantern_jax.Gumbel(), rule="lantern", codebook=lantern_jax.Codebook(table, jnp.zeros((3, 2))),
+    )  # fmt: skip
+
+
+def committed(path):
+    layer = (jnp.zeros((1, 1, 4, 3, 8)), jnp.zeros((1, 1, 4, 3, 8)))
+    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
+    for _ in range(2):
+        cache = lantern_jax.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
+
+
+def topology(*parents, depth=2, width=1):
+    lantern_jax.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
+
+
+PARTS = {
+    "draft tokens are 1 to 4: give 0 to 3": lambda: verified(jnp.array([[-1, 4, 1]], jnp.int32)),
+    "draft tokens are float32": lambda: verified(jnp.zeros((1, 3))),
+    "the neighbour table holds float32": lambda: neighbours(jnp.zeros((3, 20))),
+    "2 rows behind 2 committed tokens do not fit 3 slots": lambda: committed([[0, 1]]),
+    "nodes of the path are 1 to 3: give 0 to 2": lambda: committed([[1, 3]]),
+    "no numbers: nothing is near": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
+    "parents are 0 to 3: give 0 to 2": lambda: topology(0, 3),
+    "parents are out of order": lambda: topology(2, 0),
+    "nodes are 2 deep and have up to 1 children": lambda: topology(0, 1, depth=1),
+    "nodes are 1 deep and have up to 2 children": lambda: topology(0, 0),
+}
+
+
+@pytest.mark.parametrize("message", PARTS)
+def test_parts_of_a_loop_of_ones_own_refuse_it_too(message):
+    with pytest.raises(ValueError, match=message):
+        PARTS[message]()
