@@ -3,7 +3,9 @@
 Axes: B batch, N nodes (root included), S positions of a path, V codes.
 """
 
+import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,11 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding import checks
-from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.tree import DraftTree
 
 _TREE = DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
 _CHAIN = DraftTree.chain(3)
+# The most tokens that are committed in one piece, and places beyond a stream's end that are written at the last.
+_PIECE = 64
 
 
 def check_target(
@@ -31,6 +35,7 @@ def check_target(
     """Tries a target on random tokens; returns the largest difference in its logits that was seen.
 
     In float32 good records differ by some 1e-6 and broken ones by 0.1 and more; in bfloat16 give a tolerance of 0.1.
+    A whole picture's tokens are committed. Where the record has a ``first_code``, prompts that end in codes are tried.
 
     Args:
         conditioning: leaves [B, ...]; of at least two sequences, so that mixing them shows.
@@ -51,10 +56,13 @@ def check_target(
         True
     """
     trial = _Trial(target, params, conditioning, guidance, tolerance, seed)
+    trial.check_ids()
     trial.check_guidance()
     trial.check_sight()
     trial.check_chain()
     trial.check_commit()
+    trial.check_end()
+    trial.check_prompts()
     return trial.worst
 
 
@@ -73,44 +81,64 @@ class _Trial:
                 f"a stream of {target.num_tokens} tokens is too short to try: {2 * _TREE.num_nodes} are needed"
             )
         self.guidance = None if guidance is None else jnp.full(self.batch, guidance, jnp.float32)
-        self.tolerance, self.worst = tolerance, 0.0
+        self.tolerance, self.worst, self.piece = tolerance, 0.0, min(_PIECE, target.num_tokens // 2)
         self.random = np.random.default_rng(seed)
-        self.cache, self.first = self._prefill(self.guidance)
-        self._score = jax.jit(self._scored)
+        if target.check is not None:
+            target.check(conditioning)
+        slots = target.num_tokens + self.piece
+        self._begin = jax.jit(
+            lambda params, *given: checks.run_prefill(target, params, *given, slots, self.batch)
+        )
+        self.cache, _, _ = self._prefill(conditioning, self.guidance)
+        self._score = jax.jit(partial(checks.run_score, target))
         self._commit = jax.jit(target.commit)
+
+    def check_ids(self) -> None:
+        """The model has a row for every id: past the end of a table JAX reads its last row."""
+        last = self.target.vocab_size - 1
+        alone = _nodes(DraftTree.empty())
+        codes = np.array([max(last - 1, 0), last]).repeat(self.batch).reshape(2, self.batch, 1)
+        rows = [self._scored(self.cache, tokens, alone) for tokens in codes]
+        for logits, _, _ in rows:
+            _check_numbers(logits, "score")
+        if last and _alike(*rows):
+            raise ValueError(
+                f"target.score: codes {last - 1} and {last} are the same to the model: it has no rows for all "
+                f"{last + 1} codes, or they are shifted beyond its end"
+            )
+        self._check_prompt_ids()
 
     def check_guidance(self) -> None:
         """A scale of 1 is the conditional row."""
         if self.guidance is None:
             return
-        _, alone = self._prefill(None)
-        _, one = self._prefill(jnp.ones(self.batch, jnp.float32))
+        _, alone, _ = self._prefill(self.conditioning, None)
+        _, one, _ = self._prefill(self.conditioning, jnp.ones(self.batch, jnp.float32))
         self._same(one, alone, "prefill", "with a guidance of 1 the logits are those of the conditional rows")
 
     def check_sight(self) -> None:
         """A node's logits depend on the nodes above it, in whatever order they come, and on no other sequence."""
         tokens = self._tokens(_TREE.depth)
-        whole = self._logits(self.cache, tokens, _TREE.depth, _TREE.ancestors)
+        whole = self._logits(self.cache, tokens, _nodes(_TREE))
         other = np.where(_TREE.ancestors[5], tokens, self._tokens(_TREE.depth))
-        again = self._logits(self.cache, other, _TREE.depth, _TREE.ancestors)
+        again = self._logits(self.cache, other, _nodes(_TREE))
         rule = "a node sees itself and its ancestors in the block, and no other node: take the mask from `ancestors`"
         self._same(again[:, 5], whole[:, 5], "score", rule)
         order = np.r_[0, 1 + self.random.permutation(_TREE.num_nodes - 1)]
-        turned = self._logits(
-            self.cache, tokens[:, order], _TREE.depth[order], _TREE.ancestors[order][:, order]
-        )
+        nodes = _TREE.depth[order], _TREE.ancestors[order][:, order]
+        turned = self._logits(self.cache, tokens[:, order], nodes)
         rule = (
             "the order of a block's nodes means nothing: a node's position is `depth` behind the cache's end"
         )
         self._same(turned, whole[:, order], "score", rule)
         mixed = np.concatenate([tokens[:1], self._tokens(_TREE.depth)[1:]])
         rule = "sequences of a batch do not see each other"
-        self._same(self._logits(self.cache, mixed, _TREE.depth, _TREE.ancestors)[0], whole[0], "score", rule)
+        self._same(self._logits(self.cache, mixed, _nodes(_TREE))[0], whole[0], "score", rule)
 
     def check_chain(self) -> None:
         """A chain at once is its tokens one after the other."""
         tokens = self._tokens(_CHAIN.depth)
-        at_once = self._logits(self.cache, tokens, _CHAIN.depth, _CHAIN.ancestors)
+        at_once = self._logits(self.cache, tokens, _nodes(_CHAIN))
         rule = "a block's root stands at the cache's end, at depth 0, and sees itself"
         one_by_one = self._one_by_one(tokens)
         self._same(at_once[:, 0], one_by_one[:, 0], "score", rule)
@@ -133,7 +161,7 @@ class _Trial:
         expected = self._one_by_one(taken)
         for counts, rule in (
             (
-                np.full(self.batch, path.shape[1]),
+                self._counts(path.shape[1]),
                 "the rows that are appended are those of `path`, in its order",
             ),
             (
@@ -145,55 +173,173 @@ class _Trial:
             cache = self._committed(self.cache, tokens, _TREE, path, counts)
             # The next root is the token after the last committed one; those before the first were not committed.
             following = np.take_along_axis(taken, counts[:, None], axis=1)
-            logits = self._logits(cache, following, np.zeros(1, np.int32), np.ones((1, 1), bool))[:, 0]
+            logits = self._logits(cache, following, _nodes(DraftTree.empty()))[:, 0]
             wanted = np.take_along_axis(expected, counts[:, None, None], axis=1)[:, 0]
             self._same(logits, wanted, "commit", rule)
         second = self._tokens(2 + _CHAIN.depth)
-        cache = self._committed(self.cache, tokens, _TREE, path, np.full(self.batch, 2))
-        logits = self._logits(cache, second, _CHAIN.depth, _CHAIN.ancestors)
+        cache = self._committed(self.cache, tokens, _TREE, path, self._counts(2))
+        logits = self._logits(cache, second, _nodes(_CHAIN))
         wanted = self._one_by_one(np.concatenate([taken[:, :2], second], axis=1))[:, 2:]
         rule = "rows past `count` are not there: the next block takes their place"
         self._same(logits, wanted, "commit", rule)
 
-    def _prefill(self, guidance) -> tuple[Any, Array]:
-        slots = self.target.num_tokens + _TREE.num_nodes
-        cache, logits, _ = checks.run_prefill(
-            self.target, self.params, self.conditioning, guidance, slots, self.batch
+    def check_end(self) -> None:
+        """All slots hold what is committed, up to the last token and the rows that are written beyond it."""
+        # Of the last token nothing comes after.
+        last = self.target.num_tokens - 2
+        tokens = self._tokens(np.arange(last + 1))
+        rule = "a cache holds as many tokens as prefill's `slots` say, each behind the one before"
+        cache, place, alone = self.cache, 0, _nodes(DraftTree.empty())
+        while place < last:
+            width = (last - place) % self.piece or self.piece
+            block, chain = tokens[:, place : place + width + 1], DraftTree.chain(width)
+            following = self._logits(cache, block, _nodes(chain))[:, -1]
+            cache = self._committed(cache, block, chain, self._path(width + 1), self._counts(width))
+            place += width
+            logits = self._logits(cache, tokens[:, place : place + 1], alone)[:, 0]
+            self._same(logits, following, "commit", rule)
+        chain = DraftTree.chain(self.piece - 1)
+        beyond = np.concatenate([tokens[:, -1:], self._tokens(last + chain.depth[1:])], axis=1)
+        logits = np.asarray(self._scored(cache, beyond, _nodes(chain))[0])[:, 0]
+        _check_numbers(logits, "score")
+        rule = "guesses beyond the stream's end change nothing of what comes before them"
+        self._same(logits, following, "score", rule)
+        cache = self._committed(cache, beyond, chain, self._path(self.piece), self._counts(0))
+        rule = "rows past `count` lie in slots of their own, up to prefill's `slots`: the cache has fewer"
+        self._same(self._logits(cache, tokens[:, -1:], alone)[:, 0], following, "commit", rule)
+
+    def check_prompts(self) -> None:
+        """A prompt that ends in codes is the prompt with those codes committed."""
+        if self.target.first_code is None:
+            return
+        codes = self._tokens(_CHAIN.depth)
+        cache, _, _ = self._prefill(self.conditioning, None)
+        behind = self._logits(cache, codes, _nodes(_CHAIN), "score")[:, -1]
+        tokens, mask = _tokens_and_mask(self.conditioning)
+        tokens = np.concatenate([tokens, (codes + self.target.first_code).astype(tokens.dtype)], axis=1)
+        mask = np.concatenate([mask, np.ones(codes.shape, bool)], axis=1)
+        _, inside, _ = self._prefill(_with_tokens(self.conditioning, tokens, mask), None)
+        rule = (
+            "codes behind a prompt are what they are at its end: their positions go on from the prompt's, and code 0 "
+            f"is id {self.target.first_code}"
         )
-        return cache, logits
+        self._same(behind, inside, "score", rule)
+
+    def _check_prompt_ids(self) -> None:
+        if not jnp.issubdtype(_ids(self.conditioning).dtype, jnp.integer):
+            return
+        tokens, mask = _tokens_and_mask(self.conditioning)
+        last = int(tokens[mask].max(initial=0))
+
+        def made_of(other: int):
+            prompts = _with_tokens(self.conditioning, np.where(tokens == last, other, tokens), mask)
+            cache, logits, prefix = self._prefill(prompts, None)
+            return cache, logits, prefix.features
+
+        # A target may well read none of its conditioning.
+        if last and _alike(made_of(last), made_of(last - 1)) and not _alike(made_of(last), made_of(0)):
+            raise ValueError(
+                f"target.prefill: ids {last - 1} and {last} of prompts are the same to the model: it has no rows for "
+                "both"
+            )
+
+    def _prefill(self, conditioning, guidance) -> tuple[Any, Array, Prefix]:
+        cache, logits, prefix = self._begin(self.params, conditioning, guidance)
+        _check_numbers(logits, "prefill")
+        return cache, logits, prefix
 
     def _tokens(self, depth: np.ndarray) -> Int[np.ndarray, "B N"]:
         """Random codes; where the format forces one, that."""
         drawn = self.random.integers(0, self.target.vocab_size, (self.batch, len(depth)))
-        forced = self.target.forced[depth]
+        forced = self.target.forced[np.minimum(depth, self.target.num_tokens - 1)]
         return np.where(forced >= 0, forced, drawn).astype(np.int32)
 
-    def _scored(self, cache, tokens, depth, ancestors):
-        return checks.run_score(self.target, self.params, cache, tokens, depth, ancestors)
+    def _path(self, length: int) -> Int[np.ndarray, "B L"]:
+        return np.repeat(np.arange(length)[None], self.batch, axis=0)
 
-    def _logits(self, cache, tokens, depth, ancestors) -> Float[np.ndarray, "B N V"]:
-        """Records know NumPy's depth and ancestors, and traced ones of every sequence: these are traced."""
-        rows = (np.repeat(np.asarray(leaf)[None], self.batch, axis=0) for leaf in (depth, ancestors))
-        return np.asarray(self._score(cache, jnp.asarray(tokens), *map(jnp.asarray, rows))[0])
+    def _counts(self, count: int) -> Int[np.ndarray, " B"]:
+        return np.full(self.batch, count)
+
+    def _scored(self, cache, tokens, topology) -> tuple:
+        """Logits, features and block. Records know NumPy's depth and ancestors, and traced ones of every sequence:
+        these are traced."""
+        rows = (np.repeat(np.asarray(leaf)[None], self.batch, axis=0) for leaf in topology)
+        return self._score(self.params, cache, jnp.asarray(tokens, jnp.int32), *map(jnp.asarray, rows))
+
+    def _logits(self, cache, tokens, topology, part: str | None = None) -> Float[np.ndarray, "B N V"]:
+        """Logits after every node; ``part`` is what is at fault where they are no numbers."""
+        logits = np.asarray(self._scored(cache, tokens, topology)[0])
+        _check_numbers(logits, part or ("score" if cache is self.cache else "commit"))
+        return logits
 
     def _committed(self, cache, tokens, tree: DraftTree, path, counts: Sequence[int]) -> Any:
-        rows = (np.repeat(leaf[None], self.batch, axis=0) for leaf in (tree.depth, tree.ancestors))
-        block = self._score(cache, jnp.asarray(tokens), *map(jnp.asarray, rows))[2]
-        return self._commit(cache, block, jnp.asarray(path, jnp.int32), jnp.asarray(counts, jnp.int32))
+        block = self._scored(cache, tokens, _nodes(tree))[2]
+        given = cache, block, jnp.asarray(path, jnp.int32), jnp.asarray(counts, jnp.int32)
+        return checks.run("target.commit", self._commit, *given)
 
     def _one_by_one(self, tokens: Int[np.ndarray, "B S"]) -> Float[np.ndarray, "B S V"]:
         """Logits after each token, each committed before the next."""
         cache, made, alone = self.cache, [], DraftTree.empty()
         for place in range(tokens.shape[1]):
             token = tokens[:, place : place + 1]
-            made.append(self._logits(cache, token, alone.depth, alone.ancestors))
-            cache = self._committed(cache, token, alone, np.zeros((self.batch, 1)), np.ones(self.batch))
+            made.append(self._logits(cache, token, _nodes(alone)))
+            cache = self._committed(cache, token, alone, self._path(1), self._counts(1))
         return np.concatenate(made, axis=1)
 
     def _same(self, ours, theirs, part: str, rule: str) -> None:
         # Minus infinity stands where an id is not allowed.
-        ours, theirs = (np.nan_to_num(np.asarray(leaf), neginf=-1e9) for leaf in (ours, theirs))
+        ours, theirs = (np.maximum(np.asarray(leaf), np.float32(-1e9)) for leaf in (ours, theirs))
         difference = float(np.max(np.abs(ours - theirs)))
         if not difference <= self.tolerance:
             raise ValueError(f"target.{part}: {rule} (logits differ by {difference:.2g})")
         self.worst = max(self.worst, difference)
+
+
+def _nodes(tree: DraftTree) -> tuple[np.ndarray, np.ndarray]:
+    """How ``Target.score`` is told of a tree."""
+    return tree.depth, tree.ancestors
+
+
+def _check_numbers(logits, part: str) -> None:
+    """Raises ValueError unless logits are numbers; minus infinity is one where another id of the row is allowed."""
+    logits = np.asarray(logits)
+    sound = (logits < np.inf).all(axis=-1) & np.isfinite(logits.max(axis=-1))
+    if not sound.all():
+        row = ", ".join(map(str, np.argwhere(~sound)[0]))
+        raise ValueError(
+            f"target.{part} leads to logits that are no numbers, at [{row}]: give finite ones, -inf where an id is not "
+            "allowed, and one that is allowed in each row"
+        )
+
+
+def _alike(ours, theirs) -> bool:
+    """Whether pytrees of arrays are the same to the last bit."""
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return all(np.array_equal(*pair) for pair in pairs)
+
+
+def _ids(conditioning):
+    """Ids of prompts, if it has any."""
+    return getattr(conditioning, "tokens", jax.tree.leaves(conditioning)[0])
+
+
+def _tokens_and_mask(conditioning) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of prompts, and which of them are no padding."""
+    tokens = np.asarray(_ids(conditioning))
+    mask = getattr(conditioning, "mask", None)
+    return tokens, np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
+
+
+def _with_tokens(conditioning, tokens, mask):
+    """The conditioning with other prompts."""
+    tokens = jnp.asarray(tokens)
+    if not hasattr(conditioning, "tokens"):
+        return jax.tree.unflatten(
+            jax.tree.structure(conditioning), [tokens, *jax.tree.leaves(conditioning)[1:]]
+        )
+    parts = {"tokens": tokens}
+    if getattr(conditioning, "mask", None) is not None:
+        parts["mask"] = jnp.asarray(mask)
+    if hasattr(conditioning, "_replace"):
+        return conditioning._replace(**parts)
+    return dataclasses.replace(conditioning, **parts)

@@ -196,7 +196,78 @@ def guides_twice(prefill):
     return wrong
 
 
+def numbers_lost(part, value):
+    """The record with ``value`` in some of the logits that a part makes, or in the rows that commit writes."""
+
+    def wrong(*given):
+        if part == "commit":
+            cache, block, *where = given
+            return foreign_target.commit(cache, jax.tree.map(lambda leaf: leaf * value, block), *where)
+        first, logits, last = (getattr(foreign_target, part)(*given)[place] for place in ORDER[part])
+        logits = jnp.where(jnp.arange(CODES) < (CODES if value == -np.inf else 1), np.float32(value), logits)
+        return (first, logits, last) if part == "prefill" else (logits, first, last)
+
+    return replace(foreign_target, **{part: wrong})
+
+
+ORDER = {"prefill": (0, 1, 2), "score": (1, 0, 2)}
+
+
+def table_ends(codes, words):
+    """Ids past some of the codes, or of the words, read the last row."""
+
+    def clamped(params, tokens, *more):
+        words_first = jnp.minimum(tokens, words - 1)
+        return foreign_model(
+            params, jnp.where(tokens < WORDS, words_first, jnp.minimum(tokens, WORDS + codes - 1)), *more
+        )
+
+    return applied(clamped)
+
+
+def few_slots(slots):
+    """A cache of its own size, and an update that JAX moves to where it fits."""
+
+    def prefill(params, conditioning, guidance, _):
+        return foreign_target.prefill(params, conditioning, guidance, slots)
+
+    def commit(cache, block, path, count):
+        which, start = jnp.arange(len(path))[:, None], cache.prefix_mask.shape[2] + cache.length
+
+        def append(slots, rows):
+            write = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice_in_dim(old, new, at, 0))
+            return jax.vmap(write, (0, 0, None))(slots, rows[:, which, path], start)
+
+        return cache.replace(past=jax.tree.map(append, cache.past, block), length=cache.length + count)
+
+    return replace(foreign_target, prefill=prefill, commit=commit)
+
+
+def counts_on(params, tokens, positions, mask, past):
+    return foreign_model(params, tokens, positions + np.int32(past is not None), mask, past)
+
+
+def forgets_the_shift(score):
+    def wrong(params, cache, tokens, *more):
+        return score(params, cache, tokens - FIRST_CODE, *more)
+
+    return wrong
+
+
 BROKEN = {
+    "prefill leads to logits": lambda: numbers_lost("prefill", np.nan),
+    "score leads to logits": lambda: numbers_lost("score", np.nan),
+    "score leads to logits that": lambda: numbers_lost("score", np.inf),
+    "score leads to logits that are": lambda: numbers_lost("score", -np.inf),
+    "commit leads to logits": lambda: numbers_lost("commit", np.nan),
+    "score: codes 22 and 23 are the same": lambda: table_ends(codes=CODES - 1, words=WORDS),
+    "prefill: ids 4 and 5 of prompts are the same": lambda: table_ends(codes=CODES, words=WORDS - 1),
+    "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
+    "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
+    "score: codes behind a prompt": lambda: applied(counts_on),
+    "score: codes behind a prompt are": lambda: replace(
+        foreign_target, score=forgets_the_shift(foreign_target.score)
+    ),
     "score: a node sees itself and its ancestors": lambda: applied(sees_the_whole_block),
     "score: the order of a block's nodes": lambda: applied(counts_places),
     "score: a node at depth d": lambda: replace(foreign_target, score=forgets_depth(foreign_target.score)),
@@ -215,6 +286,16 @@ def test_broken_targets_are_found_out(said):
     with pytest.raises(ValueError) as error:
         check_target(BROKEN[said](), foreign_params(), PROMPTS, guidance=2.0)
     assert str(error.value).startswith(f"target.{said}"), error.value
+
+
+def test_ids_that_are_not_allowed_are_no_fault():
+    def score(*given):
+        logits, *more = foreign_target.score(*given)
+        return jnp.where(jnp.arange(CODES) % 2 == 0, logits, -jnp.inf), *more
+
+    assert (
+        check_target(replace(foreign_target, score=score, first_code=None), foreign_params(), PROMPTS) < 1e-3
+    )
 
 
 def test_no_position_is_past_the_pictures_end():
