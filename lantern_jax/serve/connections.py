@@ -8,7 +8,7 @@ holds nobody up: its time is short, and it makes room for whoever comes.
 import asyncio
 import http
 import ipaddress
-from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import h11
@@ -28,11 +28,15 @@ class Crowd:
 
     def __init__(self, limits: Limits, counters: Counters):
         self.limits, self._counters = limits, counters
-        self._addresses: dict[Connection, str] = {}
-        self._counts: Counter[str] = Counter()
+        # Who has waited longest comes first, of all and of each address.
+        self._all: dict[Connection, str] = {}
+        self._of: dict[str, dict[Connection, None]] = {}
 
     def __len__(self) -> int:
-        return len(self._addresses)
+        return len(self._all)
+
+    def __iter__(self) -> Iterator["Connection"]:
+        return iter(self._all)
 
     def enter(self, connection: "Connection", address: str) -> None:
         """Takes in a connection of an address. Where there are too many, of that address or of all, the one goes that
@@ -42,21 +46,28 @@ class Crowd:
             Refused: all of them work.
         """
         most = self.limits.address_connections
-        if self._counts[address] >= most and not self._made_room(address):
+        ours = self._of.get(address, {})
+        if len(ours) >= most and not self._made_room(ours):
             message = f"{most} requests from this address are being answered: wait for one of them"
             raise Refused(429, message, code="too_many_connections")
-        if len(self) >= self.limits.connections and not self._made_room(None):
+        if len(self) >= self.limits.connections and not self._made_room(self._all):
             raise Refused(503, f"{len(self)} requests are being answered: ask again later")
-        self._addresses[connection] = address
-        self._counts[address] += 1
+        self._put(connection, address)
+
+    def wait(self, connection: "Connection") -> None:
+        """Notes that a connection, if it is there, begins to wait."""
+        address = self._all.get(connection)
+        if address is not None:
+            self.leave(connection)
+            self._put(connection, address)
 
     def leave(self, connection: "Connection") -> None:
         """Forgets a connection, if it is there."""
-        address = self._addresses.pop(connection, None)
+        address = self._all.pop(connection, None)
         if address is not None:
-            self._counts[address] -= 1
-            if not self._counts[address]:
-                del self._counts[address]
+            del self._of[address][connection]
+            if not self._of[address]:
+                del self._of[address]
 
     def count_ended(self, why: str) -> None:
         """Counts a connection that was ended, by what it did not do in time or ``room``."""
@@ -66,10 +77,13 @@ class Crowd:
         """Counts an answer to what did not become a request."""
         self._counters.requests[refusal.status] += 1
 
-    def _made_room(self, address: str | None) -> bool:
-        """Whether a connection that waits, of this address or of any, could be ended."""
-        waiting = (one for one, its in self._addresses.items() if address in (None, its) and not one.works)
-        oldest = min(waiting, key=lambda one: one.since, default=None)
+    def _put(self, connection: "Connection", address: str) -> None:
+        self._all[connection] = address
+        self._of.setdefault(address, {})[connection] = None
+
+    def _made_room(self, among: Iterable["Connection"]) -> bool:
+        """Whether one of these that waits could be ended."""
+        oldest = next((one for one in among if not one.works), None)
         if oldest is not None:
             self.leave(oldest)
             oldest.end("room")
@@ -77,11 +91,7 @@ class Crowd:
 
 
 class Connection(H11Protocol):
-    """A connection of a crowd, which ends when what it waits for does not come in time.
-
-    Attributes:
-        since: when it began to wait for a request, by the loop's clock.
-    """
+    """A connection of a crowd, which ends when what it waits for does not come in time."""
 
     def __init__(self, *arguments: Any, crowd: Crowd, **options: Any):
         super().__init__(*arguments, **options)
@@ -96,7 +106,7 @@ class Connection(H11Protocol):
         # What is waited for, in which cycle of uvicorn's, and the timer of it.
         self._awaited: tuple[str, Any] = ("", None)
         self._timer: asyncio.TimerHandle | None = None
-        self.since = self._end = 0.0
+        self._end = 0.0
 
     @property
     def works(self) -> bool:
@@ -156,7 +166,7 @@ class Connection(H11Protocol):
         self._awaited = (what, self.cycle)
         now, seconds = self.loop.time(), self._seconds[what]
         if what in ("headers", "idle"):
-            self.since = now
+            self._crowd.wait(self)
         if what != "idle":
             self._end = now + seconds
         self._set_timer(seconds)
