@@ -153,6 +153,7 @@ class Worker:
                     elif self._cold:
                         with self._tools.engine.programs.staying():
                             self._warm()
+                        return_memory()
                     self._tidy()
                 except Exception:  # The thread must go on, whatever one request did.
                     _log.exception("lantern serve: unexpected, going on")
