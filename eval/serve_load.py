@@ -39,9 +39,9 @@ METHODS, TRIALS = ("auto", "ar"), 3
 
 
 @contextlib.contextmanager
-def served(model: str, batch: int, port: int) -> Iterator[tuple[str, int]]:
+def served(model: str, batch: int, port: int, *more: str) -> Iterator[tuple[str, int]]:
     """The address and the process id of a server, once it is warm."""
-    flags = ["--model", model, "--batch", str(batch), "--port", str(port)]
+    flags = ["--model", model, "--batch", str(batch), "--port", str(port), *more]
     command = [sys.executable, "-m", "lantern_jax", "serve", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

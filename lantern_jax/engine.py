@@ -6,6 +6,7 @@ How many sequences a program takes, and which programs there are, is decided her
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens, C codes of a picture, H W pixels.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,11 +24,12 @@ from lantern_jax.generation import Timing
 from lantern_jax.jobs import Job, Run
 from lantern_jax.models.vq import VQModel
 from lantern_jax.partition import Where, device_grid, everywhere, mesh_of, place, where_on
+from lantern_jax.program_cache import ProgramCache, of_size, shapes
 from lantern_jax.programs import Parameters
 
 
 class Engine:
-    """Runs jobs on the devices of this process.
+    """Runs jobs on the devices of this process. Several threads may have runs of their own.
 
     Args:
         read: where -> ``Parameters`` there; called once, when they are first needed.
@@ -53,17 +55,15 @@ class Engine:
         self.spans = hosts.spans(self.devices)
         self._parameters: Parameters | None = None
         self._spread = 0
-        self._programs: dict[Any, Callable] = {}
+        self._reading = threading.RLock()
+        self._programs = ProgramCache()
         self._pace: dict[Any, float] = {}
 
     @property
-    def programs(self) -> tuple[tuple, ...]:
-        """What was compiled so far: (kind, B, what else decides it)."""
-        return tuple(self._programs)
-
-    def forget_programs(self) -> None:
-        """Drops what was compiled: the next batch compiles, or finds its programs in JAX's cache on the disk."""
-        self._programs.clear()
+    def programs(self) -> ProgramCache:
+        """What was compiled and is kept, by (kind, B, what else decides it). A run whose program is dropped meanwhile
+        compiles it again, or finds it in JAX's cache on the disk."""
+        return self._programs
 
     def start(
         self, job: Job, conditioning: Any, *, seed: int | Int[np.ndarray, " n"] = 0, first: int = 0,
@@ -98,12 +98,10 @@ class Engine:
         statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
         # Whether first tokens are given is of no matter once they are read.
         taken, _ = completion.parts(conditioning)
-        begin_key = ("start", size, groups, *statics, _shapes(conditioning))
-        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), _shapes(taken))
-        compiling = 0.0
-        if not {begin_key, step_key} <= self._programs.keys():
-            compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
-        (keys, state), seconds = run_timed(self._programs[begin_key], *begin, self._given(rows < count))
+        begin_key = ("start", size, groups, *statics, shapes(conditioning))
+        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), shapes(taken))
+        starter, compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
+        (keys, state), seconds = run_timed(starter, *begin, self._given(rows < count))
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
         one = jax.tree.map(lambda leaf: leaf[:1], taken)
         return Run(job, seeds, numbers, lengths, timing, keys, state, shared, one, step_key)
@@ -111,10 +109,10 @@ class Engine:
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
         limit = self._given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
-        step = self._programs[run.program]
+        step, compiling = self._step(run)
         (state, lengths), seconds = run_timed(step, *run.shared, run.keys, run.state, limit)
         lengths = hosts.fetched(lengths)[: len(run.lengths)]
-        timing = run.timing + Timing(decoding=seconds)
+        timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         return replace(run, lengths=lengths, timing=timing, state=state)
 
     def refill(
@@ -141,19 +139,18 @@ class Engine:
         held[slots], drawn[slots] = numbers, drawn[slots] if seeds is None else seeds
         begin = programs.begin(run.job.guidance, run.shared, conditioning, drawn, held, size)
         begin, places = self._given((begin, places))
-        key, compiling = ("refill", len(rows), size, groups, *others, _shapes(conditioning)), 0.0
-        if key not in self._programs:
-            function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
-            options = {"donate_argnums": 8, "results": self._kept(run.keys, run.state)}
-            compiling = self._compile(key, function, *begin, places, run.state, **options)
-        (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, places, run.state)
+        key = ("refill", len(rows), size, groups, *others, shapes(conditioning))
+        function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
+        options = {"donate_argnums": 8, "results": self._kept(run.keys, run.state)}
+        program, compiling = self._compile(key, function, *begin, places, run.state, **options)
+        (keys, state, lengths), seconds = run_timed(program, *begin, places, run.state)
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         lengths = hosts.fetched(lengths)[: len(held)]
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
 
     def has_program(self, run: Run, count: int) -> bool:
         """Whether a run of so many slots, else like this one, finds the program that advances it."""
-        return _of_size(run.program, count) in self._programs
+        return of_size(run.program, count) in self._programs
 
     def regroup(self, run: Run, slots: Int[np.ndarray, " k"]) -> Run:
         """A run of k slots, each of which goes on with the sequence of one of another's: fewer once others are done, or
@@ -165,16 +162,16 @@ class Engine:
         if len(self.devices) > 1:
             raise programs.NotRefillable("sequences stay on their group of devices")
         count, job, mesh = len(slots), run.job, mesh_of(self.devices)
-        seeds, numbers, step_key = run.seeds[slots], run.numbers[slots], _of_size(run.program, count)
+        seeds, numbers, step_key = run.seeds[slots], run.numbers[slots], of_size(run.program, count)
         target, drafting, _, *others = run.shared
         shared = self._given((target, drafting, programs.scales(job.guidance, count), *others))
         begin = self._given(programs.begin(job.guidance, shared, run.conditioning, seeds, numbers, count))
         slots, one = self._given((np.asarray(slots, np.int32), np.int32(1)))
         key, results = ("regroup", count, *run.program[1:]), self._kept(run.keys, run.state)
         take = partial(programs.regroup, job.program, mesh)
-        compiling = self._compile(key, take, *begin, slots, run.state, results=results)
-        (keys, state, lengths), seconds = run_timed(self._programs[key], *begin, slots, run.state)
-        compiling += self._compile_step(step_key, job.program, mesh, shared, keys, state, one)
+        taker, compiling = self._compile(key, take, *begin, slots, run.state, results=results)
+        (keys, state, lengths), seconds = run_timed(taker, *begin, slots, run.state)
+        compiling += self._compile_step(step_key, job.program, mesh, shared, keys, state, one)[1]
         return replace(
             run, seeds=seeds, numbers=numbers, lengths=hosts.fetched(lengths), keys=keys, state=state, shared=shared,
             timing=run.timing + Timing(decoding=seconds, compiling=compiling), program=step_key,
@@ -189,12 +186,14 @@ class Engine:
             rounds = int(hosts.agreed(rounds))
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
+            if pace is None:  # Those of programs that were dropped are not kept either.
+                self._pace = {key: kept for key, kept in self._pace.items() if key in self._programs}
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
 
     def program_text(self, run: Run) -> str:
         """The compiled program that advances a batch, as XLA writes it down."""
-        return self._programs[run.program].as_text()
+        return self._step(run)[0].as_text()
 
     def finish(self, run: Run) -> Decoded:
         """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
@@ -220,10 +219,9 @@ class Engine:
         parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
         padded = self._given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
         key = (kind, size, groups, rows.shape[1:])
-        compiling = self._compile(
-            key, partial(getattr(programs, kind), self._tokenizer, mesh), parameters, padded
-        )
-        results, seconds = run_timed(self._programs[key], parameters, padded)
+        function = partial(getattr(programs, kind), self._tokenizer, mesh)
+        program, compiling = self._compile(key, function, parameters, padded)
+        results, seconds = run_timed(program, parameters, padded)
         results = jax.tree.map(lambda leaf: leaf[: len(rows)], hosts.fetched(results))
         return results, Timing(drawing=seconds, compiling=compiling)
 
@@ -234,33 +232,52 @@ class Engine:
 
     def drafter(self, name: str) -> PyTree:
         """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
-        parameters = self.parameters
-        if name not in parameters.drafters:
-            drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
-            drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
-            self._parameters = replace(parameters, drafters=drafters)
-        return self._parameters.drafters[name]
+        with self._reading:
+            parameters = self.parameters
+            if name not in parameters.drafters:
+                drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
+                drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
+                self._parameters = replace(parameters, drafters=drafters)
+            return self._parameters.drafters[name]
 
-    def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> float:
-        """Compiles a program unless it is there, on all processes that have a part in it; returns the seconds."""
-        if key in self._programs:
-            return 0.0
-        self._programs[key], seconds = compile_ahead(function, *arguments, **options)
-        if self.spans:
-            hosts.wait()
-        return seconds
+    def _compile(
+        self, key: tuple, function: Callable, *arguments: Any, **options: Any
+    ) -> tuple[Callable, float]:
+        """A program, compiled unless it is there on all processes that have a part in it, and the seconds of that."""
 
-    def _compile_both(self, begin_key, step_key, program, mesh, begin, shared, size) -> float:
-        """Compiles both programs of a batch and runs them once with nothing to do; returns the seconds."""
+        def make() -> tuple[Callable, float]:
+            compiled = compile_ahead(function, *arguments, **options)
+            if self.spans:
+                hosts.wait()
+            return compiled
+
+        return self._programs.obtain(key, make)
+
+    def _compile_both(
+        self, begin_key, step_key, program, mesh, begin, shared, size
+    ) -> tuple[Callable, float]:
+        """The program that begins a batch, and the seconds of what is done unless it and the one that advances it are
+        there: both are compiled, and run once with nothing to do."""
+        starter = self._programs.get(begin_key)
+        if starter is not None and step_key in self._programs:
+            return starter, 0.0
         idle, one = self._given((np.zeros(size, bool), np.int32(1)))
-        seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
+        starter, seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
         # What a first execution sets up counts as compiling.
-        (keys, state), spent = run_timed(self._programs[begin_key], *begin, idle)
-        more = self._compile_step(step_key, program, mesh, shared, keys, state, one)
-        return seconds + spent + more + run_timed(self._programs[step_key], *shared, keys, state, one)[1]
+        (keys, state), spent = run_timed(starter, *begin, idle)
+        step, more = self._compile_step(step_key, program, mesh, shared, keys, state, one)
+        return starter, seconds + spent + more + run_timed(step, *shared, keys, state, one)[1]
 
-    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> float:
-        """Compiles the program that advances a batch unless it is there; returns the seconds."""
+    def _step(self, run: Run) -> tuple[Callable, float]:
+        """The program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
+        step = self._programs.get(run.program)
+        if step is not None:
+            return step, 0.0
+        mesh, one = mesh_of(self.devices[: run.program[2]]), self._given(np.int32(1))
+        return self._compile_step(run.program, run.job.program, mesh, run.shared, run.keys, run.state, one)
+
+    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> tuple[Callable, float]:
+        """The program that advances a batch, compiled unless it is there, and the seconds of that."""
         step, results = partial(programs.advance, program, mesh), self._kept(state)
         return self._compile(step_key, step, *shared, keys, state, rounds, donate_argnums=7, results=results)
 
@@ -280,20 +297,10 @@ class Engine:
 
     def _on_devices(self, groups: int) -> Parameters:
         """The parameters where programs for that many groups want them, moved when the number changes."""
-        if groups != self._spread:
-            where = where_on(self.devices[:groups])
-            parameters = self._parameters or self._read(where)
-            parts = jax.block_until_ready(place(vars(parameters), where))
-            self._parameters, self._spread = Parameters(**parts), groups
-        return self._parameters
-
-
-def _of_size(program: tuple, count: int) -> tuple:
-    """What names the program that advances so many sequences, else like that one."""
-    kind, _, *others = program
-    return (kind, count, *others)
-
-
-def _shapes(conditioning: Any) -> tuple:
-    """Of a sequence."""
-    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
+        with self._reading:
+            if groups != self._spread:
+                where = where_on(self.devices[:groups])
+                parameters = self._parameters or self._read(where)
+                parts = jax.block_until_ready(place(vars(parameters), where))
+                self._parameters, self._spread = Parameters(**parts), groups
+            return self._parameters

@@ -12,7 +12,7 @@ def invalid(name: str, value: Any, wanted: str) -> ValueError:
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
     """A name that is none of ``known``; ``more`` is what else could be given."""
-    return ValueError(f"unknown {kind} {value!r}: choose one of {', '.join(known)}{more}")
+    return ValueError(f"unknown {kind} {printable(repr(value), 200)}: choose one of {', '.join(known)}{more}")
 
 
 def exists(path: str | Path) -> ValueError:

@@ -3,14 +3,15 @@
     python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
 Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile_scripts`` lists), every kind of
-``tests.hostile_files``, ``configs`` and ``flips`` (bits and pages of a checkpoint). A seed stands for some cases of a
-kind; each is a process of its own, which must end within seconds, by itself, without a traceback, in little more memory
-than one that works, and with one line where it refuses. What it never may is go on with something else than was
-written. Faults are printed, and their kinds and seeds are kept in ``tests/fuzz_found.json``, which ``--found`` runs
-again: once they are mended they stay there.
+``tests.hostile_files``, ``configs``, ``flips`` (bits and pages of a checkpoint) and ``clients`` (of ``lantern serve``:
+bodies, and streams of bytes). A seed stands for some cases of a kind; each is a process of its own, which must end
+within seconds, by itself, without a traceback, in little more memory than one that works, and with one line where it
+refuses. What it never may is go on with something else than was written. Faults are printed, and their kinds and seeds
+are kept in ``tests/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
 """
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import itertools
@@ -69,6 +70,11 @@ def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     path.write_text(whole)
 
 
+def of_clients(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    yield "bodies", partial(_bodies, folder / "tiny", seed)
+    yield "streams", partial(_streams, folder / "tiny", seed)
+
+
 def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     chance, tiny = random.Random(seed), folder / "tiny"
     whole = run(lambda: print(_digest(tiny), file=sys.stderr) or 0, folder).said.strip()
@@ -95,6 +101,7 @@ KINDS = {
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
     "flips": of_flips,
+    "clients": of_clients,
 }
 
 
@@ -109,6 +116,40 @@ def _read(kind: str, path: Path) -> int:
     except ValueError as error:
         print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
+    return 0
+
+
+def _bodies(model: Path, seed: int) -> int:
+    """Bodies with a hostile field: each is taken, or refused in a line that names the field."""
+    from lantern_jax.pipeline import load
+    from lantern_jax.serve.asking import read_asking
+    from lantern_jax.serve.limits import Limits, Refused
+    from tests.hostile_requests import bodies, wrong_error
+
+    pipeline = load(str(model), tuned="off")
+    for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
+        try:
+            asking = read_asking(body.content, Limits(), "tiny", 16)
+            with contextlib.suppress(ValueError):  # Of what is left the server says which field is to blame.
+                pipeline.check(asking.prompt, num=asking.num, seed=asking.seed, **asking.knobs)
+        except Refused as refusal:
+            fault = wrong_error(body, refusal.to_json()["error"])
+            assert not fault, (body.field, body.name, fault, refusal.message[:300])
+    return 0
+
+
+def _streams(model: Path, seed: int) -> int:
+    """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
+    from lantern_jax.pipeline import load
+    from tests.hostile_requests import send, streams
+    from tests.serve.running import in_threads, running
+
+    limits = {"header_seconds": 1, "body_seconds": 1, "idle_seconds": 1, "body_bytes": 65536}
+    with running(load(str(model), tuned="off"), **limits) as hasty:
+        tasks = [partial(send, hasty.address, stream, 8) for stream in streams(seed, 4 * CASES)]
+        tasks += [lambda: hasty.client.get("/health").raise_for_status()] * 4
+        answers = in_threads(tasks)
+        assert all(answers)
     return 0
 
 

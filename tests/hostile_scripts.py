@@ -242,6 +242,7 @@ WRONG = {
     "eval.bfloat16": [["--model=none"], ["--trees", "oak"], ["--pictures=0"], ["--temperature=0"], ["--dtype=x"]],
     "eval.decoding": [["--part=all_of_it"], ["--model=none"], ["--pictures=0"], ["--out=none/file.json"]],
     "eval.floors": [["--sizes=huge"], ["--sizes="], ["more"]],
+    "eval.serve_storm": [["--model=none"], ["--silent=-1"], ["--requests=0"], ["--programs=x"]],
     "eval.serve_load": [["--model=none"], ["--requests=0"], ["--connections=0"], ["--port=99999"]],
     "eval.set_hosts": [["--pictures=0"], ["--mesh=x"], ["--runs=0"], ["--kills=-1"]],
     "eval.kills": [[], ["--demo=none"], ["--demo=empty"], ["--demo=empty", "--kills=-1"], ["--demo=text.txt"]],

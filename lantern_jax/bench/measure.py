@@ -189,9 +189,9 @@ def _compile(subject: Subject, group: Sequence[Member], plan: Plan):
     if not plan.compile_twice:
         compile_group(subject, group, plan)
         return [None] * len(group), [None] * len(group)
-    subject.engine.forget_programs()
+    subject.engine.programs.clear()
     cold = compile_group(subject, group, plan)
-    subject.engine.forget_programs()
+    subject.engine.programs.clear()
     return cold, compile_group(subject, group, plan)
 
 

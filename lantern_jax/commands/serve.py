@@ -35,6 +35,20 @@ def add(commands) -> None:
         help="after which a request is given up (default: 600)",
     )
     add(
+        "--connections",
+        type=int,
+        default=256,
+        metavar="N",
+        help="connections of one client address; behind a proxy all clients have its address (default: 256)",
+    )
+    add(
+        "--programs",
+        type=int,
+        default=16,
+        metavar="N",
+        help="compiled programs that are kept besides those of the default settings (default: 16)",
+    )
+    add(
         "--tuned",
         default="auto",
         metavar="FILE|auto|off",
@@ -55,7 +69,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    for name in ("batch", "queue", "most"):
+    for name in ("batch", "queue", "most", "connections", "programs"):
         check_count(f"--{name}", getattr(arguments, name))
     Knob("--seconds", float, 600.0, "", low=0, low_open=True).check(arguments.seconds)
     if not 0 <= arguments.port < 2**16:
@@ -76,14 +90,23 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.serve.application import application
     from lantern_jax.serve.guards import Door, is_local
     from lantern_jax.serve.limits import Limits
-    from lantern_jax.serve.server import Server
+    from lantern_jax.serve.logs import log_to_stderr
+    from lantern_jax.serve.server import Server, connections_of_files
 
+    log_to_stderr()
     with bound:
         keep_compiled_programs()
         pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
         # More than may wait could never be served.
         most = min(arguments.most, arguments.queue)
-        limits = Limits(queue=arguments.queue, pictures=most, seconds=arguments.seconds)
+        limits = Limits(
+            queue=arguments.queue,
+            pictures=most,
+            seconds=arguments.seconds,
+            programs=arguments.programs,
+            connections=connections_of_files(max(Limits.connections, arguments.connections)),
+            address_connections=arguments.connections,
+        )
         name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
         door = Door.of(arguments.host, token, arguments.allowed_host)
         app = application(pipeline, name, door, limits=limits, batch=arguments.batch)

@@ -20,6 +20,7 @@ from lantern_jax.pipeline import Pipeline
 from lantern_jax.serve import answers
 from lantern_jax.serve.asking import read_asking
 from lantern_jax.serve.catalogue import example_prompt, model_entry, picture_side
+from lantern_jax.serve.connections import Crowd
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.guards import Door, Guard, content_policy
 from lantern_jax.serve.limits import Limits, Refused
@@ -47,7 +48,7 @@ def application(
         warm_up: whether the programs of the default settings are compiled before anybody asks.
 
     Returns:
-        The application; ``state.worker`` is its ``Worker``.
+        The application; ``state.worker`` is its ``Worker``, ``state.crowd`` for its connections.
 
     Raises:
         ValueError: a checkpoint that takes no prompts or draws no pictures.
@@ -55,8 +56,11 @@ def application(
     example = example_prompt(pipeline)
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
+    crowd = Crowd(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
-    server = _Server(worker, limits, counters, model_entry(pipeline, name), picture_side(pipeline), page)
+    server = _Server(
+        worker, crowd, limits, counters, model_entry(pipeline, name), picture_side(pipeline), page
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -77,7 +81,7 @@ def application(
         exception_handlers={Refused: _refusal, HTTPException: _missing, Exception: _broken},
         lifespan=lifespan,
     )
-    app.state.worker = worker
+    app.state.worker, app.state.crowd = worker, crowd
     return app
 
 
@@ -85,9 +89,16 @@ class _Server:
     """The answers to requests."""
 
     def __init__(
-        self, worker: Worker, limits: Limits, counters: Counters, entry: dict[str, Any], side: int, page: str
+        self,
+        worker: Worker,
+        crowd: Crowd,
+        limits: Limits,
+        counters: Counters,
+        entry: dict[str, Any],
+        side: int,
+        page: str,
     ):
-        self._worker, self._limits, self._counters = worker, limits, counters
+        self._worker, self._crowd, self._limits, self._counters = worker, crowd, limits, counters
         self._entry, self._side, self._page = entry, side, page
 
     async def page(self, request: Request) -> Response:
@@ -98,7 +109,13 @@ class _Server:
 
     async def metrics(self, request: Request) -> Response:
         worker = self._worker
-        gauges = {"queue_length": worker.waiting, "decoding": worker.decoding, "warm": int(worker.is_warm)}
+        gauges = {
+            "queue_length": worker.waiting,
+            "decoding": worker.decoding,
+            "warm": int(worker.is_warm),
+            "connections": len(self._crowd),
+            "programs": len(worker.pipeline.engine.programs),
+        }
         return PlainTextResponse(
             self._counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from lantern_jax import errors
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.knobs import check_seed
 from lantern_jax.serve.limits import Limits, Refused
@@ -28,6 +29,19 @@ _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
 }  # fmt: skip
 _TREES = (NO_TREE, "dynamic")
+# No field takes a whole number of more digits.
+_DIGITS = 40
+
+
+@dataclass(frozen=True)
+class _Digits:
+    """A whole number of more digits than any field takes. It is no number to any check, so each names its field, and
+    nothing has to convert it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,11 @@ def _decoded(content: bytes) -> dict[str, Any]:
     def no_number(name: str) -> NoReturn:
         raise ValueError(f"{name} is no number of JSON")
 
+    def whole(text: str) -> int | _Digits:
+        return int(text) if len(text) <= _DIGITS else _Digits(text)
+
     try:
-        fields = json.loads(content.decode("utf-8"), parse_constant=no_number)
+        fields = json.loads(content.decode("utf-8"), parse_constant=no_number, parse_int=whole)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)[:120]
         raise Refused(400, f"the body is not JSON ({why}): give an object with a prompt") from None
@@ -112,7 +129,7 @@ def _check_field(name: str, value: Any) -> None:
             raise Refused(400, f"{name} {_short(value)} is not served: give {wanted}, or leave it out", name)
     elif name not in OWN and name not in KNOBS:
         known = ", ".join((*OWN, *KNOBS))
-        raise Refused(400, f"unknown field {_short(name)}: choose from {known}", name[:60])
+        raise Refused(400, f"unknown field {_short(name)}: choose from {known}", errors.printable(name[:60]))
 
 
 def _check_prompt(prompt: Any, letters: int) -> None:
@@ -135,7 +152,7 @@ def _check_size(size: Any, side: int) -> None:
 
 
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs among the fields, bounded; what else is wrong with them the pipeline says."""
+    """The knobs among the fields, each a value that it can have; which of them fit together the pipeline says."""
     knobs = {name: value for name, value in fields.items() if name in KNOBS}
     if "batch" in knobs:
         raise Refused(400, "batch is the server's to choose: leave it out", "batch")
@@ -149,6 +166,8 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise Refused(400, f"unknown tree {_short(tree)}: choose one of {known}, or give paths", "tree")
     if not isinstance(tree, str | list | None):
         raise Refused(400, f"tree {_short(tree)} is neither a name nor a list of paths", "tree")
+    for name, value in knobs.items():
+        _checked(KNOBS[name].check, name, value)
     return knobs
 
 
@@ -171,13 +190,10 @@ def _checked(check, name: str, value: Any) -> Any:
     try:
         return check(value)
     except ValueError as error:
-        raise Refused(400, str(error)[:200], name) from None
+        raise Refused(400, str(error), name) from None
 
 
 def _short(value: Any, most: int = 60) -> str:
     """A value as part of a line, cut."""
-    try:
-        text = repr(value)
-    except ValueError:  # A whole number of thousands of digits.
-        text = "of too many digits"
+    text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."

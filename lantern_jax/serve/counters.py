@@ -15,8 +15,11 @@ class Counters:
 
     Attributes:
         requests: by HTTP status.
+        ended: connections that the server ended, by what they did not do in time (``headers``, ``body``, ``idle``: ask
+            again, ``answer``: take it), or ``room``: for another to come in.
         pictures, tokens, rounds: of pictures that are done.
         dropped: pictures that were begun or waited when their client went.
+        programs_dropped: compiled programs there was no room for.
         seconds: of decoding, those of pictures that share a batch counted once.
         drawing_seconds: of the VQ decoder.
         request_seconds: of requests for pictures that were answered.
@@ -24,7 +27,8 @@ class Counters:
 
     def __init__(self):
         self.requests: Counter[int] = Counter()
-        self.pictures = self.tokens = self.rounds = self.dropped = 0
+        self.ended: Counter[str] = Counter()
+        self.pictures = self.tokens = self.rounds = self.dropped = self.programs_dropped = 0
         self.seconds = self.drawing_seconds = self.request_seconds = 0.0
         self._within = Counter(dict.fromkeys(BUCKETS, 0))
         self._answered = 0
@@ -44,11 +48,15 @@ class Counters:
         yield "# TYPE lantern_requests_total counter"
         for status, count in sorted(self.requests.items()):
             yield f'lantern_requests_total{{status="{status}"}} {count}'
+        yield "# TYPE lantern_connections_ended_total counter"
+        for why, count in sorted(self.ended.items()):
+            yield f'lantern_connections_ended_total{{why="{why}"}} {count}'
         sums = {
             "pictures": self.pictures,
             "tokens": self.tokens,
             "rounds": self.rounds,
             "pictures_dropped": self.dropped,
+            "programs_dropped": self.programs_dropped,
             "decoding_seconds": self.seconds,
             "drawing_seconds": self.drawing_seconds,
         }

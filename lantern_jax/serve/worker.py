@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from lantern_jax.pipeline import Pipeline
+from lantern_jax.program_cache import return_memory
 from lantern_jax.programs import NotRefillable
 from lantern_jax.serve.asking import Asking
 from lantern_jax.serve.brush import Brush
@@ -53,6 +54,8 @@ class Worker:
         config = pipeline.checkpoint.target_config
         brush = Brush(pipeline.engine, config.grid)
         self._tools = Tools(pipeline.engine, brush, counters, batch)
+        pipeline.engine.programs.most = limits.programs
+        self._dropped_programs = pipeline.engine.programs.dropped
         self._example = warm_up
         self._cold = self._sizes()
         # Under the lock: tickets that came, pictures that wait in all, whether to stop.
@@ -105,7 +108,7 @@ class Worker:
         try:
             settings = self.pipeline.check(asking.prompt, num=asking.num, seed=asking.seed, **asking.knobs)
         except (ValueError, TypeError, OverflowError) as error:
-            message = " ".join(str(error).split())
+            message = str(error)
             raise Refused(400, message, _blamed(message, asking)) from None
         nodes = settings.tree.num_nodes - 1
         if nodes > self._limits.nodes:
@@ -148,8 +151,10 @@ class Worker:
                         self._fly()
                         self._busy = time.monotonic()
                     elif self._cold:
-                        self._warm()
-                    self._forget()
+                        with self._tools.engine.programs.staying():
+                            self._warm()
+                        return_memory()
+                    self._tidy()
                 except Exception:  # The thread must go on, whatever one request did.
                     _log.exception("lantern serve: unexpected, going on")
         for ticket in self._came:
@@ -287,24 +292,28 @@ class Worker:
             return
         self._cold.popleft()
 
-    def _forget(self) -> None:
-        """Requests may ask for any settings: programs do not pile up for ever."""
-        if len(self._tools.engine.programs) > self._limits.programs:
-            self._tools.engine.forget_programs()
-            self._cold = self._sizes()
+    def _tidy(self) -> None:
+        """Requests may ask for any settings: what programs left that were dropped does not pile up."""
+        dropped = self._tools.engine.programs.dropped
+        if dropped > self._dropped_programs:
+            self._counters.programs_dropped += dropped - self._dropped_programs
+            self._dropped_programs = dropped
+            return_memory()
 
 
 def _blamed(message: str, asking: Asking) -> str | None:
-    """The field that an error's line is about, which it begins with."""
-    name = message.split(" ", 1)[0].rstrip(":")
-    return name if name in asking.knobs or name in ("prompt", "seed", "n") else None
+    """The field that an error's line is about: it begins with its name, maybe after a word such as "the"."""
+    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    return next((word for word in words if word in asking.knobs or word in ("prompt", "seed", "n")), None)
 
 
 def _failure(error: Exception) -> Refused:
     """What is told of a request that failed on the device."""
-    if isinstance(error, ValueError):
-        return Refused(400 if isinstance(error, NotRefillable) else 500, " ".join(str(error).split()))
+    if isinstance(error, NotRefillable):
+        return Refused(400, str(error))
     if "RESOURCE_EXHAUSTED" in str(error):
         return Refused(503, "the device has too little memory for this: ask for fewer pictures at once")
     _log.error("lantern serve: a request failed", exc_info=error)
-    return Refused(500, "decoding failed: the server's log says why")
+    # Ours say in a line what is wrong with the model.
+    why = str(error) if isinstance(error, ValueError) else "decoding failed: the server's log says why"
+    return Refused(500, why)

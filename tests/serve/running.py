@@ -14,6 +14,7 @@ import httpx
 from lantern_jax.engine import Engine
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.serve.application import application
+from lantern_jax.serve.connections import Crowd
 from lantern_jax.serve.guards import Door
 from lantern_jax.serve.limits import Limits
 from lantern_jax.serve.server import Server
@@ -21,7 +22,7 @@ from lantern_jax.serve.worker import Worker
 from tests.tiny_checkpoint import pipeline_on
 
 BATCH, QUEUE = 4, 8
-LIMITS = Limits(queue=QUEUE, body_seconds=0.5, seconds=60, body_bytes=4096)
+LIMITS = Limits(queue=QUEUE, body_seconds=0.5, seconds=60, body_bytes=16384, programs=64)
 
 
 @dataclass
@@ -31,13 +32,14 @@ class Running:
     Attributes:
         url: where.
         pipeline: its own.
-        worker: of its application.
+        worker, crowd: of its application.
         client: for requests.
     """
 
     url: str
     pipeline: Pipeline
     worker: Worker
+    crowd: Crowd
     client: httpx.Client = field(repr=False)
 
     @property
@@ -96,7 +98,7 @@ def running(
         try:
             until(lambda: server.started)
             with httpx.Client(base_url=url, timeout=60) as client:
-                yield Running(url, pipeline, app.state.worker, client)
+                yield Running(url, pipeline, app.state.worker, app.state.crowd, client)
         finally:
             server.should_exit = True
             thread.join(30)

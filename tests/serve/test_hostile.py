@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import logging
 import socket
 
 import httpx
 import pytest
 
+from lantern_jax import errors
 from lantern_jax.serve.application import application
 from lantern_jax.serve.guards import Door, is_local
-from tests.serve.running import LIMITS, strange_lines
+from lantern_jax.serve.logs import Escaped
+from tests.hostile_requests import PATH, bodies, send, streams, wrong_error
+from tests.serve.running import LIMITS, in_threads, running, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
 
-PATH = "/v1/images/generations"
 LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
 BODIES = {
@@ -101,6 +104,75 @@ def test_the_field_to_blame_is_named(server):
         assert error_of(server.ask(**fields))["param"] == next(iter(fields))
 
 
+def test_no_field_is_echoed_and_each_is_named(server):
+    """Numbers of 400 digits, long texts and what steers a terminal, in every field."""
+    headers, wrong = {"Content-Type": "application/json"}, []
+    for body in bodies():
+        if body.field in ("user", "prompt") and body.content.endswith(b'"}'):
+            continue  # Any text is taken, and of a prompt the words are to blame.
+        response = server.client.post(PATH, content=body.content, headers=headers)
+        if response.status_code not in (400, 404):
+            wrong.append((body.field, body.name, response.status_code, response.text[:80]))
+        elif fault := wrong_error(body, error_of(response)):
+            wrong.append((body.field, body.name, fault, response.text[:80]))
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [PATH, "/", "/health", "/metrics", "/v1/models", "/v1/models/" + "9" * 400])
+def test_huge_numbers_of_headers(server, path):
+    for header in ("Content-Length", "Range", "Keep-Alive", "X-Forwarded-For"):
+        answer = raw(
+            server,
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{header}: {'9' * 400}\r\nConnection: close\r\n\r\n",
+        )
+        assert answer[9:12] in (b"400", b"404", b"405", b"413", b"415") and b"9" * 201 not in answer
+
+
+def test_a_prompt_of_20_megabytes_is_not_read(server):
+    """Whether its size is announced or not."""
+    content, headers = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}', {"Content-Type": "application/json"}
+    for body in (content, (content[start : start + 65536] for start in range(0, len(content), 65536))):
+        with pytest.MonkeyPatch.context() as unread:
+            unread.setattr("lantern_jax.serve.application.read_asking", None)
+            response = server.client.post(PATH, content=body, headers=headers)
+        assert response.status_code == 413 and len(response.content) < 500
+
+
+def test_streams_of_bytes_end(server):
+    """Cut, slow and damaged ones beside each other; meanwhile others are answered."""
+    with running(server.library(), header_seconds=1, body_seconds=1, idle_seconds=1) as hasty:
+        tasks = [lambda stream=stream: send(hasty.address, stream, 20) for stream in streams(1, 60)]
+        tasks += [lambda: hasty.client.get("/health").status_code] * 4
+        assert in_threads(tasks)[60:] == [200] * 4
+        hasty.wait_for(connections=1)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("shapes (1,)\nand (2,) do not fit \x1b[2J"), RuntimeError("gone")]
+)
+def test_what_fails_is_logged(server, monkeypatch, caplog, error):
+    def fail(*arguments):
+        raise error
+
+    with monkeypatch.context() as failing:
+        failing.setattr(server.engine, "advance", fail)
+        answer = server.ask(n=2)
+    assert answer.status_code == 500 and errors.printable(error_of(answer)["message"]).isprintable()
+    (record,) = caplog.records
+    assert record.exc_info[1] is error
+    said = Escaped().format(record)
+    assert "in fail" in said and "\x1b" not in said
+    assert all(line.startswith("  ") for line in said.splitlines()[1:])
+
+
+def test_a_record_is_a_line():
+    record = logging.LogRecord(
+        "x", logging.WARNING, "", 0, "%s", ("one\nerror: two\x1b[2J" + "y" * 9000,), None
+    )
+    said = Escaped().format(record)
+    assert said.startswith(r"warning: one\nerror: two\x1b[2J") and len(said) < 3000
+
+
 def test_fields_of_other_clients_do_no_harm(server):
     fields = {"user": "me", "quality": "high", "background": "opaque", "moderation": "low", "style": None}
     assert server.ask(method="ar", output_format="png", model="tiny", **fields).status_code == 200
@@ -111,7 +183,7 @@ def test_bodies_that_say_nothing(server):
         response = server.client.post(PATH, content=content, headers={"Content-Type": "application/json"})
         assert response.status_code == status, (name, response.text)
         error_of(response)
-    parts = iter([b"{" + b" " * 3000, b" " * 3000])
+    parts = iter([b"{" + b" " * 9000, b" " * 9000])
     response = server.client.post(PATH, content=parts, headers={"Content-Type": "application/json"})
     assert response.status_code == 413, "a body of no announced length"
 

@@ -281,6 +281,18 @@ def test_warm_means_nothing_is_left_to_compile(server):
         assert set(warm.engine.programs) == programs
 
 
+def test_few_programs_are_kept():
+    """Those of the default settings stay, whatever else is asked for."""
+    with running(pipeline_on(1), warm_up=True, batch=1, programs=1) as small:
+        small.wait_for(warm=1)
+        own = set(small.engine.programs)
+        for method in ("ar", "zipar", "ar"):
+            assert small.ask(method=method).status_code == 200
+            assert own <= set(small.engine.programs) and len(small.engine.programs) == len(own) + 1
+        # Each has two programs, and is not there when it is asked for again.
+        small.wait_for(warm=1, programs=len(own) + 1, programs_dropped_total=5)
+
+
 def test_who_asks_again_does_not_wait_for_programs_that_nobody_needs_yet(server, monkeypatch):
     begun, came = [], threading.Event()
 

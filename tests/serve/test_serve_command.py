@@ -34,6 +34,8 @@ def folder(tmp_path, monkeypatch):
         (["--batch", "0"], "--batch 0 is not valid"),
         (["--queue", "0"], "--queue 0 is not valid"),
         (["--most", "-1"], "--most -1 is not valid"),
+        (["--connections", "0"], "--connections 0 is not valid"),
+        (["--programs", "0"], "--programs 0 is not valid"),
         (["--seconds", "nan"], "--seconds nan is not valid"),
         (["--mesh", "data=x"], "mesh 'data=x' is not valid"),
         (["--token-file", "missing"], "missing"),

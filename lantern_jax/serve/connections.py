@@ -1,0 +1,223 @@
+"""Connections: how long each may take, and how many of them there may be.
+
+uvicorn bounds neither how long headers may take nor how many connections one client has. Here a connection either works
+(its request is there, and the answer is not yet with the client) or waits for the rest of a request. One that waits
+holds nobody up: its time is short, and it makes room for whoever comes.
+"""
+
+import asyncio
+import http
+import ipaddress
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lantern_jax.serve.answers import encode_json
+from lantern_jax.serve.counters import Counters
+from lantern_jax.serve.limits import Limits, Refused
+
+
+class Crowd:
+    """The connections of a server.
+
+    Attributes:
+        limits: how many there may be, and how long they may take.
+    """
+
+    def __init__(self, limits: Limits, counters: Counters):
+        self.limits, self._counters = limits, counters
+        # Who has waited longest comes first, of all and of each address.
+        self._all: dict[Connection, str] = {}
+        self._of: dict[str, dict[Connection, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator["Connection"]:
+        return iter(self._all)
+
+    def enter(self, connection: "Connection", address: str) -> None:
+        """Takes in a connection of an address. Where there are too many, of that address or of all, the one goes that
+        has waited longest.
+
+        Raises:
+            Refused: all of them work.
+        """
+        most = self.limits.address_connections
+        ours = self._of.get(address, {})
+        if len(ours) >= most and not self._made_room(ours):
+            message = f"{most} requests from this address are being answered: wait for one of them"
+            raise Refused(429, message, code="too_many_connections")
+        if len(self) >= self.limits.connections and not self._made_room(self._all):
+            raise Refused(503, f"{len(self)} requests are being answered: ask again later")
+        self._put(connection, address)
+
+    def wait(self, connection: "Connection") -> None:
+        """Notes that a connection, if it is there, begins to wait."""
+        address = self._all.get(connection)
+        if address is not None:
+            self.leave(connection)
+            self._put(connection, address)
+
+    def leave(self, connection: "Connection") -> None:
+        """Forgets a connection, if it is there."""
+        address = self._all.pop(connection, None)
+        if address is not None:
+            del self._of[address][connection]
+            if not self._of[address]:
+                del self._of[address]
+
+    def count_ended(self, why: str) -> None:
+        """Counts a connection that was ended, by what it did not do in time or ``room``."""
+        self._counters.ended[why] += 1
+
+    def count_refusal(self, refusal: Refused) -> None:
+        """Counts an answer to what did not become a request."""
+        self._counters.requests[refusal.status] += 1
+
+    def _put(self, connection: "Connection", address: str) -> None:
+        self._all[connection] = address
+        self._of.setdefault(address, {})[connection] = None
+
+    def _made_room(self, among: Iterable["Connection"]) -> bool:
+        """Whether one of these that waits could be ended."""
+        oldest = next((one for one in among if not one.works), None)
+        if oldest is not None:
+            self.leave(oldest)
+            oldest.end("room")
+        return oldest is not None
+
+
+class Connection(H11Protocol):
+    """A connection of a crowd, which ends when what it waits for does not come in time."""
+
+    def __init__(self, *arguments: Any, crowd: Crowd, **options: Any):
+        super().__init__(*arguments, **options)
+        self._crowd, limits = crowd, crowd.limits
+        self._seconds = {
+            "headers": limits.header_seconds,
+            # The application says so a moment before, unless it has answered already.
+            "body": limits.body_seconds + 1,
+            "answer": limits.seconds + limits.taking_seconds,
+            "idle": limits.idle_seconds,
+        }
+        # What is waited for, in which cycle of uvicorn's, and the timer of it.
+        self._awaited: tuple[str, Any] = ("", None)
+        self._timer: asyncio.TimerHandle | None = None
+        self._end = 0.0
+
+    @property
+    def works(self) -> bool:
+        """Whether its request is there, and the client has not taken the whole answer."""
+        return self._awaited[0] == "answer" or self.transport.get_write_buffer_size() > 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._await("headers")
+        try:
+            self._crowd.enter(self, address_of(self.client))
+        except Refused as refusal:
+            self._refuse(refusal)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes in what came."""
+        if self.transport.is_closing():
+            return
+        if self._awaited[0] == "idle":
+            self._await("headers")
+        super().data_received(data)
+        self._settle()
+
+    def on_response_complete(self) -> None:
+        """Goes on after an answer, maybe with a request that is there already."""
+        super().on_response_complete()
+        self._unset_keepalive_if_required()
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what was waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._crowd.leave(self)
+        super().connection_lost(exc)
+
+    def end(self, why: str) -> None:
+        """Ends it without a word."""
+        self._crowd.count_ended(why)
+        self.transport.abort()
+
+    def _settle(self) -> None:
+        """Waits for what has to come next. That some of it came changes nothing: it has to be there in time."""
+        if self.transport.is_closing():
+            return  # Whoever does not take the answer has the time that is left.
+        if self.conn.their_state is h11.SEND_BODY:
+            self._await("body")
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._await("answer")
+        elif self._awaited[0] != "headers":
+            self._await("idle")
+
+    def _await(self, what: str) -> None:
+        if self._awaited == (what, self.cycle):
+            return
+        self._awaited = (what, self.cycle)
+        now, seconds = self.loop.time(), self._seconds[what]
+        if what in ("headers", "idle"):
+            self._crowd.wait(self)
+        if what != "idle":
+            self._end = now + seconds
+        self._set_timer(seconds)
+
+    def _set_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        what, _ = self._awaited
+        if what == "idle" and self.transport.get_write_buffer_size():
+            # It is not: the client is still taking the answer, for which it has as long as the request had.
+            if self.loop.time() < self._end:
+                self._set_timer(self._seconds["idle"])
+            else:
+                self.end("answer")
+        elif what == "headers" and self.conn.trailing_data[0] and not self.transport.is_closing():
+            self._crowd.count_ended(what)
+            limit = self._seconds[what]
+            self._refuse(
+                Refused(408, f"the headers did not come within {limit:g} seconds: send them at once")
+            )
+        else:
+            self.end(what)
+
+    def _refuse(self, refusal: Refused) -> None:
+        """Answers what did not become a request, and ends the connection."""
+        self._crowd.count_refusal(refusal)
+        body = encode_json(refusal.to_json())
+        head = [
+            f"HTTP/1.1 {refusal.status} {http.HTTPStatus(refusal.status).phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        ]
+        self.transport.write("".join(f"{line}\r\n" for line in [*head, ""]).encode("ascii") + body)
+        self.transport.close()
+        self._set_timer(self._seconds["headers"])
+
+
+def address_of(client: tuple[str, int] | None) -> str:
+    """What stands for a client where connections are counted: its address, or the network of 64 bits of which one
+    client has all addresses (IPv6)."""
+    host = "" if client is None else client[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address.packed, 64), strict=False))

@@ -1,0 +1,199 @@
+"""Clients that are slow, silent or many: their connections end, and nobody else waits for them."""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lantern_jax.serve import server as serving
+from lantern_jax.serve.connections import address_of
+from tests.hostile_requests import GET, HEAD, PATH
+from tests.serve.running import Gate, running, until
+
+POST = f"{HEAD}Content-Length: 50\r\n\r\n"
+SECONDS = {"header_seconds": 0.5, "body_seconds": 0.5, "idle_seconds": 0.5}
+
+
+@pytest.fixture(scope="module")
+def hasty(server):
+    with running(server.library(), **SECONDS) as hasty:
+        yield hasty
+
+
+@contextlib.contextmanager
+def connected(server, count: int = 1) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        address = server.address
+        yield [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(count)]
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the server did not end it; what it says is read."""
+    while select.select([connection], [], [], 0)[0]:
+        try:
+            if not connection.recv(65536):
+                return False
+        except ConnectionError:
+            return False
+    return True
+
+
+def said(connection: socket.socket) -> bytes:
+    """All until the server ends it."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def dribble(connection: socket.socket, text: str, pause: float = 0.1) -> float:
+    """Seconds until the server ends the connection of a client that sends a byte now and then."""
+    began = time.monotonic()
+    for byte in text.encode() * 100:
+        if not is_open(connection):
+            break
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(bytes([byte]))
+        time.sleep(pause)
+        if time.monotonic() - began > 10:
+            pytest.fail("it was never ended")
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("", ""),
+        ("", "GET / HTTP/1.1\r\nX-Long: " + "a" * 100),
+        ("", "\r\n"),
+        (GET, ""),
+        (GET, "GET / HTTP/1.1\r\nX-Long: " + "a" * 100),
+        (GET, "\r\n"),
+        (POST, ""),
+        (POST, " " * 50),
+        # It is answered before its body is there, which then nobody reads.
+        (POST.replace(PATH, "/health"), " " * 50),
+        (POST.replace("application/json", "text/plain"), ""),
+    ],
+    ids=["silent", "headers", "lines", "idle", "next headers", "next lines", "no body", "body", "late body", "no rest"],
+)  # fmt: skip
+def test_what_is_slow_is_ended(hasty, first, then):
+    with connected(hasty) as (connection,):
+        connection.sendall(first.encode())
+        if then:
+            assert dribble(connection, then) < 5
+        else:
+            said(connection)  # Ends.
+    hasty.wait_for(connections=1)
+
+
+def test_late_headers_are_told_so(hasty):
+    with connected(hasty) as (connection,):
+        connection.sendall(GET[:20].encode())
+        answer = said(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"headers" in answer
+    assert hasty.metrics()['lantern_connections_ended_total{why="headers"}'] >= 1
+
+
+def test_a_request_in_pieces_is_answered(hasty):
+    """What comes in time is no slow client, and many requests over one connection have time each."""
+    with connected(hasty) as (connection,):
+        for _ in range(4):
+            for part in (GET[:10], GET[10:30], GET[30:]):
+                connection.sendall(part.encode())
+                time.sleep(0.1)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_requests_behind_each_other_are_answered(hasty):
+    with connected(hasty) as (connection,):
+        connection.sendall(GET.encode() * 3)
+        assert said(connection).count(b"HTTP/1.1 200 ") == 3
+
+
+def test_who_does_not_take_an_answer_is_ended(server):
+    """Its requests are there, and the answers fill all that lies between."""
+    with running(server.library(), **SECONDS, seconds=0.5, taking_seconds=0.5) as hasty:
+        address = hasty.address
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(address)
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(2000):
+                    connection.send(GET.replace("/health", "/").encode() * 10)
+            until(lambda: hasty.metrics().get('lantern_connections_ended_total{why="answer"}', 0) == 1)
+
+
+def test_silent_ones_make_room(server):
+    """More of them than there may be, of one address and of all: the oldest ones go, and whoever asks is answered."""
+    for limits in ({"address_connections": 20}, {"connections": 20}):
+        with running(server.library(), header_seconds=60, **limits) as small, connected(small, 60) as silent:
+            until(lambda silent=silent: sum(map(is_open, silent)) <= 20)
+            began = time.monotonic()
+            assert small.client.get("/health").status_code == 200
+            assert small.ask(method="ar").status_code == 200
+            assert time.monotonic() - began < 10
+            assert not any(map(is_open, silent[:40])) and sum(map(is_open, silent)) >= 18
+            metrics = small.metrics()
+            assert metrics["lantern_connections"] <= 20
+            assert metrics['lantern_connections_ended_total{why="room"}'] >= 40
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [({"address_connections": 3}, 429), ({"connections": 3}, 503)],
+    ids=["address", "all"],
+)
+def test_those_that_work_are_not_ended(server, limits, status):
+    """Of requests that are being answered none is given up for another."""
+    with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), **limits) as small:
+        gate = Gate(small.engine, monkeypatch)
+        answers = []
+
+        def ask():
+            answers.append(small.ask(method="ar").status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: small.worker.waiting + small.worker.decoding == 3)
+        until(lambda: len(small.crowd) == 3 and all(one.works for one in small.crowd))
+        with connected(small) as (connection,):
+            answer = said(connection)
+        assert answer.startswith(b"HTTP/1.1 %d " % status) and b'"error"' in answer
+        gate.open()
+        for thread in threads:
+            thread.join(30)
+        assert answers == [200] * 3
+        assert small.client.get("/health").status_code == 200
+
+
+def test_addresses_of_one_client():
+    assert address_of(("10.0.0.1", 5)) == "10.0.0.1"
+    assert address_of(("::ffff:10.0.0.1", 5)) == "10.0.0.1" != address_of(("::ffff:10.0.0.2", 5))
+    assert (
+        address_of(("2001:db8::1", 5))
+        == address_of(("2001:db8::2:1", 7))
+        != address_of(("2001:db8:0:1::1", 5))
+    )
+    assert address_of(None) == "" and address_of(("socket", 0)) == "socket"
+
+
+def test_open_files_bound_connections(monkeypatch):
+    resource = pytest.importorskip("resource")
+    limit, raised = [256, 600], []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limit))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: raised.append(both))
+    assert serving.connections_of_files(1000) == 600 - 384 and raised == [(600, 600)]
+    limit[:] = [256, resource.RLIM_INFINITY]
+    assert serving.connections_of_files(1000) == 1000 and raised[-1] == (1384, resource.RLIM_INFINITY)
+    limit[:] = [100, 100]
+    assert serving.connections_of_files(1000) == 1
+    limit[:] = [resource.RLIM_INFINITY] * 2
+    assert serving.connections_of_files(1000) == 1000 and len(raised) == 3
