@@ -27,6 +27,9 @@ from lantern_jax.partition import Where, device_grid, everywhere, mesh_of, place
 from lantern_jax.program_cache import ProgramCache, of_size, shapes
 from lantern_jax.programs import Parameters
 
+# A compiled program, and the seconds that compiling it took.
+_Compiled = tuple[Callable, float]
+
 
 class Engine:
     """Runs jobs on the devices of this process. Several threads may have runs of their own.
@@ -41,6 +44,7 @@ class Engine:
     Attributes:
         devices: those, [data, model].
         spans: whether they are those of several processes.
+        programs: what was compiled, by (kind, B, what else decides it); runs compile again what was dropped meanwhile.
     """
 
     def __init__(
@@ -56,14 +60,8 @@ class Engine:
         self._parameters: Parameters | None = None
         self._spread = 0
         self._reading = threading.RLock()
-        self._programs = ProgramCache()
+        self.programs = ProgramCache()
         self._pace: dict[Any, float] = {}
-
-    @property
-    def programs(self) -> ProgramCache:
-        """What was compiled and is kept, by (kind, B, what else decides it). A run whose program is dropped meanwhile
-        compiles it again, or finds it in JAX's cache on the disk."""
-        return self._programs
 
     def start(
         self, job: Job, conditioning: Any, *, seed: int | Int[np.ndarray, " n"] = 0, first: int = 0,
@@ -150,7 +148,7 @@ class Engine:
 
     def has_program(self, run: Run, count: int) -> bool:
         """Whether a run of so many slots, else like this one, finds the program that advances it."""
-        return of_size(run.program, count) in self._programs
+        return of_size(run.program, count) in self.programs
 
     def regroup(self, run: Run, slots: Int[np.ndarray, " k"]) -> Run:
         """A run of k slots, each of which goes on with the sequence of one of another's: fewer once others are done, or
@@ -187,7 +185,7 @@ class Engine:
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
             if pace is None:  # Those of programs that were dropped are not kept either.
-                self._pace = {key: kept for key, kept in self._pace.items() if key in self._programs}
+                self._pace = {key: kept for key, kept in self._pace.items() if key in self.programs}
             self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
 
@@ -240,26 +238,22 @@ class Engine:
                 self._parameters = replace(parameters, drafters=drafters)
             return self._parameters.drafters[name]
 
-    def _compile(
-        self, key: tuple, function: Callable, *arguments: Any, **options: Any
-    ) -> tuple[Callable, float]:
+    def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> _Compiled:
         """A program, compiled unless it is there on all processes that have a part in it, and the seconds of that."""
 
-        def make() -> tuple[Callable, float]:
+        def make() -> _Compiled:
             compiled = compile_ahead(function, *arguments, **options)
             if self.spans:
                 hosts.wait()
             return compiled
 
-        return self._programs.obtain(key, make)
+        return self.programs.obtain(key, make)
 
-    def _compile_both(
-        self, begin_key, step_key, program, mesh, begin, shared, size
-    ) -> tuple[Callable, float]:
+    def _compile_both(self, begin_key, step_key, program, mesh, begin, shared, size) -> _Compiled:
         """The program that begins a batch, and the seconds of what is done unless it and the one that advances it are
         there: both are compiled, and run once with nothing to do."""
-        starter = self._programs.get(begin_key)
-        if starter is not None and step_key in self._programs:
+        starter = self.programs.get(begin_key)
+        if starter is not None and step_key in self.programs:
             return starter, 0.0
         idle, one = self._given((np.zeros(size, bool), np.int32(1)))
         starter, seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
@@ -268,15 +262,15 @@ class Engine:
         step, more = self._compile_step(step_key, program, mesh, shared, keys, state, one)
         return starter, seconds + spent + more + run_timed(step, *shared, keys, state, one)[1]
 
-    def _step(self, run: Run) -> tuple[Callable, float]:
+    def _step(self, run: Run) -> _Compiled:
         """The program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
-        step = self._programs.get(run.program)
+        step = self.programs.get(run.program)
         if step is not None:
             return step, 0.0
         mesh, one = mesh_of(self.devices[: run.program[2]]), self._given(np.int32(1))
         return self._compile_step(run.program, run.job.program, mesh, run.shared, run.keys, run.state, one)
 
-    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> tuple[Callable, float]:
+    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> _Compiled:
         """The program that advances a batch, compiled unless it is there, and the seconds of that."""
         step, results = partial(programs.advance, program, mesh), self._kept(state)
         return self._compile(step_key, step, *shared, keys, state, rounds, donate_argnums=7, results=results)

@@ -137,7 +137,7 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
     """A pipeline of its own parameters with what another one compiled; both have the same models."""
     pipeline = load(model, mesh=ONE_DEVICE)
     assert pipeline.checkpoint.target_config == other.checkpoint.target_config
-    pipeline.engine._programs = other.engine._programs
+    pipeline.engine.programs = other.engine.programs
     return pipeline
 
 

@@ -157,7 +157,7 @@ def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
 
     def loaded(*arguments, **options) -> Pipeline:
         pipeline = load(*arguments, **options)
-        pipeline.engine._programs = tiny_pipeline().engine._programs
+        pipeline.engine.programs = tiny_pipeline().engine.programs
         return pipeline
 
     return loaded

@@ -49,7 +49,7 @@ class Running:
     def library(self) -> Pipeline:
         """A pipeline of one's own beside the server's, with its compiled programs."""
         pipeline = pipeline_on(1)
-        pipeline.engine._programs = self.engine._programs
+        pipeline.engine.programs = self.engine.programs
         return pipeline
 
     def ask(self, **fields) -> httpx.Response:

@@ -156,7 +156,7 @@ def test_tokens_are_the_same_whatever_was_tuned(opened, key):
     for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}):
         write(key, knobs=knobs)
         pipeline = opened()
-        pipeline.engine._programs = tiny_pipeline().engine._programs
+        pipeline.engine.programs = tiny_pipeline().engine.programs
         assert pipeline.tuning(1).knobs == knobs
         made = pipeline.generate("a lake", seed=5)
         np.testing.assert_array_equal(made.tokens, plain)
