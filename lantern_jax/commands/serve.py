@@ -9,10 +9,13 @@ from pathlib import Path
 
 from lantern_jax import errors
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.files import read_text
 from lantern_jax.interruption import left_alone
 from lantern_jax.knobs import Knob, check_count
 
 TOKEN = "LANTERN_TOKEN"
+# Bytes of its file.
+_LONGEST_TOKEN = 4096
 
 
 def add(commands) -> None:
@@ -107,7 +110,7 @@ def _token(file: str | None) -> str | None:
         token = os.environ.get(TOKEN)
         place = f"the variable {TOKEN}"
     else:
-        token, place = Path(file).read_text(encoding="utf-8").strip(), file
+        token, place = read_text(file, _LONGEST_TOKEN).strip(), errors.short(file)
     if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
         raise ValueError(f"{place} holds no token: give one word of letters, digits and signs")
     return token

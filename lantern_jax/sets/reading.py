@@ -14,7 +14,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 
 from lantern_jax.archives import read_arrays as read_archive
-from lantern_jax.files import parse_json
+from lantern_jax.files import open_file, parse_json
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pictures import open_image
 from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
@@ -70,7 +70,7 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
     _, path = shard_paths(directory, shard)
     expected = plan.numbers(shard).tolist()
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_file(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             names = [f"{number:08d}.{plan.format}" for number in expected]
             members = tar.getmembers()
             # A link may lead in a circle, a sparse file be larger than any memory.
