@@ -34,7 +34,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
@@ -45,6 +44,7 @@ from lantern_jax.bench.sweep import parse_methods
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.console import Console
 from lantern_jax.data.landscapes import render, sample_scene
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.files import read_json, write_file
@@ -320,7 +320,7 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], setup: Setup) -> N
     console.print(table)
     for row in rows:
         if "reason" in row:
-            console.print(f"{row['method']}: {row['reason']}", markup=False)
+            console.print(f"{row['method']}: {row['reason']}")
 
 
 def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> str:

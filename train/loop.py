@@ -26,10 +26,10 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lantern_jax import hosts, locks
+from lantern_jax.console import Console
 from lantern_jax.files import check_no_brackets, read_json, read_text, write_file
 from lantern_jax.interruption import deferred
 from lantern_jax.knobs import AXES
@@ -235,7 +235,7 @@ class Reporter:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
             )
             self._progress = Progress(*columns, console=console)
             self._task = self._progress.add_task("starting", total=steps, completed=done)

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.terminal import say
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 SHARD_SIZE = 256
@@ -108,12 +108,12 @@ def _run(arguments: argparse.Namespace) -> None:
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     assigned = _assigned(arguments)
     if assigned.why:
-        print(f"worker {assigned.worker}: {assigned.why}", file=sys.stderr, flush=True)
+        say(f"worker {assigned.worker}: {assigned.why}", error=True)
     opened = open_order(order)
     if writes:
         begin(directory, opened.plan)
     if opened.note and writes:
-        print(opened.note, file=sys.stderr, flush=True)
+        say(opened.note, error=True)
     _make(opened, directory, assigned.worker, writes)
 
 
@@ -180,9 +180,9 @@ def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None
             reader=opened.reader, progress=told, written=written,
         )  # fmt: skip
     missing = plan.missing(directory)
-    print(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
-        print(f"{len(missing)} of {plan.shards} shards are left to other workers")
+        say(f"{len(missing)} of {plan.shards} shards are left to other workers")
 
 
 def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path) -> None:
@@ -196,7 +196,7 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
     shared = directory.absolute()
 
     def note(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        say(line, error=True)
 
     fleet = RayFleet(arguments.ray, arguments.ray_workers, share, order, shared)
     with contextlib.closing(fleet):
@@ -216,7 +216,7 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
                     progress(now)
                 else:
                     written(shard, now)
-    print(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
 
 
 @contextlib.contextmanager
@@ -245,11 +245,7 @@ def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[C
 
         def written(shard, now) -> None:
             if bar is None:
-                print(
-                    f"shard {shard} of {plan.shards} is written: {rates(now, count)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"shard {shard} of {plan.shards} is written: {rates(now, count)}", error=True)
 
         yield bar or (lambda now: None), written
 
@@ -262,4 +258,4 @@ def _merge(arguments: argparse.Namespace, directory: Path) -> None:
 
     merged = merge(directory)
     sums = "" if merged.sums is None else f"; sums of their features are in {directory / SUMS_FILE}"
-    print(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")
+    say(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")

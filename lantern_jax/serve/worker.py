@@ -6,11 +6,13 @@ import logging
 import math
 import threading
 import time
+import traceback
 from typing import Any
 
 import jax
 import numpy as np
 
+from lantern_jax import errors
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.programs import NotRefillable
 from lantern_jax.serve.asking import Asking
@@ -150,8 +152,8 @@ class Worker:
                     elif self._cold:
                         self._warm()
                     self._forget()
-                except Exception:  # The thread must go on, whatever one request did.
-                    _log.exception("lantern serve: unexpected, going on")
+                except Exception as error:  # The thread must go on, whatever one request did.
+                    _log.error("lantern serve: unexpected, going on\n%s", _traced(error))
         for ticket in self._came:
             ticket.tell(Refused(503, _STOPPING))
         self._fail(self._line, Refused(503, _STOPPING))
@@ -282,7 +284,7 @@ class Worker:
         except NotRefillable:
             pass
         except Exception as error:
-            _log.error("lantern serve: warming up failed: %s", error)
+            _log.error("lantern serve: warming up failed: %s", errors.printable(error))
             self._cold.clear()
             return
         self._cold.popleft()
@@ -306,5 +308,11 @@ def _failure(error: Exception) -> Refused:
         return Refused(400 if isinstance(error, NotRefillable) else 500, " ".join(str(error).split()))
     if "RESOURCE_EXHAUSTED" in str(error):
         return Refused(503, "the device has too little memory for this: ask for fewer pictures at once")
-    _log.error("lantern serve: a request failed", exc_info=error)
+    _log.error("lantern serve: a request failed\n%s", _traced(error))
     return Refused(500, "decoding failed: the server's log says why")
+
+
+def _traced(error: Exception) -> str:
+    """An error with where it came from, for the log: what a request said does not steer the terminal."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "\n".join(map(errors.printable, lines))
