@@ -45,9 +45,16 @@ def unwritable(place: str, error: OSError, kind: str) -> str:
 def short(text: object, most: int = 120) -> str:
     """The first line of a text that is not ours, such as a name in a file, as ``printable`` shows it, cut if long."""
     # What is cut anyway is not looked at: a name may be megabytes.
-    lines = str(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
+    lines = _written(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
     shown = printable(lines[0])
     return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def _written(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python writes no whole number of more than some thousand digits.
+        return "of more digits than can be shown"
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:

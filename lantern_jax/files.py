@@ -149,6 +149,8 @@ def _whole(word: str) -> int:
 
 
 def _unreadable(path: str | Path, error: OSError) -> ValueError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ValueError(f"{path} is not a file: name one")
     return ValueError(f"{path} cannot be read ({error.strerror or error}): name another file")
 
 

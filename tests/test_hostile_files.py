@@ -29,6 +29,7 @@ from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.reference import statistics_of
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.reading import open_pictures
+from lantern_jax.settings import resolve_settings
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
 from lantern_jax.text.tokenizers import load_tokenizer
@@ -197,10 +198,27 @@ def test_json_is_bounded_in_size_and_depth(tmp_path):
         files.read_json(path, 100)
 
 
-def test_trees_have_bounds():
-    assert DraftTree.chain(256).max_depth == 256
-    with pytest.raises(ValueError, match="deeper than 256"):
-        DraftTree.chain(257)
+def test_trees_have_bounds(memory):
+    """Of trees and windows alike, and counted before a node is made."""
+    assert DraftTree.chain(64).max_depth == DraftTree.window(64).max_depth == 64
+    assert DraftTree.window(64, 15, 3).num_nodes == 15 + 15**2 + 15**3 + 61 + 1
+    for make in (
+        lambda: DraftTree.chain(65),
+        lambda: DraftTree.chain(10**9),
+        lambda: DraftTree.window(65),
+        lambda: DraftTree.window(10**9),
+        lambda: DraftTree.window(64, 8, 8),
+        lambda: DraftTree.window(64, 16, 3),
+        lambda: DraftTree.window(64, 10**5000, 64),
+        lambda: resolve_settings({"drafting": "jacobi", "window": 256, "branches": 8, "levels": 8}, {},
+                                 platform="cpu", vocab_size=512, drafters=()),
+        lambda: resolve_settings({"drafting": "jacobi", "window": 64, "branches": 64, "levels": 8}, {},
+                                 platform="cpu", vocab_size=512, drafters=()),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes"):
+            make()
+    with pytest.raises(ValueError, match="deeper than 64"):
+        DraftTree.from_paths((0,) * length for length in range(1, 66))
     with pytest.raises(ValueError, match="more than 4096 nodes"):
         DraftTree.from_paths((rank,) for rank in iter(int, 1))
     for knobs in (
