@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from lantern_jax import locks
@@ -159,17 +160,19 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None:
     from lantern_jax.sets.making import make_set
+    from lantern_jax.sets.mending import discard_damaged
 
     plan = opened.plan
-    left = plan.missing(directory, worker.shards(plan))
-    count = sum(len(plan.numbers(shard)) for shard in left)
     busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
     mine = directory / f"worker-{worker.number}-of-{worker.count}"
-    with (
-        locks.sole(mine, busy) if writes else contextlib.nullcontext(),
-        _going_on(plan, directory, left) as check,
-        _progress(plan, count, writes) as (progress, written),
-    ):
+    with contextlib.ExitStack() as stack:
+        if writes:
+            stack.enter_context(locks.sole(mine, busy))
+            discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
+        left = plan.missing(directory, worker.shards(plan))
+        count = sum(len(plan.numbers(shard)) for shard in left)
+        check = stack.enter_context(_going_on(plan, directory, left))
+        progress, written = stack.enter_context(_progress(plan, count, writes))
 
         def told(now) -> None:
             check()
@@ -195,12 +198,9 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
         order = dataclasses.replace(order, model=str(Path(order.model).absolute()))
     shared = directory.absolute()
 
-    def note(line: str) -> None:
-        say(line, error=True)
-
     fleet = RayFleet(arguments.ray, arguments.ray_workers, share, order, shared)
     with contextlib.closing(fleet):
-        driver = Driver(fleet, order, shared, note)
+        driver = Driver(fleet, order, shared, partial(say, error=True))
         plan = driver.open()
         left = plan.missing(directory)
         count = sum(len(plan.numbers(shard)) for shard in left)
