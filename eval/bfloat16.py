@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
-from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
 from lantern_jax import arguments
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.console import Console
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Target

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
@@ -34,6 +33,7 @@ from lantern_jax import arguments
 from lantern_jax.bench.subject import PROMPTS
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.console import Console
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.sampling import SamplingParams

@@ -34,7 +34,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
@@ -45,8 +44,9 @@ from lantern_jax.bench.sweep import parse_methods
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.console import Console
 from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.files import write_file
+from lantern_jax.files import read_json, write_file
 from lantern_jax.metrics.bootstrap import interval
 from train.painter.landscapes import render, sample_scene
 
@@ -266,9 +266,11 @@ def read_kept(path: Path | None, resume: bool, setup: Setup) -> dict[str, Any]:
         return nothing
     if not resume:
         raise ValueError(f"{path} exists: name a new file, or go on with --resume")
-    kept = json.loads(path.read_text())
+    kept = read_json(path, 2**28)
+    if not isinstance(kept, dict) or not isinstance(kept.get("setup"), dict) or not set(nothing) <= set(kept):
+        raise ValueError(f"{path} holds no numbers of eval.methods: name a new file")
     # More pictures one by one are no other setup.
-    wanted = nothing["setup"] | {"timing_pictures": kept["setup"]["timing_pictures"]}
+    wanted = nothing["setup"] | {"timing_pictures": kept["setup"].get("timing_pictures")}
     if kept["setup"] != wanted:
         raise ValueError(f"{path} holds numbers of {kept['setup']}, not of {wanted}: name a new file")
     return kept | {"setup": nothing["setup"]}
@@ -318,7 +320,7 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]], setup: Setup) -> N
     console.print(table)
     for row in rows:
         if "reason" in row:
-            console.print(f"{row['method']}: {row['reason']}", markup=False)
+            console.print(f"{row['method']}: {row['reason']}")
 
 
 def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> str:

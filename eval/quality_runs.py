@@ -52,12 +52,13 @@ from eval.quality_numbers import (
     rows_of,
 )
 from lantern_jax import arguments
+from lantern_jax.archives import read_arrays
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.compilation import keep_compiled_programs
 from lantern_jax.devices import core_count
-from lantern_jax.files import write_file
+from lantern_jax.files import read_json, write_file
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
 from train.painter.landscapes import caption
 
@@ -76,7 +77,7 @@ class Keeper:
     def __init__(self, folder: Path, setup: Mapping[str, Any]):
         self.folder, path = folder, folder / "setup.json"
         if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_json(path, 2**20)
             if kept != setup:
                 changed = ", ".join(name for name in setup if kept.get(name) != setup[name])
                 raise ValueError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
@@ -93,8 +94,7 @@ class Keeper:
         write_file(self.path(setting, number), lambda file: np.savez_compressed(file, **arrays))
 
     def read(self, setting: str, number: int) -> dict[str, np.ndarray]:
-        with np.load(self.path(setting, number), allow_pickle=False) as file:
-            return dict(file)
+        return read_arrays(self.path(setting, number))
 
 
 def make_batch(bench: Bench, knobs: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:

@@ -18,12 +18,14 @@ from eval.bars import Bar, Panel, draw_bars
 from lantern_jax import arguments
 from lantern_jax.bench.rows import row_of
 from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_files
+from lantern_jax.files import read_json, read_text, write_files
 
 Row = Mapping[str, Any]
 # A heading, and what stands below it for a row; None where the row has nothing to say.
 Column = tuple[str, Callable[[Row], str | None]]
 
+# Bytes of a file of rows.
+_LARGEST = 2**26
 MEASURES = {
     "frechet": "Fréchet",
     "tokenizer_frechet": "Fréchet, tokenizer's features",
@@ -58,7 +60,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".json":
         return read_accelerator(path)
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path, _LARGEST).splitlines(), 1):
         try:
             row = json.loads(line)
         except ValueError:
@@ -76,7 +78,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def read_accelerator(path: Path) -> list[dict[str, Any]]:
     """What ``eval.accelerator`` measured: of plain decoding, which it measures with every other row, the first."""
     try:
-        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        parts = read_json(path, _LARGEST)["parts"]
         measured = [row for part in parts for row in part.get("rows", []) if isinstance(row, dict)]
         found = [row for row in measured if {"method", "versions"} <= row.keys()]
         first = {(row["model"], row["batch"], row["method"], str(row["knobs"])): row for row in found[::-1]}

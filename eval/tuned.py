@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import lantern_jax
@@ -23,6 +22,7 @@ from lantern_jax import arguments
 from lantern_jax.bench.alternate import alternate
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.compilation import keep_compiled_programs
+from lantern_jax.console import Console
 from lantern_jax.files import write_file
 from lantern_jax.tuning.samples import Samples, sample_prompts
 from lantern_jax.tuning.tune import Plan, Tuner

@@ -7,6 +7,7 @@ are checked, so that reading takes about as much memory as the file says on disk
 import contextlib
 import io
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -17,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from lantern_jax import errors
+from lantern_jax.files import open_descriptor, open_file
 
 # The list of an archive's entries: a hundred thousand of them fit.
 _LONGEST_DIRECTORY = 8 * 2**20
@@ -37,7 +39,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with _Archive(path) as file, zipfile.ZipFile(file) as archive:
             file.longest = None
-            _check(archive, path.stat().st_size)
+            _check(archive, os.fstat(file.fileno()).st_size)
             yield archive
     except (
         zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, OverflowError,
@@ -89,13 +91,12 @@ def map_array(path: Path) -> np.ndarray:
         ValueError: one line: no such file, or a truncated one.
     """
     try:
-        if not path.is_file():
-            raise ValueError("no file")
-        with path.open("rb") as file:
-            shape, _, _ = read_header(file)
-        if not shape:
-            raise ValueError("no list of arrays")
-        return np.lib.format.open_memmap(path, mode="r")
+        with open_file(path) as file:
+            shape, columns_first, dtype = read_header(file)
+            if not shape:
+                raise ValueError("no list of arrays")
+            order = "F" if columns_first else "C"
+            return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
     except (OSError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
 
@@ -125,9 +126,7 @@ class _Archive(io.BufferedReader):
     longest: int | None = _LONGEST_DIRECTORY
 
     def __init__(self, path: Path):
-        if not path.is_file():
-            raise ValueError(f"{path} is not a file: name one")
-        super().__init__(io.FileIO(path))
+        super().__init__(io.FileIO(open_descriptor(path)))
 
     def read(self, size: int | None = -1, /) -> bytes:
         if self.longest is not None and size is not None and size > self.longest:

@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
-from lantern_jax.files import check_new_file, check_writable
+from lantern_jax.files import check_new_file, check_writable, open_file
 
 # Seeds and sizes are int32 somewhere.
 MOST = 2**31 - 1
@@ -65,9 +65,9 @@ def file(text: str) -> Path:
     if not path.is_file():
         raise ArgumentTypeError(f"{text!r} is not a file: give one that is there")
     try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ArgumentTypeError(f"{text!r} cannot be read ({error.strerror}): give another file") from None
+        open_file(path).close()
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     return path
 
 

@@ -12,7 +12,8 @@ def invalid(name: str, value: Any, wanted: str) -> ValueError:
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
     """A name that is none of ``known``; ``more`` is what else could be given."""
-    return ValueError(f"unknown {kind} {printable(repr(value), 200)}: choose one of {', '.join(known)}{more}")
+    shown = printable(repr(value), 200)
+    return ValueError(f"unknown {kind} {shown}: choose one of {', '.join(known)}{more}")
 
 
 def exists(path: str | Path) -> ValueError:
@@ -42,10 +43,18 @@ def unwritable(place: str, error: OSError, kind: str) -> str:
 
 
 def short(text: object, most: int = 120) -> str:
-    """The first line of a text that is not ours, such as a name in a file, cut where it is long."""
+    """The first line of a text that is not ours, such as a name in a file, as ``printable`` shows it, cut if long."""
     # What is cut anyway is not looked at: a name may be megabytes.
-    lines = str(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
-    return lines[0] if len(lines[0]) <= most else f"{lines[0][:most]}..."
+    lines = _written(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
+    shown = printable(lines[0])
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def _written(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python writes no whole number of more than some thousand digits.
+        return "of more digits than can be shown"
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:

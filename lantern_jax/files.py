@@ -1,6 +1,7 @@
 """Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
 
-Reading small files that may be a stranger's: regular files only, of bounded size, and JSON of bounded depth.
+Reading files that may be a stranger's: regular files only, and what is read whole is of bounded size, JSON also of
+bounded depth and without numbers that are not finite or endless. Whatever a user names is opened by ``open_file``.
 
 New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
@@ -9,13 +10,15 @@ names behind, nothing else; the next one that writes into that folder removes th
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from lantern_jax import errors, locks
 
@@ -23,30 +26,79 @@ from lantern_jax import errors, locks
 Contents = bytes | str | Callable[[BinaryIO], object]
 # Deeper than anything that is read here, and far from where Python's own recursion ends.
 _DEEPEST = 32
+# Of a whole number in JSON: those of 64 bits have no more.
+_MOST_DIGITS = 20
+# Opening a pipe waits for whoever writes into it, unless told not to. Not all systems have all of these.
+_READING = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+)
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The contents of a regular file: a pipe would wait for ever, a device has no end.
+def open_file(path: str | Path) -> BinaryIO:
+    """Opens a regular file to be read: a pipe would be waited for, and a device has no end.
+
+    Raises:
+        ValueError: one line: no regular file, one that is empty (so are those of /proc that have no end), or one that
+            cannot be read.
+    """
+    return os.fdopen(open_descriptor(path), "rb")
+
+
+def open_descriptor(path: str | Path) -> int:
+    """Opens a file as ``open_file`` does and raises what that raises; the descriptor is the caller's to close."""
+    try:
+        # A device may do something when it is opened: the name is looked at first, and then what was opened.
+        _check_regular(path, os.stat(path))
+        descriptor = os.open(path, _READING)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except ValueError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(path: str | Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a file: name one")
+    if not status.st_size:
+        raise ValueError(f"{path} is empty: name another file")
+
+
+def read_bounded(path: str | Path, most: int) -> bytes:
+    """The contents of a regular file.
 
     Args:
         most: how many bytes it may have.
 
     Raises:
-        ValueError: one line: no regular file, a larger one, or one that cannot be read.
+        ValueError: one line: as ``open_file``, or a larger file.
     """
-    try:
-        if not path.is_file():
-            raise ValueError(f"{path} is not a file: name one")
-        with path.open("rb") as file:
+    with open_file(path) as file:
+        try:
             content = file.read(most + 1)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error}): name another file") from None
+        except OSError as error:
+            raise _unreadable(path, error) from None
     if len(content) > most:
         raise ValueError(f"{path} is larger than {most} bytes: name another file")
     return content
 
 
-def read_json(path: Path, most: int) -> Any:
+def read_text(path: str | Path, most: int) -> str:
+    """What a file in UTF-8 says, with or without a mark of its order of bytes.
+
+    Raises:
+        ValueError: one line: as ``read_bounded``, or another encoding.
+    """
+    try:
+        return read_bounded(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
+
+
+def read_json(path: str | Path, most: int) -> Any:
     """What a JSON file holds; ``most`` is how many bytes it may have.
 
     Raises:
@@ -59,10 +111,11 @@ def parse_json(content: bytes | str, place: str) -> Any:
     """What a text in JSON holds; ``place`` is what to call it in an error.
 
     Raises:
-        ValueError: one line: no JSON, or lists and objects nested too deeply.
+        ValueError: one line: no JSON, numbers that are not finite or have more digits than any that is meant, or lists
+            and objects nested too deeply.
     """
     try:
-        value = json.loads(content)
+        value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
@@ -78,6 +131,27 @@ def parse_json(content: bytes | str, place: str) -> Any:
         if not level:
             return value
     raise ValueError(f"{place} is nested too deeply: give another file")
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a finite number")
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    return number if math.isfinite(number) else _no_number(errors.short(word, 40))
+
+
+def _whole(word: str) -> int:
+    if len(word.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(word)} digits")
+    return int(word)
+
+
+def _unreadable(path: str | Path, error: OSError) -> ValueError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ValueError(f"{path} is not a file: name one")
+    return ValueError(f"{path} cannot be read ({error.strerror or error}): name another file")
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
@@ -184,6 +258,9 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
     """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
+    # Replacing a device would take it from everybody.
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file: name a new one")
     if path.exists() and not overwrite:
         raise errors.exists(path)
     if not new_folder:
@@ -192,6 +269,8 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
 
 def check_new_folder(path: Path, overwrite: bool) -> None:
     """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is not a folder: name a new one")
     if path.exists() and not overwrite:
         raise errors.exists(path)
     check_writable(path.absolute().parent)

@@ -109,12 +109,12 @@ def check_seed(seed: Any, name: str = "seed") -> int:
     return int(seed)
 
 
-def check_numbers(prompts: int, num: Any, seed: Any, first: Any) -> int:
+def check_numbers(prompts: int, num: Any, seed: Any, first: Any, most: int = MOST_PICTURES) -> int:
     """How many pictures there are of so many prompts; ValueError for a number that is not valid."""
     count = check_count("num", num) * prompts
-    if count > MOST_PICTURES:
+    if count > most:
         raise ValueError(
-            f"{count} pictures are more than one call makes, {MOST_PICTURES}: make a set of them (lantern set)"
+            f"{count} pictures are more than one call makes, {most}: make a set of them (lantern set)"
         )
     check_seed(seed)
     if check_seed(first, "first") > 2**32 - count:

@@ -10,7 +10,6 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -35,8 +34,8 @@ def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
     return [Image.fromarray(picture) for picture in pictures]
 
 
-def open_image(file: Path | BinaryIO) -> Image.Image:
-    """A picture from a file, its pixels not read yet.
+def open_image(file: BinaryIO) -> Image.Image:
+    """A picture from an open file, its pixels not read yet.
 
     Raises:
         ValueError: one line: no PNG, JPEG, WebP, GIF or BMP, or more pixels than Pillow takes for harmless.

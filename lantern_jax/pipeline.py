@@ -24,7 +24,7 @@ from lantern_jax.engine import Engine
 from lantern_jax.families import family_of
 from lantern_jax.generation import Generation, Picture, Progress
 from lantern_jax.jobs import Job
-from lantern_jax.knobs import check_numbers
+from lantern_jax.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.models.vq import VQModel
 from lantern_jax.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.partition import device_grid
@@ -194,8 +194,10 @@ class Pipeline:
         self, conditioning: EncodedPrompts, *, num: int = 1, seed: int = 0, first: int = 0,
         **knobs: Unpack[Knobs],
     ) -> tuple[Call, Job]:  # fmt: skip
-        """What ``generate_from`` would run, for a loop of one's own around it; raises what it would raise."""
-        call, settings = self._call(conditioning, None, num, seed, first, knobs)
+        """What ``generate_from`` would run, for a loop of one's own around it, which may make more pictures than one
+        call; raises what it would raise else.
+        """
+        call, settings = self._call(conditioning, None, num, seed, first, knobs, most=2**32)
         return call, self.job(settings)
 
     def iterate(
@@ -274,14 +276,14 @@ class Pipeline:
         return Completion(conditioning, first_tokens(self._record, codes, rows, self._grid.side))
 
     def _call(
-        self, conditioning, mask, num, seed, first, knobs, start=None, keep_rows=None
+        self, conditioning, mask, num, seed, first, knobs, start=None, keep_rows=None, most=MOST_PICTURES
     ) -> tuple[Call, Settings]:
         if isinstance(conditioning, EncodedPrompts):
             prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        settings = self._settings(knobs, check_numbers(len(prompts), num, seed, first))
+        settings = self._settings(knobs, check_numbers(len(prompts), num, seed, first, most))
         starts = self._grid.given(start, keep_rows, len(prompts), settings)
         rows = rows if starts is None else self._completion(rows, *starts)
         call = Call(

@@ -87,7 +87,7 @@ class Settings:
         "a and b of echo for old nodes that agree in position, in token too, in parent too",
         "A,B,A,B,A,B",
     )
-    window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=4096)
+    window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=64)
     redraw: str = knob(
         "maximal", "how guesses of a window are drawn again, with rejection",
         choices=("independent", "maximal", "shared"), note="with block always independent",

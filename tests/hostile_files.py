@@ -194,10 +194,11 @@ def trees(seed: int) -> Iterator[HostileFile]:
     yield HostileFile("good", ".json", good, True)
     yield from _json_files(".json")
     yield from damaged(good, ".json", seed, 10, read=None)
-    chain = [[0] * depth for depth in range(1, 258)]
-    yield HostileFile("as deep as can be", ".json", json.dumps(chain[:-1]).encode(), None)
+    chain = [[0] * depth for depth in range(1, 66)]
+    yield HostileFile("as deep as can be", ".json", json.dumps(chain[:-1]).encode(), True)
     odd = {
         "too deep": chain,
+        "as deep as none": [[0] * depth for depth in range(1, 257)],
         "too many": [[rank] for rank in range(4097)],
         "a long path": [[0] * 200_000],
         "no parent": [[0, 0]],

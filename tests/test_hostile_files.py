@@ -1,24 +1,38 @@
 """Files from strangers: each is read or refused in one line, and none of them runs, hangs or takes memory."""
 
+import argparse
 import io
 import os
 import resource
+import signal
+import socket
 import sys
 import tarfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lantern_jax import archives, errors, files
+import lantern_jax.pipeline
+from lantern_jax import archives, arguments, errors, files
+from lantern_jax.archives import map_array
+from lantern_jax.bench.accept_lengths import parse_accept_lengths
 from lantern_jax.checkpoints.torch_pickle import read_pickle
-from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
+from lantern_jax.commands.main import main
+from lantern_jax.data.folder import PictureFolder
+from lantern_jax.decoding.tree import DraftTree, DynamicTree, load_tree, resolve_tree
+from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
+from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.reference import statistics_of
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.reading import open_pictures
+from lantern_jax.settings import resolve_settings
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
+from lantern_jax.text.tokenizers import load_tokenizer
+from tests.command import must_not_run
 from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
 from train.feature_store import FeatureStore
 
@@ -79,6 +93,98 @@ def test_pipes_and_devices_are_no_files(tmp_path):
         files.read_json(tmp_path, 10)
 
 
+@pytest.fixture
+def special(tmp_path):
+    """Names of what is no regular file, and of files that say they are empty and never end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        (tmp_path / "null").symlink_to("/dev/zero")
+        names = ("pipe", "folder", "loop", "socket", "null", "missing")
+        yield [
+            *(tmp_path / name for name in names),
+            Path("/dev/zero"),
+            Path("/proc/kmsg"),
+            Path("/proc/self/mem"),
+        ]
+
+
+def test_nothing_but_a_regular_file_is_opened(special, monkeypatch):
+    """A device is not even opened, and what a name stands for may change before it is."""
+    opened, open_, stat_ = [], os.open, os.stat
+    monkeypatch.setattr(files.os, "open", lambda path, flags: opened.append(path) or open_(path, flags))
+    for path in special:
+        with pytest.raises(ValueError, match=r"is not a file|cannot be read|is empty"):
+            files.open_file(path)
+    assert not opened
+    # A file when it is looked at, a pipe when it is opened.
+    monkeypatch.setattr(files.os, "stat", lambda path: stat_(__file__))
+    with pytest.raises(ValueError, match="is not a file"):
+        files.open_file(special[0])
+    assert opened == [special[0]]
+
+
+class Hung(BaseException):
+    pass
+
+
+def hung(*_):
+    raise Hung
+
+
+READ_BY_NAME = {
+    "token": lambda path: main(["serve", "--token-file", str(path)]),
+    "tree": lambda path: main(["generate", "lake", "--tree", str(path), "--out", "new.png"]),
+    "tree at the end of a name": lambda path: load_tree(path),
+    "caption": lambda path: Path(path.parent, "a.txt").symlink_to(path) or PictureFolder(path.parent, 8),
+    "tokenizer": lambda path: Path(path.parent, "a.json").symlink_to(path) or load_tokenizer(path.parent / "a.json"),
+    "pieces": lambda path: Path(path.parent, "a.model").symlink_to(path) or load_tokenizer(path.parent / "a.model"),
+    "merges": lambda path: Path(path.parent, "a.gz").symlink_to(path) or load_clip_tokenizer(path.parent / "a.gz"),
+    "features": map_array,
+    "accept lengths": lambda path: parse_accept_lengths(str(path)),
+    "classifier": read_classifier,
+    "trees to export": lambda path: arguments.file(str(path)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "null"])
+@pytest.mark.parametrize("reader", READ_BY_NAME)
+def test_every_reader_refuses_what_is_no_file(reader, kind, special, monkeypatch):
+    monkeypatch.chdir(special[0].parent)
+    (special[0].parent / "a.png").touch()
+    monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
+    before = signal.signal(signal.SIGALRM, hung)
+    signal.alarm(3)
+    try:
+        outcome = READ_BY_NAME[reader](special[0].with_name(kind))
+    except (ValueError, OSError, argparse.ArgumentTypeError) as error:
+        outcome = 2
+        assert "\n" not in str(error)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert outcome == 2
+
+
+def test_numbers_in_json_are_finite_and_end(tmp_path):
+    for text in ("NaN", "[-Infinity]", '{"a": 1e999}', "9" * 21, "-" + "9" * 5000):
+        with pytest.raises(ValueError, match="it is not JSON"):
+            files.parse_json(text, "it")
+    assert files.parse_json("[18446744073709551615, -1.5e300, 1E-400]", "it") == [2**64 - 1, -1.5e300, 0.0]
+
+
+def test_texts_that_are_quoted_do_not_steer_a_terminal():
+    text = "\x1b]0;owned\x07\x9b2J\u202e" + "n" * 500
+    for shown in (errors.short(text), errors.listed([text]), errors.printable(text, 200)):
+        assert shown.isprintable() and len(shown) < 260
+    assert (
+        str(errors.unknown("kind", text, ["a"])).isprintable()
+        and len(str(errors.unknown("k", text, ["a"]))) < 300
+    )
+
+
 def test_json_is_bounded_in_size_and_depth(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("[[1, {}], [0.5]]")
@@ -92,10 +198,27 @@ def test_json_is_bounded_in_size_and_depth(tmp_path):
         files.read_json(path, 100)
 
 
-def test_trees_have_bounds():
-    assert DraftTree.chain(256).max_depth == 256
-    with pytest.raises(ValueError, match="deeper than 256"):
-        DraftTree.chain(257)
+def test_trees_have_bounds(memory):
+    """Of trees and windows alike, and counted before a node is made."""
+    assert DraftTree.chain(64).max_depth == DraftTree.window(64).max_depth == 64
+    assert DraftTree.window(64, 15, 3).num_nodes == 15 + 15**2 + 15**3 + 61 + 1
+    for make in (
+        lambda: DraftTree.chain(65),
+        lambda: DraftTree.chain(10**9),
+        lambda: DraftTree.window(65),
+        lambda: DraftTree.window(10**9),
+        lambda: DraftTree.window(64, 8, 8),
+        lambda: DraftTree.window(64, 16, 3),
+        lambda: DraftTree.window(64, 10**5000, 64),
+        lambda: resolve_settings({"drafting": "jacobi", "window": 256, "branches": 8, "levels": 8}, {},
+                                 platform="cpu", vocab_size=512, drafters=()),
+        lambda: resolve_settings({"drafting": "jacobi", "window": 64, "branches": 64, "levels": 8}, {},
+                                 platform="cpu", vocab_size=512, drafters=()),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes"):
+            make()
+    with pytest.raises(ValueError, match="deeper than 64"):
+        DraftTree.from_paths((0,) * length for length in range(1, 66))
     with pytest.raises(ValueError, match="more than 4096 nodes"):
         DraftTree.from_paths((rank,) for rank in iter(int, 1))
     for knobs in (

@@ -147,6 +147,35 @@ def test_modules_are_imported_by_more_than_tests():
     assert {name for name in known - packages if name.startswith("lantern_jax")} <= reached
 
 
+# What opens files beside ``files.open_file``: none of them one that somebody else wrote.
+OPENERS = ("lantern_jax.files", "lantern_jax.locks", "lantern_jax.commands.options")
+
+
+def openings(tree: ast.Module) -> Iterator[str]:
+    """Calls that open, or read, a file by its name; of the package's own, ``resources``, none."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        call, words = ast.unparse(node.func), [ast.unparse(argument) for argument in node.args]
+        reads = call.endswith((".read_text", ".read_bytes")) and not call.startswith("resources.")
+        reads |= call in ("open", "os.open", "np.load", "json.load", "np.lib.format.open_memmap")
+        # An archive's entry is opened by a name, a tar of an open file by ``fileobj``.
+        reads |= call.endswith(".open") and bool(words) and words[0] in ("'r'", "'rb'", "'rt'")
+        if reads and not any(keyword.arg == "mode" for keyword in node.keywords):
+            yield f"{call}({', '.join(words)})"
+
+
+def test_files_are_opened_in_one_place():
+    """Of any that a user names: elsewhere a pipe would be waited for, and a device read without end."""
+    for name in sorted(set(modules()) - set(OPENERS)):
+        if not name.startswith("eval"):
+            assert not list(openings(modules()[name])), name
+    wrong = (
+        "Path(x).open('rb'); path.read_text(); np.load(x); open(x); archive.open(name); resources.read_text()"
+    )
+    assert len(list(openings(ast.parse(wrong)))) == 4
+
+
 def test_fixtures_of_tests_are_not_in_the_library():
     for name, tree in modules().items():
         for node in ast.walk(tree):

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from ml_collections import ConfigDict
 
 from lantern_jax import arguments
+from lantern_jax.archives import map_array
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import ATTRIBUTES
@@ -77,7 +78,7 @@ def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], model: str
                 made = reconstruct(checkpoint.tokenizer_config, checkpoint.tokenizer_params, filled)
                 store[first : first + len(part)] = np.asarray(made)[: len(part)]
             store.flush()
-    return np.load(path, mmap_mode="r")
+    return map_array(path)
 
 
 def scaled(pictures: UInt8[Array, "n H W 3"]) -> Float[Array, "n H W 3"]:

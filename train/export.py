@@ -16,7 +16,6 @@ Axes: V codes, K neighbours.
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.files import write_file
+from lantern_jax.files import read_bounded, read_json, write_file
 from lantern_jax.models.drafters import kind_name
 from train import drafter, script, target, tokenizer
 from train.loop import read_config
@@ -161,7 +160,7 @@ def export(options: argparse.Namespace) -> None:
     if missing:
         raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")
     with script.reading(options.trees, "give trees.json that train.tree wrote"):
-        trees = json.loads(options.trees.read_text(encoding="utf-8"))
+        trees = read_json(options.trees, 2**20)
         tree, large = trees[options.tree], trees[options.large]
     defaults = {
         "guidance": options.guidance,
@@ -179,7 +178,7 @@ def export(options: argparse.Namespace) -> None:
     )
     save(options.out, checkpoint, dtype=np.float16, overwrite=True)
     if options.card:
-        write_file(Path(options.out) / "README.md", options.card.read_bytes())
+        write_file(Path(options.out) / "README.md", read_bounded(options.card, 2**20))
     return None
 
 

@@ -26,11 +26,11 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lantern_jax import hosts, locks
-from lantern_jax.files import check_no_brackets, write_file
+from lantern_jax.console import Console
+from lantern_jax.files import check_no_brackets, read_json, read_text, write_file
 from lantern_jax.interruption import deferred
 from lantern_jax.knobs import AXES
 from lantern_jax.partition import DATA, Layout, device_grid, everywhere, place
@@ -43,6 +43,7 @@ Metrics = dict[str, Array]
 STEPS_AHEAD = 4
 # What may change where a run is gone on with: how long it is, and how often it writes.
 FREE = ("steps", "log_every", "save_every", "keep")
+_LARGEST = 2**28  # Bytes of a config, and of a run's metrics.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
     if not path.is_file():
         raise ValueError(f"{workdir} holds no config.json; give the working folder of a training run")
     with reading(path, "give the working folder of another training run"):
-        return ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+        return ConfigDict(read_json(path, _LARGEST))
 
 
 @contextlib.contextmanager
@@ -207,10 +208,11 @@ class MetricsFile:
     """Appends one JSON object a line; lines of steps after `step` (a run that was killed) are dropped first."""
 
     def __init__(self, path: Path, step: int):
-        kept = []
-        if path.exists():
-            lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        kept = []  # An empty file is of a run that was killed before its first line.
+        if path.exists() and path.stat().st_size:
+            with reading(path, "remove it, or name another --workdir"):
+                whole = [line for line in read_text(path, _LARGEST).splitlines(True) if line.endswith("\n")]
+                kept = [line for line in whole if json.loads(line)["step"] <= step]
         write_file(path, "".join(kept))
         self._file = path.open("a", buffering=1)
 
@@ -233,7 +235,7 @@ class Reporter:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
             )
             self._progress = Progress(*columns, console=console)
             self._task = self._progress.add_task("starting", total=steps, completed=done)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lantern_jax.archives import map_array
 from lantern_jax.files import new_file
 from train.painter.landscapes import render_batch
 
@@ -82,4 +83,4 @@ def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndar
             for first, pictures, _ in rendered_chunks(seed, count, size):
                 store[first : first + len(pictures)] = pictures
             store.flush()
-    return np.load(target, mmap_mode="r")
+    return map_array(target)

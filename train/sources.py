@@ -24,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
+from lantern_jax.archives import map_array
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.data.folder import PictureFolder
 from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.files import write_file
+from lantern_jax.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -38,6 +39,8 @@ from train.loop import Reporter
 
 # Pictures, or captions, of a cached file.
 CACHED = 64
+# Bytes of a list of prompts.
+_LARGEST = 128 * 2**20
 CLAIM = "sources.json"
 # Pictures through the VQ tokenizer at a time.
 ENCODED = 8
@@ -215,7 +218,7 @@ def encode_folder(
         write_array(files[i], np.concatenate(parts).astype(np.int32))
         reporter.show({"step": done})
     reporter.close()
-    stored = [np.load(file, mmap_mode="r") for file in files]
+    stored = [map_array(file) for file in files]
     return lambda rows: np.stack([stored[row // CACHED][row % CACHED] for row in rows])
 
 
@@ -245,7 +248,7 @@ def claim(folder: Path, digests: Mapping[str, str]) -> None:
 def claimed(folder: Path) -> dict[str, str]:
     """What `claim` noted of a folder; empty where it did not."""
     path = folder / CLAIM
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return read_json(path, 2**20) if path.is_file() else {}
 
 
 def read_prompts(file: str | Path) -> list[str]:
@@ -253,10 +256,7 @@ def read_prompts(file: str | Path) -> list[str]:
     file = Path(file)
     if not file.is_file():
         raise ValueError(f"{file} is not a file: give a text file of prompts, one a line")
-    try:
-        prompts = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is not UTF-8 text: give a text file of prompts, one a line") from None
+    prompts = [line.strip() for line in read_text(file, _LARGEST).splitlines() if line.strip()]
     if not prompts:
         raise ValueError(f"{file} is empty: give prompts, one a line")
     return prompts

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax import arguments
+from lantern_jax.archives import read_arrays
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import LANDSCAPES
@@ -182,8 +183,8 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         raise ValueError(f"{path} is missing; run `python -m train.encode` first")
-    with script.reading(path, "run `python -m train.encode` again"), path.open("rb") as file:
-        arrays = np.load(file)
+    with script.reading(path, "run `python -m train.encode` again"):
+        arrays = read_arrays(path)
         return arrays["tokens"], arrays["attributes"]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lantern_jax import arguments
 from lantern_jax.command_line import run_script
-from lantern_jax.files import write_files
+from lantern_jax.files import read_text, write_files
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.text.encoded import EncodedPrompts
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         pictures=options.pictures,
         seed=options.seed,
     )
-    print((options.workdir / "ranks.json").read_text())
+    print(read_text(options.workdir / "ranks.json", 2**26))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """Which accepted lengths a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens in a round."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lantern_jax import errors
+from lantern_jax.files import parse_json, read_text
+
+# Bytes of a file.
+_LARGEST = 2**20
 HELP = (
     "replay accepted lengths in place of what verification finds, which is done all the same: a mean number of tokens "
     "a pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, or "
@@ -59,24 +63,24 @@ def parse_accept_lengths(text: str) -> Profile:
     Raises:
         ValueError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
     """
-    given = text.strip()
+    given, shown = text.strip(), errors.short(repr(text))
     try:
         if Path(given).is_file():
-            given = Path(given).read_text(encoding="utf-8").strip()
+            given = read_text(given, _LARGEST).strip()
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read accept lengths from {text}: {error}") from None
+        raise ValueError(f"cannot read accept lengths from {shown}: {error}") from None
     try:
-        numbers = json.loads(given if given.startswith("[") else f"[{given}]")
+        numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
     except ValueError:
         numbers = []
     if not numbers or not all(_is_number(number) for number in numbers):
-        raise ValueError(f"accept lengths {text!r} are not valid: give {_WANTED}")
+        raise ValueError(f"accept lengths {shown} are not valid: give {_WANTED}")
     if len(numbers) == 1:
         if not numbers[0] >= 1:
-            raise ValueError(f"accept lengths {text!r} are not valid: give {_WANTED}")
+            raise ValueError(f"accept lengths {shown} are not valid: give {_WANTED}")
         return Profile(mean=float(numbers[0]))
     if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
-        raise ValueError(f"accept lengths {text!r} sum to {math.fsum(numbers):g}: give {_WANTED}")
+        raise ValueError(f"accept lengths {shown} sum to {math.fsum(numbers):g}: give {_WANTED}")
     total = math.fsum(numbers)
     return Profile(chances=tuple(number / total for number in numbers))
 

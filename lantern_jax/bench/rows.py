@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
-from lantern_jax.files import parse_json, read_bounded
+from lantern_jax.files import parse_json, read_text
 
 _LARGEST = 64 * 2**20
 # What makes two rows measurements of the same thing.
@@ -134,13 +134,19 @@ def read_rows(file: str | Path) -> list[Row]:
         ValueError: the file cannot be read, or a line of it is no row.
     """
     try:
-        lines = read_bounded(Path(file), _LARGEST).decode().splitlines()
+        lines = read_text(file, _LARGEST).splitlines()
     except ValueError as error:
-        raise ValueError(f"cannot read {file}: {errors.short(error)}") from None
+        why = errors.short(str(error).removeprefix(f"{file} "))
+        raise ValueError(
+            f"cannot read {file} ({why}): give a file that `lantern bench --out` wrote"
+        ) from None
     rows = []
     for number, line in enumerate(filter(str.strip, lines), 1):
         try:
             rows.append(row_of(parse_json(line, "it")))
+            # The others are not computed with.
+            if not all(isinstance(getattr(rows[-1], name), int | float | None) for name in COMPARED):
+                raise ValueError("a number that is none")
         except (ValueError, TypeError, AttributeError):
             raise ValueError(
                 f"{file}: line {number} is no row: give a file that `lantern bench --out` wrote"

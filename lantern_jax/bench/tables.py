@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
+from rich.text import Text
 
+from lantern_jax import errors
 from lantern_jax.bench.fit import Memory
 from lantern_jax.bench.rows import COMPARED, Row
 
@@ -105,7 +107,7 @@ def _title(rows: Sequence[Row]) -> str:
     return ", ".join(fixed)
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def _caption(rows: Sequence[Row]) -> Text:
     row = rows[-1]
     lines = [
         f"{row.repeats} batches a row, in turns; medians and quartiles; "
@@ -118,4 +120,4 @@ def _caption(rows: Sequence[Row]) -> str:
     if row.measured_passes is not None:
         lines.append(f"pictures are stopped after {row.measured_passes} passes, the rest is reckoned")
     lines.append(", ".join(f"{name} {version}" for name, version in row.versions.items()))
-    return "\n".join(lines)
+    return Text("\n".join(map(errors.printable, lines)), style="table.caption")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
+from lantern_jax.files import open_file
 
 CONFIG, SUMS = "config.json", "checksums"
 # Folder -> the entry of config.json that lists its files.
@@ -30,7 +31,7 @@ def file_checksum(path: Path) -> str:
     """The checksum of a file's content."""
 
     def of_block(start: int) -> bytes:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(start)
             return zlib.crc32(file.read(BLOCK)).to_bytes(4, "little")
 

@@ -1,9 +1,11 @@
 """Telling checkpoints apart without reading all of them."""
 
 import hashlib
+import io
 from pathlib import Path
 
 from lantern_jax.checkpoints.checksums import FOLDERS
+from lantern_jax.files import open_file
 
 # Files up to so many bytes are read whole, of larger ones so many samples of so many bytes, evenly spread.
 WHOLE, SAMPLES, SAMPLE = 1 << 20, 64, 1 << 12
@@ -21,7 +23,8 @@ def checkpoint_digest(directory: str | Path) -> str:
     for path in [directory / "config.json", *sorted(files)]:
         size = path.stat().st_size
         digest.update(f"{path.relative_to(directory).as_posix()}\0{size}\0".encode())
-        with path.open("rb") as file:
+        # An empty file has said all by its size.
+        with open_file(path) if size else io.BytesIO() as file:
             if size <= WHOLE:
                 digest.update(file.read())
             else:

@@ -7,6 +7,7 @@ name a tensor twice or take gigabytes in memory are read; nor does it give NumPy
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.stored import StoredTensor, rows, span, stored_tensor
+from lantern_jax.files import open_file
 
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
@@ -33,8 +35,8 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     Raises:
         ValueError: one line: no such file, a truncated one, or one whose header and bytes do not agree.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise _not_safetensors(path, f"its header does not fit into {size} bytes")

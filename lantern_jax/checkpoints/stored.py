@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax import errors
+from lantern_jax.files import open_file
 
 _MOST_AXES = 32
 
@@ -88,7 +89,7 @@ def _read(
 ) -> np.ndarray:
     """Reads rather than maps: mapped pages count as the process's memory, and a file that shrinks would end it."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(start)
             values = np.fromfile(file, dtype=np.uint8, count=span(shape, strides) * dtype.itemsize).view(
                 dtype

@@ -11,7 +11,7 @@ from lantern_jax import errors
 from lantern_jax.checkpoints.safetensors_files import open_safetensors
 from lantern_jax.checkpoints.stored import StoredTensor
 from lantern_jax.checkpoints.torch_files import open_torch
-from lantern_jax.files import read_json
+from lantern_jax.files import open_file, read_json
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH_SUFFIXES)
@@ -129,7 +129,7 @@ def _open_file(path: Path) -> dict[str, StoredTensor]:
     if path.suffix not in _SUFFIXES:
         raise ValueError(f"{path} has an unknown suffix: {_GIVE}")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             pointer = file.read(24) == b"version https://git-lfs."
         if pointer:
             raise ValueError(f"{path} is a pointer to a file, not the file: fetch it with `git lfs pull`")

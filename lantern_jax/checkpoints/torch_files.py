@@ -6,6 +6,7 @@ NumPy has too, and lies inside its storage, which lies inside the file. The layo
 """
 
 import io
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from lantern_jax import errors
 from lantern_jax.archives import open_archive, place_of
 from lantern_jax.checkpoints.stored import StoredTensor, span, stored_tensor
 from lantern_jax.checkpoints.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
+from lantern_jax.files import open_file
 
 # Under these keys training scripts keep the weights, beside optimizer state and the like.
 _WRAPPERS = ("model", "module", "state_dict")
@@ -91,7 +93,7 @@ class _OthersError(ValueError):
 
 def _check_start(path: Path) -> bool:
     """Whether the file is a zip archive (else a pickle, PyTorch's older format); raises if it is neither."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         start = file.read(4)
     if start[:2] != b"PK" and start[:1] != b"\x80":
         raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
@@ -134,7 +136,7 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
     """Pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then storages,
     each a count (8 bytes, little-endian) and its numbers.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
     declared: dict[str, np.dtype | None] = {}
 
@@ -152,8 +154,8 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
     keys = read_pickle(start, _known)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("it has no list of storages")
-    size, place, places = path.stat().st_size, start.tell(), {}
-    with path.open("rb") as file:
+    with open_file(path) as file:
+        size, place, places = os.fstat(file.fileno()).st_size, start.tell(), {}
         for key in keys:
             file.seek(place)
             count = int.from_bytes(file.read(8), "little")

@@ -212,26 +212,25 @@ def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
 
 
 def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from lantern_jax.bench import tables
     from lantern_jax.bench.rows import against
+    from lantern_jax.console import Console
 
     # A table in a file or a pipe is as wide as it has to be.
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=200)
+    console = Console()
+    console = console if console.is_terminal else Console(width=200)
     if rows:
         console.print(tables.rows_table(rows))
     if any(row.parts for row in rows):
         console.print(tables.parts_table(rows))
     for reason in left_out:
-        console.print(f"left out: {reason}", markup=False)
+        console.print(f"left out: {reason}")
     if arguments.against is not None:
         pairs = against(rows, old)
         if pairs:
             console.print(tables.against_table(pairs, arguments.against))
         else:
-            console.print(f"{arguments.against} has no row of the same configuration", markup=False)
+            console.print(f"{arguments.against} has no row of the same configuration")
     for option in ("out", "plot"):
         if getattr(arguments, option) is not None:
-            console.print(f"wrote {getattr(arguments, option)}", markup=False)
+            console.print(f"wrote {getattr(arguments, option)}")

@@ -14,6 +14,7 @@ from typing import Any
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.files import check_new_folder, check_no_brackets
 from lantern_jax.locks import sole
+from lantern_jax.terminal import say
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _run(arguments: argparse.Namespace) -> None:
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
         _convert(kind, given, arguments, out)
-    print(f"wrote {out}")
+    say(f"wrote {out}")
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
@@ -245,10 +246,16 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda stage, done, total: None
         return
 
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    from lantern_jax.console import Console
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 

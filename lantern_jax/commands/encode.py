@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lantern_jax.commands.options import add_model
 from lantern_jax.files import check_new_file
+from lantern_jax.terminal import say
 
 
 def add(commands) -> None:
@@ -39,4 +40,4 @@ def _run(arguments: argparse.Namespace) -> None:
         conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))
     encoded = encoder.to_encoded(arguments.prompts, conditioning)
     save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)
-    print(f"wrote {out}")
+    say(f"wrote {out}")

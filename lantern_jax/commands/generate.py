@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 from lantern_jax import errors
@@ -20,6 +19,7 @@ from lantern_jax.commands.options import (
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.knobs import check_count, check_numbers, check_seed
 from lantern_jax.settings import settings_json
+from lantern_jax.terminal import say
 
 
 def add(commands) -> None:
@@ -168,7 +168,7 @@ def _run(arguments: argparse.Namespace) -> None:
     count, generation = len(prompts) * arguments.num, None
     note = pipeline.tuning(count, **knobs).note
     if note and writes:
-        print(f"lantern: {note}", file=sys.stderr)
+        say(f"lantern: {note}", error=True)
     try:
         with decoding_progress(count, compare) as progress:
             conditioning = pipeline.encode(prompts) if encoded is None else encoded

@@ -5,6 +5,7 @@ import math
 
 from lantern_jax import errors
 from lantern_jax.commands.options import DTYPES
+from lantern_jax.terminal import say
 
 # Of a model that has an EAGLE drafter, and of one that has none.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
@@ -59,9 +60,9 @@ def _describe(arguments: argparse.Namespace) -> None:
         return
     size = verify(directory)
     if size is None:
-        print(f"{directory} has no checksums, older versions wrote none: convert it again to have them")
+        say(f"{directory} has no checksums, older versions wrote none: convert it again to have them")
     else:
-        print(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
+        say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
 
 
 def _fit(arguments: argparse.Namespace) -> None:
@@ -72,14 +73,13 @@ def _fit(arguments: argparse.Namespace) -> None:
     if arguments.size is not None and arguments.model is not None:
         raise ValueError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
-    from rich.console import Console
-
     from lantern_jax.bench.fit import checkpoint_shapes, largest, size_shapes
     from lantern_jax.bench.sweep import parse_methods
     from lantern_jax.bench.tables import fit_table
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.commands.report import working
     from lantern_jax.compilation import keep_compiled_programs
+    from lantern_jax.console import Console
 
     keep_compiled_programs()
     dtype = arguments.dtype or "bfloat16"

@@ -206,12 +206,12 @@ def _versions() -> dict[str, str]:
 
 def _show(report: dict[str, Any]) -> None:
     """Prints the tables: every number with the pictures it is of and who read them."""
-    from rich.console import Console
     from rich.table import Table
 
+    from lantern_jax.console import Console
     from lantern_jax.metrics.registry import READERS
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True)
     for row in report["distances"]:
         table = Table(box=None, pad_edge=False, show_header=False)
         for label, value in _lines(row, READERS[row["features"]].distance):
@@ -224,9 +224,9 @@ def _show(report: dict[str, Any]) -> None:
     if report["scores"]:
         console.print(table)
     if report["reference"] is not None:
-        console.print(f"{report['set']} against {report['reference']}", markup=False)
+        console.print(f"{report['set']} against {report['reference']}")
     for slip in report["slips"]:
-        console.print(f"slip {'applied' if slip['applied'] else 'not applied'}: {slip['what']}", markup=False)
+        console.print(f"slip {'applied' if slip['applied'] else 'not applied'}: {slip['what']}")
 
 
 def _lines(row: dict[str, Any], distance: str) -> list[tuple[str, str]]:

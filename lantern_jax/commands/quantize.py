@@ -2,6 +2,8 @@
 
 import argparse
 
+from lantern_jax.terminal import say
+
 
 def add(commands) -> None:
     """Adds ``quantize`` to a parser's commands."""
@@ -22,7 +24,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_new(arguments.out, arguments.overwrite)
     with sole(arguments.out):
         _quantize(arguments)
-    print(f"wrote {arguments.out}")
+    say(f"wrote {arguments.out}")
 
 
 def _quantize(arguments: argparse.Namespace) -> None:

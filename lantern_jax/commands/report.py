@@ -7,13 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 from lantern_jax import errors
 from lantern_jax.commands.outputs import PicturePlan
+from lantern_jax.console import Console
 from lantern_jax.generation import Generation, Progress
 from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
 
@@ -24,8 +25,9 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    with Console(stderr=True).status(text) as status:
-        yield lambda now: status.update(f"{text}: {now}")
+    # Rich takes a status that is a str for markup.
+    with Console(stderr=True).status(Text(errors.printable(text))) as status:
+        yield lambda now: status.update(Text(errors.printable(f"{text}: {now}")))
 
 
 @contextlib.contextmanager
@@ -40,9 +42,9 @@ def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress]
     count *= 2 if compare else 1
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[rates]}"),
+        TextColumn("{task.fields[rates]}", markup=False),
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(f"decoding {count} picture(s); a first run also compiles", total=None, rates="")
@@ -123,19 +125,19 @@ def show_statistics(generation: Generation, where: Path) -> None:
     table.add_row("tokens a second", *(f"{run.tokens_per_second:.0f}" for _, run in runs))
     table.add_row("step compression", *(f"{run.step_compression:.2f}" for _, run in runs))
     table.add_row("tokens substituted", *(f"{run.substituted:.1%}" for _, run in runs))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True)
     console.print(table)
     ours = generation.statistics
     if ours.speedup is not None:
         console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")
-    console.print(f"wrote {where}", markup=False)
+    console.print(f"wrote {where}")
 
 
 def show_description(description: Mapping[str, Any]) -> None:
     """Prints what a checkpoint holds, an indented line for every entry."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True)
     for line in _lines(description, 0):
-        console.print(errors.printable(line), markup=False)
+        console.print(line)
 
 
 def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:

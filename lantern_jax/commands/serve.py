@@ -4,15 +4,18 @@ import argparse
 import contextlib
 import os
 import socket
-import sys
 from pathlib import Path
 
 from lantern_jax import errors
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.files import read_text
 from lantern_jax.interruption import left_alone
 from lantern_jax.knobs import Knob, check_count
+from lantern_jax.terminal import say
 
 TOKEN = "LANTERN_TOKEN"
+# Bytes of its file.
+_LONGEST_TOKEN = 4096
 
 
 def add(commands) -> None:
@@ -111,17 +114,15 @@ def _run(arguments: argparse.Namespace) -> None:
         door = Door.of(arguments.host, token, arguments.allowed_host)
         app = application(pipeline, name, door, limits=limits, batch=arguments.batch)
         if token is None and not is_local(arguments.host):
-            print("lantern: anybody who reaches this address may ask: give --token-file", file=sys.stderr)
+            say("lantern: anybody who reaches this address may ask: give --token-file", error=True)
         # Whoever asks from here on is answered as soon as the server runs.
         bound.listen()
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        print(
-            f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it", flush=True
-        )
+        say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
         # At Ctrl-C uvicorn returns, or raises the signal again: it depends on what asyncio is about to do.
         with contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
-        print("lantern: stopped", file=sys.stderr)
+        say("lantern: stopped", error=True)
 
 
 def _token(file: str | None) -> str | None:
@@ -130,7 +131,7 @@ def _token(file: str | None) -> str | None:
         token = os.environ.get(TOKEN)
         place = f"the variable {TOKEN}"
     else:
-        token, place = Path(file).read_text(encoding="utf-8").strip(), file
+        token, place = read_text(file, _LONGEST_TOKEN).strip(), errors.short(file)
     if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
         raise ValueError(f"{place} holds no token: give one word of letters, digits and signs")
     return token

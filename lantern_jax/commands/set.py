@@ -4,8 +4,8 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from lantern_jax import locks
@@ -24,6 +24,7 @@ from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.terminal import say
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 SHARD_SIZE = 256
@@ -108,12 +109,12 @@ def _run(arguments: argparse.Namespace) -> None:
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     assigned = _assigned(arguments)
     if assigned.why:
-        print(f"worker {assigned.worker}: {assigned.why}", file=sys.stderr, flush=True)
+        say(f"worker {assigned.worker}: {assigned.why}", error=True)
     opened = open_order(order)
     if writes:
         begin(directory, opened.plan)
     if opened.note and writes:
-        print(opened.note, file=sys.stderr, flush=True)
+        say(opened.note, error=True)
     _make(opened, directory, assigned.worker, writes)
 
 
@@ -159,17 +160,19 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None:
     from lantern_jax.sets.making import make_set
+    from lantern_jax.sets.mending import discard_damaged
 
     plan = opened.plan
-    left = plan.missing(directory, worker.shards(plan))
-    count = sum(len(plan.numbers(shard)) for shard in left)
     busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
     mine = directory / f"worker-{worker.number}-of-{worker.count}"
-    with (
-        locks.sole(mine, busy) if writes else contextlib.nullcontext(),
-        _going_on(plan, directory, left) as check,
-        _progress(plan, count, writes) as (progress, written),
-    ):
+    with contextlib.ExitStack() as stack:
+        if writes:
+            stack.enter_context(locks.sole(mine, busy))
+            discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
+        left = plan.missing(directory, worker.shards(plan))
+        count = sum(len(plan.numbers(shard)) for shard in left)
+        check = stack.enter_context(_going_on(plan, directory, left))
+        progress, written = stack.enter_context(_progress(plan, count, writes))
 
         def told(now) -> None:
             check()
@@ -180,9 +183,9 @@ def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None
             reader=opened.reader, progress=told, written=written,
         )  # fmt: skip
     missing = plan.missing(directory)
-    print(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
-        print(f"{len(missing)} of {plan.shards} shards are left to other workers")
+        say(f"{len(missing)} of {plan.shards} shards are left to other workers")
 
 
 def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path) -> None:
@@ -195,12 +198,9 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
         order = dataclasses.replace(order, model=str(Path(order.model).absolute()))
     shared = directory.absolute()
 
-    def note(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     fleet = RayFleet(arguments.ray, arguments.ray_workers, share, order, shared)
     with contextlib.closing(fleet):
-        driver = Driver(fleet, order, shared, note)
+        driver = Driver(fleet, order, shared, partial(say, error=True))
         plan = driver.open()
         left = plan.missing(directory)
         count = sum(len(plan.numbers(shard)) for shard in left)
@@ -216,7 +216,7 @@ def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path
                     progress(now)
                 else:
                     written(shard, now)
-    print(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
 
 
 @contextlib.contextmanager
@@ -245,11 +245,7 @@ def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[C
 
         def written(shard, now) -> None:
             if bar is None:
-                print(
-                    f"shard {shard} of {plan.shards} is written: {rates(now, count)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"shard {shard} of {plan.shards} is written: {rates(now, count)}", error=True)
 
         yield bar or (lambda now: None), written
 
@@ -262,4 +258,4 @@ def _merge(arguments: argparse.Namespace, directory: Path) -> None:
 
     merged = merge(directory)
     sums = "" if merged.sums is None else f"; sums of their features are in {directory / SUMS_FILE}"
-    print(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")
+    say(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")

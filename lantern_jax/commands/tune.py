@@ -7,6 +7,7 @@ from typing import Any
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
 from lantern_jax.knobs import MOST_PICTURES, Knob, check_count, check_seed
+from lantern_jax.terminal import say
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -81,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> None:
         tuning = Tuner(Samples(pipeline, encoded, arguments.seed), plan, report).run()
     write_file(file, tuning.tuned.to_json(), parents=True)
     _show(tuning)
-    print(f"wrote {file}: {tuning.tuned.words}")
+    say(f"wrote {file}: {tuning.tuned.words}")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -115,8 +116,9 @@ def _prompts(arguments: argparse.Namespace) -> Any:
 
 def _show(tuning) -> None:
     """Prints the candidates: those that were confirmed, and the best of the others."""
-    from rich.console import Console
     from rich.table import Table
+
+    from lantern_jax.console import Console
 
     heads = (
         "nodes",
@@ -140,7 +142,7 @@ def _show(tuning) -> None:
             "" if row.measured is None else _pair(row.measured, 0),
             "" if row.speedup is None else _pair(row.speedup, 2), relaxed,
         )  # fmt: skip
-    Console(soft_wrap=True, highlight=False).print(table)
+    Console(soft_wrap=True).print(table)
 
 
 def _pair(pair: tuple[float, float], digits: int) -> str:

@@ -13,10 +13,13 @@ from PIL import Image
 
 from lantern_jax import errors
 from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.files import open_file, read_text
 from lantern_jax.pictures import open_image, square
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_CAPTIONS = 1000
+# Bytes of the file of one.
+_LONGEST_CAPTION = 2**20
 
 
 class PictureFolder:
@@ -83,7 +86,7 @@ class PictureFolder:
     def _text(self, file: Path) -> str:
         text = file.with_suffix(".txt")
         if text.is_file():
-            caption = text.read_text(encoding="utf-8")
+            caption = read_text(text, _LONGEST_CAPTION)
         elif file.parent != self.path:
             caption = file.parent.name.replace("_", " ")
         else:
@@ -101,9 +104,7 @@ class PictureFolder:
 def open_picture(file: Path) -> Image.Image:
     """A picture that has been read whole; ValueError for what is none."""
     try:
-        if not file.is_file():
-            raise ValueError("no file")
-        with open_image(file) as picture, warnings.catch_warnings():
+        with open_file(file) as stream, open_image(stream) as picture, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             picture.load()
     # Pillow's readers raise whatever a damaged file leads them to.

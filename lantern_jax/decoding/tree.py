@@ -23,8 +23,8 @@ from lantern_jax.files import read_json
 
 NO_TREE = "none"
 RANKINGS = ("probability", "gap")
-# A block's mask is the square of its nodes; no tree that pays is near to either.
-MOST_NODES, MOST_DEPTH = 4096, 256
+# A block's mask is the square of its nodes, and every level is compiled; no tree or window that pays is near to either.
+MOST_NODES, MOST_DEPTH = 4096, 64
 _LARGEST_FILE = 10**6
 
 
@@ -47,7 +47,7 @@ class DynamicTree:
         checks: the depths at which that is looked at; a tree always gets as deep as the first of them.
 
     Raises:
-        ValueError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 256, or an
+        ValueError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 64, or an
             unknown ranking.
 
     Example:
@@ -122,7 +122,7 @@ class DraftTree:
 
     Raises:
         ValueError: an empty, repeated, negative, fractional or orphaned path, more than 4,096 of them, or one longer
-            than 256.
+            than 64.
 
     Example:
         >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
@@ -153,8 +153,8 @@ class DraftTree:
     @classmethod
     def chain(cls, depth: int) -> "DraftTree":
         """A single path of ``depth`` best children."""
-        if depth < 0:
-            raise ValueError(f"chain depth {depth} is negative: give 0 or more")
+        if not 0 <= depth <= MOST_DEPTH:
+            raise ValueError(f"chain depth {errors.short(depth)} is not valid: give 0 to {MOST_DEPTH}")
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
     @classmethod
@@ -162,14 +162,23 @@ class DraftTree:
         """A chain whose first ``levels`` levels are bushy: every node there has ``branches`` children.
 
         Raises:
-            ValueError: a depth or ``branches`` below 1, ``levels`` below 0 or above the depth.
+            ValueError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth, or
+                more than 4,096 nodes.
         """
-        if depth < 1:
-            raise ValueError(f"window {depth} is not valid: give 1 or more positions to guess")
-        if branches < 1:
-            raise ValueError(f"branches {branches} is not valid: give 1 or more")
+        if not 1 <= depth <= MOST_DEPTH:
+            raise ValueError(
+                f"window {errors.short(depth)} is not valid: give 1 to {MOST_DEPTH} positions to guess"
+            )
+        if not 1 <= branches <= MOST_NODES:
+            raise ValueError(f"branches {errors.short(branches)} is not valid: give 1 to {MOST_NODES}")
         if not 0 <= levels <= depth:
-            raise ValueError(f"levels {levels} is not valid: give 0 to the window, {depth}")
+            raise ValueError(f"levels {errors.short(levels)} is not valid: give 0 to the window, {depth}")
+        # Counted before a node is made: eight levels of eight branches are 19 million.
+        nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
+        if nodes > MOST_NODES:
+            raise ValueError(
+                f"branches {branches} at {levels} levels of window {depth} are more than {MOST_NODES} nodes: give fewer"
+            )
         paths, level = [], [()]
         for _ in range(levels):
             level = [(*path, rank) for path in level for rank in range(branches)]

@@ -5,6 +5,7 @@ Axes: n texts, P positions.
 
 import gzip
 import html
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax import errors
+from lantern_jax.files import read_bounded
 from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 # The published list of merges goes on beyond those that CLIP uses.
 _MERGES = 49152 - 256 - 2
+# Unpacked it has 3 MB; what a file has beyond that is not read.
+_MOST_BYTES = 16 * 2**20
 _BPE_NAMES = ("bpe_simple_vocab_16e6.txt.gz", "bpe_simple_vocab_16e6.txt")
 _GIVE = f"give CLIP's tokenizer.json or {_BPE_NAMES[0]}"
 _PIECES = (
@@ -104,8 +109,9 @@ def _from_merges(path: Path) -> TextTokenizer:
     except ImportError as error:
         raise ImportError(f"reading {path.name} needs tokenizers: pip install lantern-jax[text]") from error
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        content = read_bounded(path, _MOST_BYTES)
+        if path.suffix == ".gz":
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MOST_BYTES)
         lines = content.decode("utf-8").split("\n")[1 : 1 + _MERGES]
         merges = [tuple(line.split()) for line in lines if line]
         if not merges:
@@ -117,7 +123,7 @@ def _from_merges(path: Path) -> TextTokenizer:
         )
     # The library raises bare Exceptions.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        reason = errors.short(error, 160)
         raise ValueError(
             f"{path} is damaged or not CLIP's list of merges ({reason}): fetch it again"
         ) from error

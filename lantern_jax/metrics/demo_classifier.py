@@ -7,8 +7,6 @@ things, and pool over the columns, since landscapes may be mirrored.
 Axes: n pictures, H W height and width, F features, V values of all attributes.
 """
 
-import io
-import zipfile
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -21,6 +19,7 @@ from einops import rearrange
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
+from lantern_jax.archives import read_arrays
 from lantern_jax.data.prompts import ATTRIBUTES
 
 # Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
@@ -80,9 +79,8 @@ def read_classifier(path: Path) -> PyTree:
         jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"], sep="/"
     )
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {name: file[name].astype(np.float32) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = {name: array.astype(np.float32) for name, array in read_arrays(path).items()}
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read ({error}): install the package again") from None
     if {name: leaf.shape for name, leaf in arrays.items()} != {
         name: leaf.shape for name, leaf in shapes.items()

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lantern_jax import errors
 from lantern_jax.pipeline import Pipeline
 from lantern_jax.program_cache import return_memory
 from lantern_jax.programs import NotRefillable
@@ -287,7 +288,7 @@ class Worker:
         except NotRefillable:
             pass
         except Exception as error:
-            _log.error("lantern serve: warming up failed: %s", error)
+            _log.error("lantern serve: warming up failed: %s", errors.printable(error))
             self._cold.clear()
             return
         self._cold.popleft()

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from lantern_jax.generation import Progress
 from lantern_jax.sets.handing_out import Handout
+from lantern_jax.sets.mending import discard_damaged
 from lantern_jax.sets.order import SetOrder
 from lantern_jax.sets.plan import SetPlan, begin, remove_leftovers
 
@@ -61,7 +62,7 @@ class Driver:
         fleet: opens ``order`` and writes into ``directory``.
         order: what the set is to be.
         directory: of the set, which all workers share.
-        note: called with a line about a worker that is left out.
+        note: called with a line about a worker that is left out, or a shard that is made again.
     """
 
     def __init__(self, fleet: Fleet, order: SetOrder, directory: Path, note: Callable[[str], None]):
@@ -162,6 +163,7 @@ class Driver:
         if self.plan is None:
             begin(self.directory, plan)
             remove_leftovers(self.directory)
+            discard_damaged(self.directory, plan, range(plan.shards), self.note)
             self.plan, self._versions = plan, versions
             waiting = tuple(plan.missing(self.directory))
             self._handout = dataclasses.replace(self._handout, waiting=waiting, beginnings=0)

@@ -8,8 +8,8 @@ import numpy as np
 
 from lantern_jax.files import write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.sets.plan import read_plan, remove_leftovers, synced
-from lantern_jax.sets.reading import missing_shards, open_pictures, read_arrays, unpacked
+from lantern_jax.sets.plan import read_plan, remove_leftovers, shard_paths, synced
+from lantern_jax.sets.reading import damaged, missing_shards, open_pictures, read_arrays, unpacked
 from lantern_jax.sets.writing import packed
 
 SUMS_FILE = "moments.npz"
@@ -49,9 +49,9 @@ def merge(directory: Path) -> Merged:
         pictures += sum(1 for _ in open_pictures(directory, plan, shard))
         rounds += int(arrays["rounds"].sum())
         if plan.sums is not None:
-            part = unpacked(arrays).get(plan.sums)
-            if part is None:
-                raise ValueError(f"shard {shard} of {directory} has no sums of {plan.sums!r}: remove it")
+            part = unpacked(arrays)[plan.sums]
+            if sums is not None and sums.total.shape != part.total.shape:
+                raise damaged(shard_paths(directory, shard)[0])
             sums = part if sums is None else sums + part
     if sums is not None:
         content = io.BytesIO()

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lantern_jax.sets.plan import SetPlan
+from lantern_jax import errors
+from lantern_jax.knobs import MOST_PICTURES
+from lantern_jax.sets.plan import SetPlan, check_size
 from lantern_jax.settings import settings_json
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ class SetOrder:
         knobs: of the generation by name, None where nothing was said.
         prompts, num, seed, format, shard_size: as in ``SetPlan``.
         sums: whether sums of the demo's features are kept; None: for the demo.
+
+    Raises:
+        ValueError: as ``check_size``.
     """
 
     model: str
@@ -35,6 +40,9 @@ class SetOrder:
     format: str
     shard_size: int
     sums: bool | None
+
+    def __post_init__(self):
+        check_size(len(self.prompts), self.num, self.shard_size)
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,19 @@ def open_order(order: SetOrder) -> Opened:
 
 def _check_prompts(order: SetOrder, pipeline: "Pipeline") -> None:
     """Raises ValueError of prompts that the model does not take; it names the first."""
-    try:
-        pipeline.check(order.prompts, num=order.num, seed=order.seed)
-    except ValueError:
-        for number, prompt in enumerate(order.prompts, 1):
-            try:
-                pipeline.check([prompt])
-            except ValueError as error:
-                raise ValueError(f"prompt {number} of the set, {prompt!r}: {error}") from None
-        raise
+    # A set has more pictures, and may have more prompts, than one call.
+    for start in range(0, len(order.prompts), MOST_PICTURES):
+        part = order.prompts[start : start + MOST_PICTURES]
+        try:
+            pipeline.check(part)
+        except ValueError:
+            for number, prompt in enumerate(part, start + 1):
+                try:
+                    pipeline.check([prompt])
+                except ValueError as error:
+                    shown = errors.short(repr(prompt), 200)
+                    raise ValueError(f"prompt {number} of the set, {shown}: {error}") from None
+            raise
 
 
 def _reader(order: SetOrder) -> "FeatureReader | None":

@@ -3,7 +3,9 @@
 Axes: n pictures of a shard, H W height and width, T codes of a picture, F features.
 """
 
+import contextlib
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +15,27 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
+from lantern_jax import errors
 from lantern_jax.archives import read_arrays as read_archive
-from lantern_jax.files import parse_json
+from lantern_jax.files import open_file, parse_json
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pictures import open_image
 from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
 from lantern_jax.sets.writing import DESCRIPTION
 
-__all__ = ["SetPicture", "is_set", "missing_shards", "open_pictures", "read_arrays", "read_set", "unpacked"]
+__all__ = [
+    "SetPicture",
+    "damaged",
+    "is_set",
+    "is_whole",
+    "missing_shards",
+    "open_pictures",
+    "read_arrays",
+    "read_set",
+    "unpacked",
+]
+# Of moments, in the order of ``Moments``'s fields.
+_PARTS = ("count", "total", "outer")
 
 
 @dataclass(frozen=True)
@@ -68,20 +83,42 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
         ValueError: damaged, or a picture whose prompt or number is not the plan's.
     """
     _, path = shard_paths(directory, shard)
-    expected = plan.numbers(shard).tolist()
+    with _opened(path, plan, shard) as tar:
+        for number, member in zip(plan.numbers(shard).tolist(), tar.getmembers(), strict=True):
+            image = open_image(io.BytesIO(tar.extractfile(member).read()))
+            _check(f"{path}, {member.name}", image, plan.prompt(number), number)
+            yield number, image
+
+
+@contextlib.contextmanager
+def _opened(path: Path, plan: SetPlan, shard: int) -> Iterator[tarfile.TarFile]:
+    """The file of a shard's pictures, which holds as many as it should, each as long as it should be."""
     try:
-        with tarfile.open(path, "r:") as tar:
-            names = [f"{number:08d}.{plan.format}" for number in expected]
-            members = tar.getmembers()
+        file = open_file(path)
+    except ValueError as error:
+        raise damaged(path) from error
+    try:
+        with file, tarfile.open(fileobj=file, mode="r:") as tar:
+            names = [f"{number:08d}.{plan.format}" for number in plan.numbers(shard).tolist()]
             # A link may lead in a circle, a sparse file be larger than any memory.
+            members = tar.getmembers()
             if tar.getnames() != names or not all(one.isreg() and not one.issparse() for one in members):
-                raise _damaged(path)
-            for number, name in zip(expected, names, strict=True):
-                image = open_image(io.BytesIO(tar.extractfile(name).read()))
-                _check(f"{path}, {name}", image, plan.prompt(number), number)
-                yield number, image
+                raise tarfile.TarError("other pictures")
+            yield tar
     except (tarfile.TarError, OSError, EOFError, SyntaxError) as error:
-        raise _damaged(path) from error
+        raise damaged(path) from error
+
+
+def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
+    """Whether a shard that is there holds its arrays and all its pictures, which are not looked into."""
+    arrays, pictures = shard_paths(directory, shard)
+    try:
+        read_arrays(directory, plan, shard)
+        with _opened(pictures, plan, shard):
+            return True
+    except ValueError:
+        # What may not be read may be whole.
+        return not all(os.access(path, os.R_OK) for path in (arrays, pictures))
 
 
 def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
@@ -93,26 +130,39 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
     path, _ = shard_paths(directory, shard)
     try:
         arrays = read_archive(path)
-        same = np.array_equal(arrays["numbers"], plan.numbers(shard))
-        if not same or {len(arrays["tokens"]), len(arrays["rounds"])} != {len(arrays["numbers"])}:
+        numbers, tokens, rounds = (arrays[name] for name in ("numbers", "tokens", "rounds"))
+        whole = all(array.dtype.kind == "i" for array in (numbers, tokens, rounds)) and tokens.ndim == 2
+        if not whole or not np.array_equal(numbers, plan.numbers(shard)):
             raise ValueError("other pictures")
+        if rounds.shape != numbers.shape or len(tokens) != len(numbers):
+            raise ValueError("not one row for a picture")
+        if plan.sums is not None and unpacked(arrays)[plan.sums].count != len(numbers):
+            raise ValueError("sums of other pictures")
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path) from error
+        raise damaged(path) from error
     return arrays
 
 
 def unpacked(arrays: Mapping[str, np.ndarray]) -> dict[str, Moments]:
-    """The moments in a shard's arrays, by the name of their features."""
+    """The moments in a shard's arrays, by the name of their features.
+
+    Raises:
+        ValueError: sums that are not finite, or do not fit each other.
+        KeyError: some are missing.
+    """
     names = [
         name.removeprefix("moments/").removesuffix("/count") for name in arrays if name.endswith("/count")
     ]
-    parts = ("total", "outer")
-    return {
-        name: Moments(
-            int(arrays[f"moments/{name}/count"]), *(arrays[f"moments/{name}/{part}"] for part in parts)
-        )
-        for name in names
-    }
+    return {name: _moments(*(arrays[f"moments/{name}/{part}"] for part in _PARTS)) for name in names}
+
+
+def _moments(count: np.ndarray, total: np.ndarray, outer: np.ndarray) -> Moments:
+    numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
+    if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
+        raise ValueError("sums that do not fit")
+    if not (np.isfinite(total).all() and np.isfinite(outer).all()):
+        raise ValueError("sums that are not finite")
+    return Moments(int(count), total, outer)
 
 
 def missing_shards(directory: Path, plan: SetPlan, missing: list[int]) -> str:
@@ -134,11 +184,13 @@ def _check(place: str, image: Image.Image, prompt: str, number: int) -> None:
         except (ValueError, AttributeError):
             found = None, None
     if found != (prompt, str(number)):
+        says, wanted = (errors.short(repr(text)) for text in (found[0], prompt))
         raise ValueError(
-            f"{place} says that it is number {found[1]} of prompt {found[0]!r}, not {number} of {prompt!r}: "
+            f"{place} says that it is number {errors.short(found[1])} of prompt {says}, not {number} of {wanted}: "
             "the shard is of another set"
         )
 
 
-def _damaged(path: Path) -> ValueError:
+def damaged(path: Path) -> ValueError:
+    """The line for a file of a shard that is not whole."""
     return ValueError(f"{path} is damaged: remove it and run the set's command again")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
-from lantern_jax.files import parse_json, read_bounded
+from lantern_jax.files import parse_json, read_text
 
 MOST_CLASSES = 1_000_000
 # COCO's captions of its training pictures have 92 MB.
@@ -61,10 +61,7 @@ def class_list(text: str) -> tuple[str, ...]:
 def _text(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give prompts, one a line")
-    try:
-        text = read_bounded(path, _LARGEST).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
+    text = read_text(path, _LARGEST)
     if not text.strip():
         raise ValueError(f"{path} is empty: give prompts, one a line")
     return text

@@ -4,6 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from lantern_jax import errors
+from lantern_jax.files import read_bounded, read_text
+
+# The largest that there are, of a quarter of a million pieces, have half of it.
+MOST_BYTES = 64 * 2**20
+
 
 class TextTokenizer(Protocol):
     """What the prompts of this library need of a tokenizer."""
@@ -81,7 +87,7 @@ def _load_json(path: Path) -> TextTokenizer:
     except ImportError as error:
         raise ImportError(_install("tokenizers", path)) from error
     try:
-        return HuggingFaceTokenizer(Tokenizer.from_str(path.read_text(encoding="utf-8")))
+        return HuggingFaceTokenizer(Tokenizer.from_str(read_text(path, MOST_BYTES)))
     # The library raises bare Exceptions.
     except Exception as error:
         raise ValueError(_damaged(path, "tokenizers JSON", error)) from error
@@ -93,7 +99,9 @@ def _load_sentencepiece(path: Path) -> TextTokenizer:
     except ImportError as error:
         raise ImportError(_install("sentencepiece", path)) from error
     try:
-        tokenizer = _SentencePieceTokenizer(SentencePieceProcessor(model_proto=path.read_bytes()))
+        tokenizer = _SentencePieceTokenizer(
+            SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES))
+        )
         # An empty file is taken for a model without pieces, and complains when it is used.
         tokenizer.encode("a")
         return tokenizer
@@ -102,8 +110,7 @@ def _load_sentencepiece(path: Path) -> TextTokenizer:
 
 
 def _damaged(path: Path, kind: str, error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{path} is damaged or not a {kind} ({lines[0][:160]}): fetch it again or name another"
+    return f"{path} is damaged or not a {kind} ({errors.short(error, 160)}): fetch it again or name another"
 
 
 def _install(package: str, path: Path) -> str:

@@ -6,6 +6,7 @@ not use it; nor does one that says itself how it wants to be decoded.
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -14,17 +15,24 @@ from typing import Any
 
 import jax
 
+from lantern_jax import errors
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.config_file import MOST_BYTES
 from lantern_jax.compilation import user_cache_directory
+from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.devices import device_name
-from lantern_jax.files import read_json
-from lantern_jax.settings import KNOBS, Settings
+from lantern_jax.files import read_bounded, read_json
+from lantern_jax.knobs import Knob, check_count
+from lantern_jax.settings import DRAFTERS, KNOBS, Settings, resolve_settings
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1
 AUTO, OFF = "auto", "off"
 # Knobs that a file is for. Whoever gives another one steers, and gets what he asks for.
 SAMPLING = ("guidance", "temperature", "top_k", "top_p")
 _NO_STEERING = (*SAMPLING, "batch")
+_BOUNDS = ("max_substituted", "max_distance")
+# Bytes of a file.
+_LARGEST = 10**6
 
 
 @dataclass(frozen=True)
@@ -71,11 +79,15 @@ class Key:
         """What this is for and the other is not, in words."""
         if self.checkpoint != other.checkpoint:
             same = " of other contents" if self.model == other.model else ""
-            return [f"model {self.model}{same}"]
+            return [f"model {errors.short(self.model, 200)}{same}"]
         pairs = [
             (name, value, asdict(other)[name]) for name, value in asdict(self).items() if name != "model"
         ]
-        return [f"{name} {ours}, not {theirs}" for name, ours, theirs in pairs if ours != theirs]
+        return [
+            f"{name} {errors.short(ours, 200)}, not {theirs}"
+            for name, ours, theirs in pairs
+            if ours != theirs
+        ]
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ class Tuned:
         """What it does, on one line."""
         is_strict = self.knobs.get("rule", "strict") == "strict"
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
-        return f"{self.name}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
+        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,7 @@ class Shelf:
         good, bad = self._read
         for tuned in good:
             if not tuned.key.differences(key):
-                return Found(tuned.knobs, f"tuned: {tuned.words} ({tuned.file})")
+                return Found(tuned.knobs, errors.printable(f"tuned: {tuned.words} ({tuned.file})"))
         notes = [
             (len(differences), tuned.file, differences)
             for tuned in good
@@ -186,29 +198,49 @@ class Shelf:
         ]
         if notes:
             _, file, differences = min(notes, key=lambda note: note[:2])
-            return Found(note=f"{file} is tuned for {'; '.join(differences)}: not used")
-        return Found(note=f"{bad[0]}: not used" if bad else "")
+            return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
+        return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
 
 
 def read_tuned(file: Path) -> Tuned:
-    """A file's contents.
+    """A file's contents, every part of it checked.
 
     Raises:
         ValueError: one line: it cannot be read, or is none, or of another version.
     """
     try:
-        values = read_json(file, 10**6)
-        if (values["format"], values["version"]) != (FORMAT, VERSION):
+        values = read_json(file, _LARGEST)
+        if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
             raise ValueError("another format or version")
-        parts = {name: value for name, value in values.items() if name not in ("format", "version", "key")}
-        parts |= {name: float(parts[name]) for name in ("speedup", "substituted")}
-        tuned = Tuned(key=Key(**values["key"]), **parts, file=file)
-        strange = set(tuned.knobs) - set(KNOBS) | set(tuned.knobs) & set(_NO_STEERING)
-        if strange or (tuned.knobs.get("rule", "strict") != "strict" and not tuned.budget):
-            raise ValueError("knobs that no tuning writes")
+        tuned = Tuned(**values | {"key": Key(**values["key"]), "file": file})
+        _check(tuned)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{file} holds no tuned settings or is damaged, run `lantern tune` again") from None
     return tuned
+
+
+def _check(tuned: Tuned) -> None:
+    """Raises ValueError, TypeError or AttributeError of contents that no tuning writes; numbers of JSON are finite."""
+    key, knobs = tuned.key, tuned.knobs
+    texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
+    if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
+        raise ValueError("a text or an object that is none")
+    check_count("batch", key.batch)
+    for name in SAMPLING:
+        KNOBS[name].check(getattr(key, name))
+    Knob("speedup", float, None, "", low_open=True).check(tuned.speedup)
+    Knob("substituted", float, None, "", high=1).check(tuned.substituted)
+    for name, bound in tuned.budget.items():
+        if name not in _BOUNDS:
+            raise ValueError("a bound of another name")
+        Knob(name, float, None, "").check(bound)
+    if set(knobs) & set(_NO_STEERING) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
+        raise ValueError("knobs that no tuning writes")
+    # Another tree than a named one is written down whole: no file of somebody's is read for it.
+    tree = knobs.get("tree", NO_TREE)
+    if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
+        raise ValueError("an unknown tree")
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
 
 
 def tuned_directory() -> Path:
@@ -227,4 +259,4 @@ def digest(checkpoint: Checkpoint) -> str:
     """Of a checkpoint's config, which lists the files beside it; empty for one in memory."""
     if checkpoint.directory is None:
         return ""
-    return hashlib.sha256((checkpoint.directory / "config.json").read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(read_bounded(checkpoint.directory / "config.json", MOST_BYTES)).hexdigest()[:16]

@@ -47,6 +47,14 @@ def test_what_holds_no_rows_is_one_line(tmp_path, content):
         read_rows(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("wrong", ["0.4", [0.4], {}])
+def test_what_is_compared_is_a_number(tmp_path, wrong):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(to_lines([changed(seconds=wrong)]))
+    with pytest.raises(ValueError, match="line 1 is no row"):
+        read_rows(file)
+
+
 def test_an_older_file_is_compared_row_by_row():
     """With the same configuration whatever the numbers, and the last one of several."""
     old = [

@@ -96,7 +96,7 @@ def test_truncated(kind, fraction, tmp_path):
 def test_foreign(suffix, content, tmp_path):
     path = tmp_path / f"model{suffix}"
     path.write_bytes(content)
-    refused(path, "is not a|truncated or not")
+    refused(path, "is not a|truncated or not|is empty")
 
 
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"a": torch.zeros(2), "b": 3}, {}, torch.zeros(2)])

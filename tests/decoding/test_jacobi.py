@@ -146,7 +146,7 @@ def test_a_window_and_a_coupling_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"window": 0}, "window 0 is not valid: give 1 or more"),
+        ({"window": 0}, "window 0 is not valid: give 1 to 64"),
         ({"initial": "below"}, "unknown initial 'below': choose one of repeat, left, above, mixed, random"),
         ({"initial": "above"}, "row None is not valid: initial 'above' needs the length of a row"),
     ],
@@ -163,7 +163,7 @@ def test_what_is_not_a_window_of_rejection():
         pac(VOCAB, 4, 2, 5)
     with pytest.raises(ValueError, match="13 guesses for a position are more than 12 codes"):
         pac(VOCAB, 4, 13)
-    with pytest.raises(ValueError, match="branches 0 is not valid: give 1 or more"):
+    with pytest.raises(ValueError, match="branches 0 is not valid: give 1 to 4096"):
         pac(VOCAB, 4, 0)
     with pytest.raises(ValueError, match="the tree has no path of best guesses as long as any other"):
         jacobi(VOCAB, DraftTree.from_paths([(0,), (1,), (1, 0)]))

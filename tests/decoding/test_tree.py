@@ -142,7 +142,7 @@ def test_bad_paths(paths, message):
 def test_bad_names_and_depths():
     with pytest.raises(ValueError, match=r"unknown tree .oak.: choose one of .*naive_extend_57"):
         named_tree("oak")
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="chain depth -1 is not valid"):
         DraftTree.chain(-1)
 
 

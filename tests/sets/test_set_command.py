@@ -170,6 +170,19 @@ def test_a_set_of_something_else_is_refused(capsys, saved, monkeypatch):
     assert written() == before
 
 
+def test_a_shard_that_was_cut_short_is_made_again(capsys):
+    """The set's own command sees it, says so, and gives the set that was there."""
+    assert main(command()) == 0
+    before = {path: Path(path).read_bytes() for path in written()}
+    Path("set/shard-00001.tar").write_bytes(Path("set/shard-00001.tar").read_bytes()[:2000])
+    capsys.readouterr()
+    assert main(command()) == 0
+    printed = capsys.readouterr()
+    assert "shard 1 of set is damaged: it is made again" in printed.err
+    assert "wrote 2 pictures in 1 shards" in printed.out
+    assert {path: Path(path).read_bytes() for path in written()} == before
+
+
 def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
     """The command in processes of its own, killed with -9: in the end the set is that of one that was let run."""
     environment = os.environ | {

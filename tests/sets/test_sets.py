@@ -1,6 +1,7 @@
 """Picture sets in process: what is made, by whom, in which bytes; reading back, merging, going on."""
 
 import io
+import json
 import re
 import tarfile
 import time
@@ -19,6 +20,7 @@ from lantern_jax.programs import NotRefillable
 from lantern_jax.sets import plan as plans
 from lantern_jax.sets import writing
 from lantern_jax.sets.making import make_set
+from lantern_jax.sets.mending import discard_damaged
 from lantern_jax.sets.merging import SUMS_FILE, merge
 from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, shard_paths
 from lantern_jax.sets.reading import is_set, read_arrays, read_set, unpacked
@@ -313,6 +315,81 @@ def test_damage_is_named(whole, tmp_path):
     # Mended by the set's own command.
     make(directory)
     assert contents(directory) == contents(whole)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"num": 10**18}, {"num": 0}, {"num": 2.0}, {"num": True}, {"num": None}, {"num": 2**31}, {"num": [2]},
+    {"shard_size": 0}, {"shard_size": -1}, {"shard_size": "3"}, {"shard_size": 1, "num": 10**6},
+    {"shard_size": 2**31 - 1, "num": 10**7}, {"prompts": {}}, {"prompts": []}, {"prompts": "ab"}, {"prompts": [3]},
+    {"prompts": {"a lake": 1}}, {"prompts": None}, {"seed": -1}, {"seed": 2**32}, {"seed": 0.5}, {"seed": "3"},
+    {"model": None}, {"dtype": 32}, {"settings": []}, {"settings": None}, {"format": "gif"}, {"format": ["png"]},
+    {"sums": 3}, {"sums": ["a"]}, {"more": 1},
+], ids=str)  # fmt: skip
+def test_every_field_of_a_plan_is_checked(whole, tmp_path, wrong):
+    """It may be a stranger's; a picture more than there can be is looked for without end."""
+    plan = json.loads((whole / "set.json").read_text())
+    (tmp_path / "set.json").write_text(json.dumps(plan))
+    assert read_plan(tmp_path) == a_plan()
+    (tmp_path / "set.json").write_text(json.dumps(plan | wrong))
+    for read in (read_plan, merge, read_set):
+        with pytest.raises(ValueError, match=r"set\.json is damaged or of another version") as error:
+            read(tmp_path)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+def test_as_large_a_set_as_can_be_is_looked_through_quickly(tmp_path):
+    largest = a_plan(prompts=("a lake",), num=plans.MOST_SHARDS, shard_size=1)
+    began = time.monotonic()
+    assert len(largest.missing(tmp_path)) == largest.shards == plans.MOST_SHARDS
+    assert time.monotonic() - began < 20
+    with pytest.raises(ValueError, match="shard size 1 is not valid for 100001 pictures: give 2 to"):
+        a_plan(prompts=("a lake",), num=plans.MOST_SHARDS + 1, shard_size=1)
+    # A set has more pictures than one call.
+    encoded = tiny_pipeline().encode("a lake")
+    assert tiny_pipeline().prepare(encoded, num=50_000)[0].num == 50_000
+
+
+def test_sums_are_finite_numbers_of_the_shards_pictures(whole, tmp_path):
+    name = f"moments/{READER.name}"
+    for number, (part, wrong) in enumerate({
+        "total": np.full(3, np.nan), "outer": np.full((3, 3), np.inf), "count": np.int64(99),
+    }.items()):  # fmt: skip
+        for spoiled, value in ((part, wrong), ("total", np.array(["a"] * 3)), ("outer", np.zeros((3, 2)))):
+            directory = tmp_path / f"{number}-{spoiled}"
+            directory.mkdir(exist_ok=True)
+            for file, content in contents(whole).items():
+                (directory / file).write_bytes(content)
+            arrays = read_arrays(whole, a_plan(), 1)
+            np.savez(directory / "shard-00001.npz", **arrays | {f"{name}/{spoiled}": value})
+            with pytest.raises(ValueError, match=r"shard-00001\.npz is damaged"):
+                merge(directory)
+    # Of other features than the shards before.
+    other = {f"{name}/total": np.zeros(2), f"{name}/outer": np.zeros((2, 2))}
+    np.savez(directory / "shard-00001.npz", **arrays | other)
+    with pytest.raises(ValueError, match=r"shard-00001\.npz is damaged"):
+        merge(directory)
+
+
+@pytest.mark.parametrize(("name", "damage"), [
+    # Cut in the last picture, in the first, before and after the first line of it; what follows pictures is padding.
+    *(("shard-00001.tar", lambda content, most=most: content[:most]) for most in (2500, 900, 512, 100, 0)),
+    ("shard-00003.npz", lambda content: content[:500]), ("shard-00004.tar", lambda content: bytes(len(content))),
+])  # fmt: skip
+def test_a_damaged_shard_is_found_and_made_again(whole, tmp_path, name, damage):
+    directory, told = tmp_path / "set", []
+    directory.mkdir()
+    for file, content in contents(whole).items():
+        (directory / file).write_bytes(damage(content) if file == name else content)
+    begin(directory, a_plan())
+    # Another worker's is left alone.
+    discard_damaged(directory, a_plan(), [0, 2], told.append)
+    assert not told
+    discard_damaged(directory, a_plan(), range(5), told.append)
+    assert told == [f"shard {int(name[6:11])} of {directory} is damaged: it is made again"]
+    assert make(directory) == len(a_plan().numbers(int(name[6:11])))
+    assert contents(directory) == contents(whole)
+    discard_damaged(directory, a_plan(), range(5), told.append)
+    assert len(told) == 1
 
 
 def test_a_picture_of_another_prompt_is_refused(whole, tmp_path):

@@ -143,6 +143,70 @@ def test_a_damaged_file_is_ignored_with_a_word(opened, key, damage):
     )
 
 
+WRONG = {
+    "speedup": [None, "1.5", True, 0, -1, 10**30, [1.5]],
+    "substituted": [None, -0.1, 1.5, "0", True],
+    "name": [None, 3, ["led"]],
+    "budget": [None, [], {"max_substituted": "0.1"}, {"max_distance": -1}, {"speed": 1.0}, {"max_distance": True}],
+    "found": [None, "all"],
+    "key": [None, {}, []],
+    "more": [1],
+    "key.model": [None, 3],
+    "key.checkpoint": [3],
+    "key.device": [None],
+    "key.dtype": [32],
+    "key.batch": [None, 0, 1.0, "1", True, 2**40],
+    "key.guidance": [None, -1, "4", True],
+    "key.temperature": [-1, "1"],
+    "key.top_k": [0.5, -1, None],
+    "key.top_p": [0, 2, None],
+    "knobs": [None, [], "led", {"tree": 3}, {"tree": [[0, 0]]}, {"tree": [[0]] * 2}, {"tree": "/etc/passwd"},
+              {"tree": "x.json"}, {"method": "best"}, {"method": 3}, {"method": ["led"]}, {"window": 10**15},
+              {"window": "3"}, {"window": 2.0}, {"mixture": "a"}, {"mixture": [1] * 5}, {"rule": "strict", "tau": "1"},
+              {"sharpness": -1.0}, {"coupling": "rejection", "method": "led"}, {"guidance": 3.0}, {"batch": 4}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_every_part_of_a_file_is_checked(key, tmp_path, place):
+    """A wrong one is told when it is read, and not by what stumbles over it later."""
+    file = write(key, tmp_path / "a.json")
+    read_tuned(file)
+    values = json.loads(file.read_text())
+    *above, name = place.split(".")
+    for wrong in WRONG[place]:
+        changed = json.loads(json.dumps(values))
+        (changed[above[0]] if above else changed)[name] = wrong
+        file.write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match="holds no tuned settings or is damaged"):
+            read_tuned(file)
+    for word in ("NaN", "Infinity", "-1e999"):
+        file.write_text(json.dumps(values).replace("1.5", word))
+        with pytest.raises(ValueError, match="holds no tuned settings or is damaged"):
+            read_tuned(file)
+
+
+@pytest.mark.parametrize("place", ["name", "model", "device", "dtype", "file"])
+def test_no_text_of_a_file_steers_a_terminal(opened, key, tmp_path, place):
+    """It may be a stranger's; nor does one fill the screen."""
+    steering = "\x1b]0;owned\x07\x1b[2J\r\n\u202e" + "x" * 10_000
+    for fits in (True, False):
+        given = (
+            key
+            if fits
+            else dataclasses.replace(key, batch=3, checkpoint="" if place == "model" else key.checkpoint)
+        )
+        file = tmp_path / ("a\x1b[2J\n.json" if place == "file" else "a.json")
+        if place == "name":
+            write(given, file, name=steering)
+        else:
+            write(dataclasses.replace(given, **{} if place == "file" else {place: steering}), file)
+        note = opened(file).tuning(1).note
+        assert note and note.isprintable() and len(note) < 1000
+    file.write_text("{}")
+    assert opened(file).tuning(1).note.isprintable()
+
+
 def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     knobs = KNOBS | {"rule": "near", "tau": 1.0}
     write(key, knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
