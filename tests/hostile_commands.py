@@ -4,7 +4,9 @@ Every line is one that works with one or two of its words made hostile. The proc
 what is looked at is what is let through, what is refused and how, and what it took to find out.
 """
 
+import argparse
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -23,10 +25,14 @@ from lantern_jax.settings import KNOBS
 SECONDS = 10
 # What a command or a script says where it refuses.
 ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
+# What a value of VALUES that is too long to be quoted would look like.
+QUOTED = re.compile(r"(9|x|é|\\xe9){202}|int_max_str_digits")
 # The status of a process that would now compute.
 COMPUTES = 77
+# More than a float holds, and more than Python reads.
+HUGE = ("9" * 400, "9" * 5000)
 VALUES = (
-    "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, "9" * 5000, "1_000", "0x10", "True",
+    "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, *HUGE, "1_000", "0x10", "True",
     "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff",
     "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "missing",
     "nowhere/new", "folder", "folder/", "pipe", "text.txt", "empty.json", "deep.json", "old.png", "old.npz", "tiny",
@@ -52,6 +58,15 @@ LINES = {
 }
 
 
+# Options that are texts with numbers in them: a line of LINES, the option, and the text around a number.
+TEXTS = (
+    ("bench", "--batch", "1,{}"), ("bench", "--guidance", "{}"), ("bench", "--methods", "led:window={}"),
+    ("bench random", "--accept-lengths", "{}"), ("generate", "--mesh", "data={}"), ("generate", "--hosts", "a:1,1/{}"),
+    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"), ("set", "--ray-resources", "GPU={}"),
+    ("set", "--classes", "0-{}"), ("set", "--ray", "here:{}"),
+)  # fmt: skip
+
+
 class Outcome(NamedTuple):
     """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left."""
 
@@ -75,6 +90,8 @@ class Outcome(NamedTuple):
         lines = self.said.splitlines()
         if self.status == 2 and (len(lines) != 1 or not ERROR.match(lines[0])):
             return "not one line"
+        if QUOTED.search(self.said):
+            return "a long value quoted whole"
         if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
             return "unprintable or endless"
         return ""
@@ -121,9 +138,27 @@ def command_lines(seed: int) -> Iterator[list[str]]:
         yield words
 
 
-def _flags(command: str) -> list[str]:
+def huge_lines() -> Iterator[list[str]]:
+    """Every option of every command that takes a number, given ones of hundreds and of thousands of digits."""
+    for name, line in LINES.items():
+        words = line.split()
+        texts = [(flag, text) for known, flag, text in TEXTS if known == name]
+        texts += (
+            [(action.option_strings[0], "{}") for action in _actions(words[0]) if action.type]
+            if name == words[0]
+            else []
+        )
+        for (flag, text), number in zip(texts, itertools.cycle(HUGE), strict=False):
+            yield [*words, flag, text.format(number)]
+
+
+def _actions(command: str) -> list[argparse.Action]:
     parsers = next(action for action in make_parser()._actions if action.choices)
-    found = [flag for action in parsers.choices[command]._actions for flag in action.option_strings]
+    return [action for action in parsers.choices[command]._actions if action.option_strings]
+
+
+def _flags(command: str) -> list[str]:
+    found = [flag for action in _actions(command) for flag in action.option_strings]
     return [flag for flag in found if flag.startswith("--") and flag != "--help"] + [
         f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"
     ]

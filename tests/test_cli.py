@@ -18,6 +18,7 @@ from lantern_jax.commands.options import given_knobs
 from lantern_jax.decoding.methods import methods
 from lantern_jax.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
+from tests.hostile_commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -314,6 +315,16 @@ def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
 
 
+def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
+    """In every option of every command, whether a float holds it or not, and quoted in part."""
+    Image.new("RGB", (16, 16)).save("old.png")
+    Path("text.txt").write_text(PROMPT)
+    for line in huge_lines():
+        assert main(line) == 2, line
+        said = capsys.readouterr().err
+        assert said.startswith("lantern: error: ") and said.count("\n") == 1 and not QUOTED.search(said), line
+
+
 def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
@@ -366,7 +377,7 @@ def test_flags_set_the_knobs_of_their_names():
     """Each flag alone reaches its knob, as a value of its type, and no other."""
     given = {"tree": "oak", "mixture": "1,0,1,0,1,0"}
     for name, knob in KNOBS.items():
-        number = 3 if knob.type is int else 0.5
+        number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5
         value = given.get(name, knob.choices[-1] if knob.choices else number)
         arguments = make_parser().parse_args(["generate", PROMPT, f"--{name.replace('_', '-')}", str(value)])
         found = {name: knob for name, knob in given_knobs(arguments).items() if knob is not None}

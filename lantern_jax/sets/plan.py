@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax import errors
 from lantern_jax.files import check_writable, read_json, write_once
 from lantern_jax.settings import KNOBS
 
@@ -121,7 +122,7 @@ class Worker:
         if len(parts) != 2 or not all(
             part.isdecimal() and part.isascii() and len(part) < 8 for part in parts
         ):
-            raise ValueError(f"worker {text!r} is not valid: give i/N, such as 1/4 for the first of four")
+            raise errors.invalid("worker", text, "i/N, such as 1/4 for the first of four")
         return cls(*map(int, parts))
 
     def shards(self, plan: SetPlan) -> range:
