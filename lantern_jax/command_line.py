@@ -3,6 +3,7 @@
 0     all is done
 2     an error of whoever called it, said in a line: what was given, what was expected, what to do
 130   Ctrl-C
+141   nobody reads any more what it prints, as after `| head`; nothing is said of it
 143   SIGTERM, as schedulers send it before they take the machine
 """
 
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NoReturn
 
-from lantern_jax import errors
+from lantern_jax import errors, streams
 from lantern_jax.interruption import Signals, at_work
 
 _INTERRUPTED = (130, 143)
+_UNREAD = 141
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,7 +49,7 @@ def run(name: str, work: Callable[[], object]) -> int:
         work: parses arguments and does what they say. What it raises of bugs is raised.
     """
     with at_work(name) as signals:
-        status = _run(name, work, signals)
+        status = _printed(name, _run(name, work, signals))
     if status and hosts_joined():
         from lantern_jax import hosts
 
@@ -81,7 +83,8 @@ def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
         work()
         signals.check()
     except SystemExit as stop:
-        return int(stop.code or 0)
+        # Rich leaves like this where a pipe is broken.
+        return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except KeyboardInterrupt as stop:
         return _interrupted(signals, str(stop))
     except Exception as error:
@@ -91,8 +94,22 @@ def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
         line = _line(error)
         if line is None:
             raise
+        if isinstance(error, BrokenPipeError) and streams.unread():
+            return _UNREAD
         return _say(f"{name}: error: {line}", 2)
     return 0
+
+
+def _printed(name: str, status: int) -> int:
+    """The status, once all that was printed is written; another one where it cannot be."""
+    failed = streams.flushed()
+    if status or failed is None:
+        return status
+    if isinstance(failed, BrokenPipeError):
+        return _UNREAD
+    return _say(
+        f"{name}: error: what it prints cannot be written ({failed.strerror}): look at where that goes", 2
+    )
 
 
 def _interrupted(signals: Signals, said: str) -> int:
@@ -105,6 +122,9 @@ def _interrupted(signals: Signals, said: str) -> int:
 
 def _line(error: Exception) -> str | None:
     """What to say of an error; None of one that nobody who calls a command can do anything about."""
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{errors.printable(error.filename, 200)}: "
+        return f"{place}{error.strerror}"
     if isinstance(error, ValueError | OSError | ImportError):
         return str(error) or type(error).__name__
     if isinstance(error, MemoryError):
@@ -120,6 +140,8 @@ def _line(error: Exception) -> str | None:
 
 
 def _say(line: str, status: int) -> int:
-    # What a line says may come from a file: names of tensors, words, sizes.
-    print(errors.printable(" ".join(line.split())), file=sys.stderr)
+    # Nobody may be there to be told. What a line says may come from a file: names of tensors, words, sizes.
+    with contextlib.suppress(OSError):
+        print(errors.printable(" ".join(line.split())), file=sys.stderr)
+    streams.flushed()
     return status
