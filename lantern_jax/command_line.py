@@ -91,7 +91,7 @@ def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
         # Libraries turn an interrupt into errors of their own, and processes that were ended with this one fail it.
         if signals.came is not None:
             return _interrupted(signals, "")
-        line = _line(error)
+        line = _line(error) or _platform_line()
         if line is None:
             raise
         if isinstance(error, BrokenPipeError) and streams.unread():
@@ -137,6 +137,19 @@ def _line(error: Exception) -> str | None:
         return None
     why = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
+
+
+def _platform_line() -> str | None:
+    """What is wrong with the platform that JAX is asked for, of which everything may fail; None where it is there."""
+    if "jax" not in sys.modules:
+        return None
+    from lantern_jax.devices import check_platform
+
+    try:
+        check_platform()
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _say(line: str, status: int) -> int:
