@@ -182,6 +182,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
     """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    check_link(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
     if path.exists() and not overwrite:
@@ -192,9 +193,16 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
 
 def check_new_folder(path: Path, overwrite: bool) -> None:
     """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+    check_link(path)
     if path.exists() and not overwrite:
         raise errors.exists(path)
     check_writable(path.absolute().parent)
+
+
+def check_link(path: Path) -> None:
+    """Raises ValueError for a link to nothing, or in a ring: no file can be made there."""
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link that leads nowhere: remove it, or name another")
 
 
 def check_writable(folder: Path) -> None:

@@ -270,6 +270,10 @@ GENERATE = {
     "top-p negative": [PROMPT, "--top-p", "-0.5"],
     "batch negative": [PROMPT, "--batch", "-2"],
     "stats in an unwritable folder": [PROMPT, "--stats", "/proc/a.json"],
+    "out is a ring of links": [PROMPT, "--out", "ring.png"],
+    "folder is a ring of links": [PROMPT, "--out", "ring"],
+    "stats below a ring of links": [PROMPT, "--stats", "ring/a.json"],
+    "out is a link to nothing": [PROMPT, "--out", "lost.png", "--overwrite"],
     "picture of a folder exists": [PROMPT, "--out", "drawn/"],
 }
 
@@ -288,6 +292,9 @@ def clutter(folder):
     (folder / "drawn").mkdir()
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
     (folder / "here").symlink_to(folder)
+    (folder / "ring").symlink_to("ring")
+    (folder / "ring.png").symlink_to("ring.png")
+    (folder / "lost.png").symlink_to("nowhere.png")
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()
     (folder / "foreign" / "config.json").write_text('{"architectures": ["Other"]}')

@@ -52,7 +52,7 @@ from lantern_jax.checkpoints.old_layout import (
 )
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.files import check_no_brackets, check_writable, new_folder
+from lantern_jax.files import check_link, check_no_brackets, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.partition import Where
 from lantern_jax.quantization import is_fixed, shapes_as
@@ -95,6 +95,7 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
+    check_link(directory)
     check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
     return directory
 
