@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
@@ -41,15 +41,17 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def run(name: str, work: Callable[[], object]) -> int:
+def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:
     """Does a command's work; returns the exit status, after a line on stderr unless that is 0.
 
     Args:
         name: of the command, which begins the line.
         work: parses arguments and does what they say. What it raises of bugs is raised.
+        words: the arguments, of which an error quotes the beginning where they are long; None: this process's.
     """
+    words = sys.argv[1:] if words is None else words
     with at_work(name) as signals:
-        status = _printed(name, _run(name, work, signals))
+        status = _printed(name, _run(name, work, signals, words))
     if status and hosts_joined():
         from lantern_jax import hosts
 
@@ -78,7 +80,7 @@ def hosts_joined() -> bool:
     return jax is not None and jax.distributed.is_initialized()
 
 
-def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
+def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequence[str]) -> int:
     try:
         work()
         signals.check()
@@ -96,7 +98,7 @@ def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
             raise
         if isinstance(error, BrokenPipeError) and streams.unread():
             return _UNREAD
-        return _say(f"{name}: error: {line}", 2)
+        return _say(f"{name}: error: {_shortened(line, words)}", 2)
     return 0
 
 
@@ -139,6 +141,15 @@ def _line(error: Exception) -> str | None:
     return f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
 
 
+def _shortened(line: str, words: Iterable[str]) -> str:
+    """The line with the beginnings of long arguments, which argparse and names of files show whole."""
+    for word in words:
+        for value in (word, word.partition("=")[2]):
+            if len(value) > errors.MOST_QUOTED:
+                line = line.replace(repr(value), value).replace(value, errors.quoted(value))
+    return line
+
+
 def _platform_line() -> str | None:
     """What is wrong with the platform that JAX is asked for, of which everything may fail; None where it is there."""
     if "jax" not in sys.modules:
@@ -153,8 +164,9 @@ def _platform_line() -> str | None:
 
 
 def _say(line: str, status: int) -> int:
-    # Nobody may be there to be told. What a line says may come from a file: names of tensors, words, sizes.
-    with contextlib.suppress(OSError):
-        print(errors.printable(" ".join(line.split())), file=sys.stderr)
+    # What a line says may come from a file, or from whoever made a mistake: names of tensors, words, sizes.
+    words = (errors.printable(word, errors.MOST_QUOTED) for word in line.split())
+    with contextlib.suppress(OSError):  # Nobody may be there to be told.
+        print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
     return status

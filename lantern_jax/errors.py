@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+# Characters of a value that an error quotes.
+MOST_QUOTED = 200
+
 
 def invalid(name: str, value: Any, wanted: str) -> ValueError:
     """A value out of its range; ``wanted`` says what to give."""
@@ -26,7 +29,7 @@ def damaged(path: str | Path, why: str = "") -> ValueError:
     return ValueError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
 
 
-def quoted(value: Any, most: int = 200) -> str:
+def quoted(value: Any, most: int = MOST_QUOTED) -> str:
     """Quotes a value that somebody gave as Python writes it, on one line, cut after ``most`` characters."""
     # What is cut anyway is not looked at: it may be megabytes.
     longer = len(value) - most if isinstance(value, str | bytes) else 0

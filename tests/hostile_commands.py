@@ -34,10 +34,11 @@ HUGE = ("9" * 400, "9" * 5000)
 VALUES = (
     "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, *HUGE, "1_000", "0x10", "True",
     "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff",
-    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "missing",
-    "nowhere/new", "folder", "folder/", "loop", "loop/new", "pipe", "text.txt", "empty.json", "deep.json", "old.png", "old.npz",
-    "tiny", "tiny/config.json", "tiny/arrays", "link", "auto", "off", "local", "i/N", "1/0", "2/1", "99999999/100000000",
-    "data=0", "data=2,model=3", "http://localhost", "--out", "none", "dynamic",
+    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem",
+    "missing", "nowhere/new", "folder", "folder/", "loop", "loop/new", "pipe", "text.txt", "empty.json",
+    "deep.json", "old.png", "old.npz", "tiny", "tiny/config.json", "tiny/arrays", "link", "auto", "off",
+    "local", "i/N", "1/0", "2/1", "99999999/100000000", "data=0", "data=2,model=3", "http://localhost", "--out",
+    "none", "dynamic",
 )  # fmt: skip
 # Lines that work, by command; what they read is made by ``clutter``.
 LINES = {

@@ -322,6 +322,16 @@ def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
 
 
+@pytest.mark.parametrize("letters", ["x", "9 ", "\x1b[2J"], ids=["word", "words", "escapes"])
+def test_errors_quote_little(letters, capsys):
+    """Of prompts, of names of files, and of what argparse does not know."""
+    long = letters * 60_000
+    given = [["generate", long], ["paint", long], ["convert", long], ["info", long], ["methods", long, long]]
+    for words in [*given, ["generate", PROMPT, "--rule", long], ["generate", PROMPT, f"--start={long}"]]:
+        said = assert_refused(words, capsys)
+        assert len(said) < 2500 and said[:-1].isprintable(), words[0]
+
+
 def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
     """In every option of every command, whether a float holds it or not, and quoted in part."""
     Image.new("RGB", (16, 16)).save("old.png")
