@@ -3,11 +3,13 @@
 from typing import NoReturn
 
 from lantern_jax.interruption import listen
+from lantern_jax.streams import settle
 
 
 def main() -> NoReturn:
     """Runs the command and ends the process."""
     listen("lantern")
+    settle()
 
     from lantern_jax.command_line import leave
     from lantern_jax.commands.main import main as command

@@ -3,54 +3,63 @@
 It checks before any work. An ``ArgumentTypeError`` is one line: what was given and what to give.
 """
 
+import dataclasses
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
+from lantern_jax.errors import quoted
 from lantern_jax.files import check_new_file, check_writable, open_file
+from lantern_jax.knobs import MOST_INT, MOST_SEED, Knob
 
-# Seeds and sizes are int32 somewhere.
-MOST = 2**31 - 1
+MOST = MOST_INT
+
+
+def typed(knob: Knob) -> Callable[[str], int | float]:
+    """A number in a knob's range."""
+    unnamed = dataclasses.replace(knob, name="")  # Argparse says which argument it is.
+
+    def parse(text: str) -> int | float:
+        try:
+            return unnamed.read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return parse
 
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
     """A whole number of that range."""
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise ArgumentTypeError(f"{text!r} is not valid: give a whole number from {least} to {most}")
-        return number
-
-    return parse
+    return typed(Knob("", int, None, "", low=least, high=most))
 
 
-def number(least: float = 0.0, *, above: bool = False, finite: bool = True) -> Callable[[str], float]:
-    """A number that is at least so large, or larger with ``above``; infinity is one where it need not be finite."""
+def number(
+    least: float = 0.0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    finite: bool = True,
+) -> Callable[[str], float]:
+    """A number from ``least`` to ``most``, these left out with ``above`` and ``below``.
 
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        low = value > least if above else value >= least
-        if not low or (finite and not abs(value) < 1e38):
-            kind = "larger than" if above else "of at least"
-            raise ArgumentTypeError(f"{text!r} is not valid: give a number {kind} {least:g}")
-        return value
+    Infinity is one where it need not be finite.
+    """
+    parse = typed(Knob("", float, None, "", low=least, high=most, low_open=above, high_open=below))
+    return parse if finite else lambda text: math.inf if text == "inf" else parse(text)
 
-    return parse
+
+seed = whole(0, MOST_SEED)
 
 
 def words(text: str) -> list[str]:
     """Words with commas between them, at least one, each once."""
     found = text.split(",")
     if not all(found) or len(set(found)) < len(found):
-        raise ArgumentTypeError(f"{text!r} is not valid: give words with commas between them, each once")
+        raise ArgumentTypeError(
+            f"{quoted(text)} is not valid: give words with commas between them, each once"
+        )
     return found
 
 
@@ -63,7 +72,7 @@ def file(text: str) -> Path:
     """A file that can be read."""
     path = _path(text)
     if not path.is_file():
-        raise ArgumentTypeError(f"{text!r} is not a file: give one that is there")
+        raise ArgumentTypeError(f"{quoted(text)} is not a file: give one that is there")
     try:
         open_file(path).close()
     except ValueError as error:
@@ -75,7 +84,7 @@ def folder(text: str) -> Path:
     """A folder that is there."""
     path = _path(text)
     if not path.is_dir():
-        raise ArgumentTypeError(f"{text!r} is not a folder: give one that is there")
+        raise ArgumentTypeError(f"{quoted(text)} is not a folder: give one that is there")
     return path
 
 
@@ -95,7 +104,7 @@ def working_folder(text: str) -> Path:
     """A folder to write into: there, or to be made."""
     path = _path(text)
     if path.exists() and not path.is_dir():
-        raise ArgumentTypeError(f"{text!r} is a file: give a folder to work in")
+        raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")
     lowest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     _told(check_writable, lowest)
     return path
@@ -103,11 +112,13 @@ def working_folder(text: str) -> Path:
 
 def _path(text: str) -> Path:
     if not text or "\0" in text:
-        raise ArgumentTypeError(f"{text!r} is not a name: give one of a file or folder")
+        raise ArgumentTypeError(f"{quoted(text)} is not a name: give one of a file or folder")
     try:
         Path(text).exists()
     except OSError as error:
-        raise ArgumentTypeError(f"{text[:40]!r} is not a name ({error.strerror}): give another") from None
+        raise ArgumentTypeError(
+            f"{quoted(text, 40)} is not a name ({error.strerror}): give another"
+        ) from None
     return Path(text)
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def keep_compiled_programs() -> Path | None:
             pass
     except (OSError, RuntimeError):
         return None
+    # Nor does anything where it fails later, on a full disk or of a damaged file: JAX would print many lines.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
     # A program may have been compiled before.
     _set({"jax_compilation_cache_dir": str(directory), "jax_persistent_cache_min_compile_time_secs": 0.0})
     return directory

@@ -6,8 +6,33 @@ from importlib import metadata
 
 import jax
 import numpy as np
+from jax.extend import backend
 
-from lantern_jax import __version__
+from lantern_jax import __version__, errors
+
+
+def check_platform() -> None:
+    """Raises ValueError where JAX is asked for a platform that it has not here; it looks for devices."""
+    try:
+        jax.devices()
+    # A platform of an extra of JAX's that is not installed is an assertion's matter.
+    except (RuntimeError, AssertionError) as error:
+        asked, why = jax.config.jax_platforms, errors.short(str(error).partition("': ")[2] or "not installed")
+        jax.config.update("jax_platforms", None)
+        try:
+            there = ", ".join(sorted({device.platform for device in jax.devices()}))
+        except RuntimeError as none:
+            raise ValueError(
+                f"JAX finds no device here ({errors.short(none)}): look at its installation"
+            ) from None
+        finally:
+            jax.config.update("jax_platforms", asked)
+            # JAX would go on with what it found just now, whatever it is asked for.
+            backend.clear_backends()
+        raise ValueError(
+            f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
+            "JAX_PLATFORMS, or nothing"
+        ) from None
 
 
 def device_name(grid: np.ndarray | None = None) -> str:

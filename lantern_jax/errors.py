@@ -4,16 +4,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+# Characters of a value that an error quotes.
+MOST_QUOTED = 200
+
 
 def invalid(name: str, value: Any, wanted: str) -> ValueError:
     """A value out of its range; ``wanted`` says what to give."""
-    return ValueError(f"{name} {printable(repr(value), 200)} is not valid: give {wanted}")
+    return ValueError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())
 
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
     """A name that is none of ``known``; ``more`` is what else could be given."""
-    shown = printable(repr(value), 200)
-    return ValueError(f"unknown {kind} {shown}: choose one of {', '.join(known)}{more}")
+    return ValueError(f"unknown {kind} {quoted(value)}: choose one of {', '.join(known)}{more}")
 
 
 def exists(path: str | Path) -> ValueError:
@@ -25,6 +27,19 @@ def damaged(path: str | Path, why: str = "") -> ValueError:
     """A checkpoint, or a file of it, that cannot be read."""
     why = f" ({printable(why)})" if why else ""
     return ValueError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
+
+
+def quoted(value: Any, most: int = MOST_QUOTED) -> str:
+    """Quotes a value that somebody gave as Python writes it, on one line, cut after ``most`` characters."""
+    # What is cut anyway is not looked at: it may be megabytes.
+    longer = len(value) - most if isinstance(value, str | bytes) else 0
+    if longer > 0:
+        return f"{printable(repr(value[:most]), 2 * most)} ... ({longer} characters more)"
+    try:
+        return printable(repr(value), most)
+    except ValueError:
+        # Python writes no whole number of more than some thousand digits.
+        return "of more digits than can be shown"
 
 
 def printable(text: Any, most: int = 4000) -> str:

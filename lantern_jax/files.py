@@ -256,6 +256,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
     """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    check_link(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
     # Replacing a device would take it from everybody.
@@ -271,9 +272,16 @@ def check_new_folder(path: Path, overwrite: bool) -> None:
     """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is not a folder: name a new one")
+    check_link(path)
     if path.exists() and not overwrite:
         raise errors.exists(path)
     check_writable(path.absolute().parent)
+
+
+def check_link(path: Path) -> None:
+    """Raises ValueError for a link to nothing, or in a ring: no file can be made there."""
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link that leads nowhere: remove it, or name another")
 
 
 def check_writable(folder: Path) -> None:
@@ -288,12 +296,16 @@ def check_writable(folder: Path) -> None:
 
 
 def check_no_brackets(folder: str | Path) -> None:
-    """Raises ValueError where orbax loses what it writes: to find it, it takes the whole path for a pattern."""
+    """Raises ValueError where arrays cannot be written: to find what it wrote orbax takes the whole path for a pattern,
+    and tensorstore for UTF-8.
+    """
     path = Path(folder).absolute()
     if "[" in str(path):
         raise ValueError(
             f"{path} has a bracket in it, below which arrays cannot be written: name another folder"
         )
+    if str(path).encode(errors="replace").decode() != str(path):
+        raise ValueError(f"{path} is no name in UTF-8, which arrays need: name another folder")
 
 
 def _beside(path: Path, kind: str = "part") -> Path:

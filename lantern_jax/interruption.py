@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from lantern_jax import streams
+
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # What a signal does where nobody asked for anything else.
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -57,7 +59,8 @@ class Signals:
         again, self._again = self._again, False
         first, self.came = self.came is None, self.came or number
         if not self.working or (number == signal.SIGTERM and not first and not again):
-            os.write(2, f"{self.name}: {WORDS[number]}\n".encode())
+            with contextlib.suppress(OSError):
+                os.write(2, f"{self.name}: {WORDS[number]}\n".encode())
             os._exit(128 + number)
         if first and self.deferring:
             return
@@ -110,6 +113,7 @@ def listen(name: str) -> Signals:
 def listen_to_script() -> None:
     """``listen`` for ``python -m PACKAGE.SCRIPT``, where a package that begins to be imported says so; else nothing."""
     if sys.argv[0] == "-m":  # Python looks for the script; what it was called with ends alike.
+        streams.settle()
         listen(sys.orig_argv[-len(sys.argv)])
 
 

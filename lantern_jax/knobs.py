@@ -17,9 +17,15 @@ from lantern_jax import errors
 AXES = ("data", "model")
 # What one call makes, and holds until it returns; more are a set's business.
 MOST_PICTURES = 10_000
+MOST_SEED = 2**32 - 1
 # Devices compute in these, and take smaller numbers than the least normal one for 0.
 _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
-_MOST_INT = np.iinfo(np.int32).max
+MOST_INT = int(np.iinfo(np.int32).max)
+# float32 tells logits of ten thousand a thousandth apart. Divided by less than that the step between two of them
+# would be larger than the noise that draws a token; by very little, all would be infinite.
+TEMPERATURE = {"low": 1e-3, "also": 0, "note": "0 is greedy"}
+TOP_K = {"low": 0, "note": "0 turns it off"}
+TOP_P = {"low": 0, "low_open": True, "high": 1, "note": "1 turns it off"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Knob:
         metavar: what stands for its value in the command's help.
         low, high: the least and the greatest number.
         low_open, high_open: whether the bound itself is out.
+        also: one more number that may be given, below ``low``.
         note: what a number of special meaning does.
         choices: the names there are; empty for numbers.
         by_platform: the default where it differs by platform.
@@ -48,6 +55,7 @@ class Knob:
     high: float = math.inf
     low_open: bool = False
     high_open: bool = False
+    also: float | None = None
     note: str = ""
     choices: tuple[str, ...] = ()
     by_platform: Mapping[str, Any] | None = None
@@ -57,11 +65,13 @@ class Knob:
         """What may be given, in words; empty where names or types of its own say it."""
         if self.type not in (int, float):
             return ", ".join(self.choices)
-        bounded = math.isfinite(self.high)
+        bounded, other = math.isfinite(self.high), "" if self.also is None else f"{self.also:g} or "
+        if self.type is int and bounded:
+            return f"{other}a whole number from {self.low} to {self.high}"
         kind = "whole" if self.type is int else "" if bounded else "finite"
         sign, left, right = ">" if self.low_open else ">=", "(["[not self.low_open], ")]"[not self.high_open]
         limits = f"in {left}{self.low:g}, {self.high:g}{right}" if bounded else f"{sign} {self.low:g}"
-        return " ".join(filter(None, ("a", kind, "number", limits)))
+        return other + " ".join(filter(None, ("a", kind, "number", limits)))
 
     def check(self, value: Any) -> None:
         """Raises ValueError for a value of another type, out of range or of no known name."""
@@ -69,20 +79,44 @@ class Knob:
             if value not in self.choices and not (value is None and self.default is None):
                 raise errors.unknown(self.name, value, self.choices)
         elif self.type in (int, float):
-            if not self._holds(value):
-                raise errors.invalid(self.name, value, self.range + (f" ({self.note})" if self.note else ""))
-            if self.type is int and value > _MOST_INT:
-                raise errors.invalid(self.name, value, f"a whole number up to {_MOST_INT}")
-            if self.type is float and value and not _LEAST_FLOAT <= value <= _MOST_FLOAT:
-                limits = f"within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
-                raise errors.invalid(self.name, value, f"{self.range} {limits}")
+            wanted = self._wanted(value)
+            if wanted:
+                raise errors.invalid(self.name, value, wanted)
 
-    def _holds(self, value: Any) -> bool:
+    def read(self, text: str) -> int | float:
+        """Returns the number that a text is; ValueError for one that ``check`` refuses, or for none."""
+        try:
+            value = self.type(text)
+        except ValueError:
+            # Python's own line would show all of a number of thousands of digits.
+            raise errors.invalid(self.name, text, self._described) from None
+        wanted = self._wanted(value)
+        if wanted:
+            # Of hundreds of digits a float is infinite, which is not what was given.
+            raise errors.invalid(self.name, text if math.inf in (value, -value) else value, wanted)
+        return value
+
+    @property
+    def _described(self) -> str:
+        return self.range + (f" ({self.note})" if self.note else "")
+
+    def _wanted(self, value: Any) -> str:
+        """What to give in place of a number; empty where it may be given."""
         numbers = int | np.integer if self.type is int else int | float | np.integer | np.floating
-        if isinstance(value, bool) or not isinstance(value, numbers) or not math.isfinite(value):
-            return False
+        if isinstance(value, bool) or not isinstance(value, numbers):
+            return self._described
+        if self.also is not None and value == self.also:
+            return ""
+        # Whole numbers have no bound in Python: they are compared, never made floats of.
         above = value > self.low if self.low_open else value >= self.low
-        return above and (value < self.high if self.high_open else value <= self.high)
+        below = value < self.high if self.high_open or self.high == math.inf else value <= self.high
+        if not (above and below):
+            return self._described
+        if self.type is int and self.high == math.inf and value > MOST_INT:
+            return f"a whole number up to {MOST_INT}"
+        if self.type is float and value and not _LEAST_FLOAT <= value <= _MOST_FLOAT:
+            return f"{self.range} within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
+        return ""
 
 
 def knob(default: Any, help: str, metavar: str | None = None, **limits: Any) -> Any:
@@ -104,8 +138,7 @@ def check_count(name: str, value: Any, most: float = math.inf) -> int:
 
 def check_seed(seed: Any, name: str = "seed") -> int:
     """A whole number from 0 to 2**32 - 1, or ValueError."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise errors.invalid(name, seed, f"a whole number from 0 to {2**32 - 1}")
+    Knob(name, int, 0, "", high=MOST_SEED).check(seed)
     return int(seed)
 
 
@@ -131,7 +164,8 @@ def mesh_sizes(text: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))
-        if name not in AXES or name in sizes or not sign or not number.isdecimal() or int(number) < 1:
+        is_size = number.isdecimal() and len(number) < 10 and int(number) >= 1
+        if name not in AXES or name in sizes or not sign or not is_size:
             raise errors.invalid("mesh", text, 'axes with their devices, such as "data=2,model=4"')
         sizes[name] = int(number)
     return {name: sizes.get(name, 1) for name in AXES}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from lantern_jax import errors
 from lantern_jax.checkpoints.store import Checkpoint, load, load_drafter
 from lantern_jax.families import family_of
 from lantern_jax.partition import Where, place
@@ -24,7 +25,7 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     except TypeError:
         known = False
     if not known:
-        raise ValueError(f"dtype {dtype!r} is not valid: give float32 or bfloat16")
+        raise ValueError(f"dtype {errors.quoted(dtype)} is not valid: give float32 or bfloat16")
     return jnp.dtype(dtype)
 
 

@@ -29,6 +29,7 @@ from jax.sharding import (
 from jaxtyping import Array, PyTree
 
 from lantern_jax import errors
+from lantern_jax.devices import check_platform
 from lantern_jax.knobs import AXES, mesh_sizes
 
 DATA, MODEL = AXES
@@ -201,8 +202,10 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
             order; devices [data] or [data, model]; None for all devices of this process, each with a whole model.
 
     Raises:
-        ValueError: a text or an axis that is not valid, or another number of devices than there are.
+        ValueError: a text or an axis that is not valid, another number of devices than there are, or a platform that
+            JAX is asked for and has not here.
     """
+    check_platform()
     if isinstance(devices, str):
         shape, there = tuple(mesh_sizes(devices).values()), jax.devices()
         if math.prod(shape) > len(there):

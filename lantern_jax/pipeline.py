@@ -59,9 +59,9 @@ def load(
 
     Raises:
         ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint; a mesh that is
-            not valid.
+            not valid; a platform that JAX is asked for and has not here.
     """
-    dtype, shelf, devices = parameter_dtype(dtype), Shelf.of(tuned), device_grid(mesh)
+    devices, dtype, shelf = device_grid(mesh), parameter_dtype(dtype), Shelf.of(tuned)
     return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf, devices)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from lantern_jax import errors
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
-from lantern_jax.knobs import Knob, knob, knob_of
+from lantern_jax.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, knob_of
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
@@ -49,14 +49,9 @@ class Settings:
         None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
     )
     guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
-    temperature: float = knob(
-        1.0, "how flat the sampling distribution is made", "F", low=0, note="0 is greedy"
-    )
-    top_k: int = knob(0, "sample from the K most probable codes", "K", low=0, note="0 turns it off")
-    top_p: float = knob(
-        1.0, "sample from the most probable codes of mass P", "P",
-        low=0, low_open=True, high=1, note="1 turns it off",
-    )  # fmt: skip
+    temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)
+    top_k: int = knob(0, "sample from the K most probable codes", "K", **TOP_K)
+    top_p: float = knob(1.0, "sample from the most probable codes of mass P", "P", **TOP_P)
     drafting: str | None = knob(
         None,
         "where guesses come from: a drafter of the checkpoint, the target's last pass (jacobi), both (led), "
@@ -218,7 +213,9 @@ def resolve_settings(
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(set(names) - set(KNOBS))
         if strange:
-            raise ValueError(f"{source}{strange[0]!r} is not a setting: choose from {', '.join(KNOBS)}")
+            raise ValueError(
+                f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
+            )
     values = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)

@@ -4,7 +4,9 @@ Every line is one that works with one or two of its words made hostile. The proc
 what is looked at is what is let through, what is refused and how, and what it took to find out.
 """
 
+import argparse
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -19,19 +21,25 @@ from typing import NamedTuple
 
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.settings import KNOBS
+from lantern_jax.streams import settle
 
 SECONDS = 10
 # What a command or a script says where it refuses.
 ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
+# What a value of VALUES that is too long to be quoted would look like.
+QUOTED = re.compile(r"(9|x|é|\\xe9){202}|int_max_str_digits")
 # The status of a process that would now compute.
 COMPUTES = 77
+# More than a float holds, and more than Python reads.
+HUGE = ("9" * 400, "9" * 5000)
 VALUES = (
-    "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, "9" * 5000, "1_000", "0x10", "True",
+    "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, *HUGE, "1_000", "0x10", "True",
     "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff",
-    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem", "missing",
-    "nowhere/new", "folder", "folder/", "pipe", "text.txt", "empty.json", "deep.json", "old.png", "old.npz", "tiny",
-    "tiny/config.json", "tiny/arrays", "link", "auto", "off", "local", "i/N", "1/0", "2/1", "99999999/100000000",
-    "data=0", "data=2,model=3", "http://localhost", "--out", "none", "dynamic",
+    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem",
+    "missing", "nowhere/new", "folder", "folder/", "loop", "loop/new", "pipe", "text.txt", "empty.json",
+    "deep.json", "old.png", "old.npz", "tiny", "tiny/config.json", "tiny/arrays", "link", "auto", "off",
+    "local", "i/N", "1/0", "2/1", "99999999/100000000", "data=0", "data=2,model=3", "http://localhost", "--out",
+    "none", "dynamic",
 )  # fmt: skip
 # Lines that work, by command; what they read is made by ``clutter``.
 LINES = {
@@ -52,14 +60,25 @@ LINES = {
 }
 
 
+# Options that are texts with numbers in them: a line of LINES, the option, and the text around a number.
+TEXTS = (
+    ("bench", "--batch", "1,{}"), ("bench", "--guidance", "{}"), ("bench", "--methods", "led:window={}"),
+    ("bench random", "--accept-lengths", "{}"), ("generate", "--mesh", "data={}"), ("generate", "--hosts", "a:1,1/{}"),
+    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"), ("set", "--ray-resources", "GPU={}"),
+    ("set", "--classes", "0-{}"), ("set", "--ray", "here:{}"),
+)  # fmt: skip
+
+
 class Outcome(NamedTuple):
-    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left."""
+    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
+    whether nobody could be told anything."""
 
     status: int | None
     said: str
     seconds: float
     megabytes: float
     left: tuple[str, ...]
+    silent: bool = False
 
     @property
     def fault(self) -> str:
@@ -73,8 +92,10 @@ class Outcome(NamedTuple):
         if self.status == 2 and self.left:
             return "files left"
         lines = self.said.splitlines()
-        if self.status == 2 and (len(lines) != 1 or not ERROR.match(lines[0])):
+        if self.status == 2 and (lines or not self.silent) and (len(lines) != 1 or not ERROR.match(lines[0])):
             return "not one line"
+        if QUOTED.search(self.said):
+            return "a long value quoted whole"
         if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
             return "unprintable or endless"
         return ""
@@ -95,6 +116,7 @@ def clutter(folder: Path) -> None:
     (folder / "empty.json").touch()
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "link").symlink_to(folder)
+    (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
     Image.new("RGB", (16, 16)).save(folder / "old.png")
     encoded = pipeline.encode(["a lake"])
@@ -121,36 +143,59 @@ def command_lines(seed: int) -> Iterator[list[str]]:
         yield words
 
 
-def _flags(command: str) -> list[str]:
+def huge_lines() -> Iterator[list[str]]:
+    """Every option of every command that takes a number, given ones of hundreds and of thousands of digits."""
+    for name, line in LINES.items():
+        words = line.split()
+        texts = [(flag, text) for known, flag, text in TEXTS if known == name]
+        texts += (
+            [(action.option_strings[0], "{}") for action in _actions(words[0]) if action.type]
+            if name == words[0]
+            else []
+        )
+        for (flag, text), number in zip(texts, itertools.cycle(HUGE), strict=False):
+            yield [*words, flag, text.format(number)]
+
+
+def _actions(command: str) -> list[argparse.Action]:
     parsers = next(action for action in make_parser()._actions if action.choices)
-    found = [flag for action in parsers.choices[command]._actions for flag in action.option_strings]
+    return [action for action in parsers.choices[command]._actions if action.option_strings]
+
+
+def _flags(command: str) -> list[str]:
+    found = [flag for action in _actions(command) for flag in action.option_strings]
     return [flag for flag in found if flag.startswith("--") and flag != "--help"] + [
         f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"
     ]
 
 
-def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS) -> Outcome:
-    """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet."""
+def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams: str = "") -> Outcome:
+    """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet.
+
+    Args:
+        streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
+    """
     before = _files(folder)
     with tempfile.TemporaryFile() as printed:
         began = time.monotonic()
         process = os.fork()
         if not process:
-            _work(work, folder, printed)
+            _work(work, folder, printed, streams)
         status, used = _waited(process, began + seconds)
         took = time.monotonic() - began
         printed.seek(0)
         said = printed.read(100_000).decode(errors="backslashreplace")
     left = tuple(sorted(_files(folder) - before))
-    return Outcome(status, said, took, used.ru_maxrss / 1024, left)
+    return Outcome(status, said, took, used.ru_maxrss / 1024, left, "2" in streams)
 
 
-def _work(work: Callable[[], int], folder: Path, printed) -> None:
+def _work(work: Callable[[], int], folder: Path, printed, streams: str) -> None:
     status = 70
     try:
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0), os.dup2(null, 1), os.dup2(printed.fileno(), 2)
+        _hostile(streams)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = work()
@@ -162,6 +207,19 @@ def _work(work: Callable[[], int], folder: Path, printed) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
+
+
+def _hostile(streams: str) -> None:
+    """Standard streams as a process finds them that is started so, and what the command makes of them first."""
+    if not streams:
+        return
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if str(number) in streams:
+            os.close(number)
+            setattr(sys, name, None)
+        elif "a" in streams:
+            getattr(sys, name).reconfigure(encoding="ascii", errors="strict")
+    settle()
 
 
 def _waited(process: int, end: float) -> tuple[int | None, resource.struct_rusage]:

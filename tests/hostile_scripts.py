@@ -1,6 +1,7 @@
 """Wrong inputs of the training and evaluation scripts, and the folder of useless things that they name."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +252,17 @@ WRONG = {
     "eval.side_by_side": [[], ["--old=none"], ["--old=text.txt"], ["--old=empty", "--restarts=0"]],
     "eval.split_load": [["--size=huge"], ["--mesh=x"], ["--rounds=0"], ["--folder=text.txt"]],
 }  # fmt: skip
+
+
+# More than a float holds, and more than Python reads.
+for script, lines in WRONG.items():
+    source = (Path(__file__).parents[1] / script.replace(".", "/")).with_suffix(".py").read_text()
+    numbers = re.findall(r'"(--[\w-]+)",\s*type=arguments\.(?:wholes?|number|seed)\b', source)
+    lines += [[f"{flag}={'9' * digits}"] for flag in numbers for digits in (400, 5000)]
+for name in ("steps", "rate", "model.ch", "model.ch_mult"):
+    WRONG["train.tokenizer"] += [
+        [TOKENIZER, NEW, f"--config.{name}={'9' * digits}"] for digits in (400, 5000)
+    ]
 
 
 def litter() -> None:

@@ -18,6 +18,7 @@ from lantern_jax.commands.options import given_knobs
 from lantern_jax.decoding.methods import methods
 from lantern_jax.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
+from tests.hostile_commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -269,6 +270,10 @@ GENERATE = {
     "top-p negative": [PROMPT, "--top-p", "-0.5"],
     "batch negative": [PROMPT, "--batch", "-2"],
     "stats in an unwritable folder": [PROMPT, "--stats", "/proc/a.json"],
+    "out is a ring of links": [PROMPT, "--out", "ring.png"],
+    "folder is a ring of links": [PROMPT, "--out", "ring"],
+    "stats below a ring of links": [PROMPT, "--stats", "ring/a.json"],
+    "out is a link to nothing": [PROMPT, "--out", "lost.png", "--overwrite"],
     "picture of a folder exists": [PROMPT, "--out", "drawn/"],
 }
 
@@ -287,6 +292,9 @@ def clutter(folder):
     (folder / "drawn").mkdir()
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
     (folder / "here").symlink_to(folder)
+    (folder / "ring").symlink_to("ring")
+    (folder / "ring.png").symlink_to("ring.png")
+    (folder / "lost.png").symlink_to("nowhere.png")
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()
     (folder / "foreign" / "config.json").write_text('{"architectures": ["Other"]}')
@@ -312,6 +320,26 @@ def test_errors_say_what_is_known(clutter, capsys):
 )
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
+
+
+@pytest.mark.parametrize("letters", ["x", "9 ", "\x1b[2J"], ids=["word", "words", "escapes"])
+def test_errors_quote_little(letters, capsys):
+    """Of prompts, of names of files, and of what argparse does not know."""
+    long = letters * 60_000
+    given = [["generate", long], ["paint", long], ["convert", long], ["info", long], ["methods", long, long]]
+    for words in [*given, ["generate", PROMPT, "--rule", long], ["generate", PROMPT, f"--start={long}"]]:
+        said = assert_refused(words, capsys)
+        assert len(said) < 2500 and said[:-1].isprintable(), words[0]
+
+
+def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
+    """In every option of every command, whether a float holds it or not, and quoted in part."""
+    Image.new("RGB", (16, 16)).save("old.png")
+    Path("text.txt").write_text(PROMPT)
+    for line in huge_lines():
+        assert main(line) == 2, line
+        said = capsys.readouterr().err
+        assert said.startswith("lantern: error: ") and said.count("\n") == 1 and not QUOTED.search(said), line
 
 
 def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
@@ -366,7 +394,7 @@ def test_flags_set_the_knobs_of_their_names():
     """Each flag alone reaches its knob, as a value of its type, and no other."""
     given = {"tree": "oak", "mixture": "1,0,1,0,1,0"}
     for name, knob in KNOBS.items():
-        number = 3 if knob.type is int else 0.5
+        number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5
         value = given.get(name, knob.choices[-1] if knob.choices else number)
         arguments = make_parser().parse_args(["generate", PROMPT, f"--{name.replace('_', '-')}", str(value)])
         found = {name: knob for name, knob in given_knobs(arguments).items() if knob is not None}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.command_line import run
+from tests.hostile_commands import QUOTED
 from tests.hostile_scripts import WRONG, is_quick, litter
 
 CASES = [(script, words) for script, lines in WRONG.items() for words in lines]
@@ -43,7 +44,7 @@ def assert_refused(script, lines, place, capfd):
         status, printed = run(script, lambda words=words: main(words)), capfd.readouterr()
         assert status == 2, (script, words, printed)
         assert printed.err.startswith(f"{script}: error: ") and printed.err.count("\n") == 1, (words, printed)
-        assert printed.out == "", (words, printed)
+        assert printed.out == "" and not QUOTED.search(printed.err), (words, printed)
         assert contents(place) == before, words
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import typing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ from lantern_jax.decoding.gumbel import PATHS
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import RESIDUALS
 from lantern_jax.decoding.rules.names import RULE_NAMES
+from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import RANKINGS, DraftTree, DynamicTree, named_tree
-from lantern_jax.knobs import check_count, check_seed
+from lantern_jax.knobs import check_count, check_numbers, check_seed
 from lantern_jax.models.drafters import DRAFTERS as KINDS
 from lantern_jax.settings import DRAFTERS, KNOBS, Knobs, Settings, for_platform, resolve_settings
 
@@ -135,6 +137,34 @@ def test_values_are_checked(name):
                 resolve(given, defaults)
             assert "\n" not in str(error.value)
             assert name in str(error.value) or "tree" in str(error.value)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_whole_numbers_of_any_length_are_compared(digits):
+    """A float holds the first no more, and Python writes the second no more."""
+    checks = [knob.check for knob in KNOBS.values() if knob.type in (int, float)]
+    for check in (*checks, check_seed, partial(check_count, "num"), partial(check_numbers, 1, 1, 0)):
+        for value in (10**digits, -(10**digits)):
+            with pytest.raises(ValueError, match="is not valid: give") as error:
+                check(value)
+            assert len(str(error.value)) < 500
+
+
+def test_temperatures_leave_something_of_logits():
+    """Those of ten thousand: a step between two of them is as large as the noise, no larger, and all are finite."""
+    least = KNOBS["temperature"].low
+    for temperature in (least / 2, 1e-38, float(np.finfo(np.float32).tiny)):
+        with pytest.raises(
+            ValueError, match=r"temperature .* is not valid: give 0 or a finite number >= 0.001"
+        ):
+            resolve({"temperature": temperature})
+        with pytest.raises(
+            ValueError, match=r"temperature .* is not valid: give 0 or a finite number >= 0.001"
+        ):
+            SamplingParams.create(temperature)
+    logits = np.float32(1e4) - np.arange(3) * np.spacing(np.float32(1e4))
+    log_probs = process_logits(logits.astype(np.float32), SamplingParams.create(least))
+    assert np.isfinite(log_probs).all() and np.all(np.diff(log_probs) > -1.5)
 
 
 def test_messages_say_what_to_give():

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lantern_jax import arguments
+from lantern_jax import arguments, errors
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.interruption import heard
 from lantern_jax.locks import sole
@@ -50,7 +50,7 @@ def stages(experiment: str, workdir: Path) -> list[tuple[str, list[str]]]:
     Raises ValueError for an unknown experiment.
     """
     if experiment not in EXPERIMENTS:
-        raise ValueError(f"unknown experiment {experiment!r}: choose one of {', '.join(EXPERIMENTS)}")
+        raise errors.unknown("experiment", experiment, EXPERIMENTS)
     count = EXPERIMENTS[experiment]
     names = ("tokenizer", "tokens", "target", "features", "drafter", "trees")
     tokenizer, tokens, target, features, drafter, trees = ({name: workdir / name} for name in names)

@@ -32,7 +32,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import muon
 
-from lantern_jax import arguments, hosts
+from lantern_jax import arguments, errors, hosts
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import run_script
@@ -68,7 +68,7 @@ def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
     """
     kind = config.get("kind", "eagle")
     if kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r} of drafter: choose one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind {errors.quoted(kind)} of drafter: choose one of {', '.join(KINDS)}")
     shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, "num_codes": sizes.num_codes}
     shared |= sizes.shared_with_drafter
     fields = {field.name for field in dataclasses.fields(KINDS[kind].config)}

@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from lantern_jax import errors
+
 # Ratios beyond e^60 are e^60: such a code wins no race, and its reciprocal is still a float32.
 LARGEST_LOG_RATIO = 60.0
 # How soft `coupled` takes the drafter's argmax.
@@ -102,7 +104,7 @@ LOSSES: dict[str, Loss] = {
 def distribution_loss(name: str) -> Loss:
     """The loss of that name. Raises ValueError for an unknown one."""
     if name not in LOSSES:
-        raise ValueError(f"unknown loss {name!r}: choose one of {', '.join(LOSSES)}")
+        raise errors.unknown("loss", name, LOSSES)
     return LOSSES[name]
 
 

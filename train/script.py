@@ -5,7 +5,6 @@ import ast
 import contextlib
 import importlib.util
 import inspect
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,5 +167,5 @@ def _check_numbers(config: ConfigDict, name: str) -> None:
             _check_numbers(value, f"{name}.{key}")
             continue
         for part in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(part, float | int) and not (math.isfinite(part) and 0 <= part <= arguments.MOST):
+            if isinstance(part, float | int) and not 0 <= part <= arguments.MOST:
                 raise errors.invalid(f"{name}.{key}", value, f"numbers from 0 to {arguments.MOST}")

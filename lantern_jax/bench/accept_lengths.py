@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lantern_jax import errors
+from lantern_jax.errors import quoted
 from lantern_jax.files import parse_json, read_text
+from lantern_jax.knobs import MOST_INT
 
-# Bytes of a file.
-_LARGEST = 2**20
 HELP = (
     "replay accepted lengths in place of what verification finds, which is done all the same: a mean number of tokens "
     "a pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, or "
@@ -18,6 +17,8 @@ HELP = (
 _WANTED = (
     "a mean number of tokens a pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
 )
+# Bytes of a file of chances.
+_LARGEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -63,30 +64,37 @@ def parse_accept_lengths(text: str) -> Profile:
     Raises:
         ValueError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
     """
-    given, shown = text.strip(), errors.short(repr(text))
+    given = text.strip()
     try:
-        if Path(given).is_file():
+        if _is_file(given):
             given = read_text(given, _LARGEST).strip()
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read accept lengths from {shown}: {error}") from None
+        raise ValueError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
     try:
         numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
     except ValueError:
         numbers = []
     if not numbers or not all(_is_number(number) for number in numbers):
-        raise ValueError(f"accept lengths {shown} are not valid: give {_WANTED}")
+        raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
     if len(numbers) == 1:
         if not numbers[0] >= 1:
-            raise ValueError(f"accept lengths {shown} are not valid: give {_WANTED}")
+            raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
         return Profile(mean=float(numbers[0]))
     if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
-        raise ValueError(f"accept lengths {shown} sum to {math.fsum(numbers):g}: give {_WANTED}")
+        raise ValueError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
     total = math.fsum(numbers)
     return Profile(chances=tuple(number / total for number in numbers))
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # Many chances are longer than a name may be.
+        return False
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_INT
 
 
 def _chance_of_mean(mean: float, depth: int) -> float:

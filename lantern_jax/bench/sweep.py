@@ -99,17 +99,14 @@ def parse_methods(text: str) -> dict[str, dict[str, Any]]:
 def _knobs(row: str) -> dict[str, Any]:
     name, _, given = row.partition(":")
     if name not in methods():
-        raise ValueError(f"unknown method {name!r}: choose from {', '.join(methods())}")
+        raise ValueError(f"unknown method {errors.quoted(name)}: choose from {', '.join(methods())}")
     knobs: dict[str, Any] = {"method": name}
     for pair in filter(None, given.split(",")):
         knob, _, value = pair.partition("=")
         if knob not in KNOBS:
-            raise ValueError(f"{row}: {knob!r} is not a knob: choose from {', '.join(KNOBS)}")
-        kind = KNOBS[knob].type
-        try:
-            knobs[knob] = kind(value) if kind in (int, float) else value
-        except ValueError as error:
-            raise ValueError(f"{row}: {knob} {value!r} is not valid: give {KNOBS[knob].range}") from error
+            raise ValueError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
+        declared = KNOBS[knob]
+        knobs[knob] = declared.read(value) if declared.type in (int, float) else value
     return knobs
 
 
@@ -121,11 +118,7 @@ def parse_list(name: str, text: str) -> list[Any]:
         raise errors.invalid(f"--{name}", text, "one value or several with commas")
     for place, value in enumerate(values):
         if declared.type in (int, float):
-            try:
-                values[place] = declared.type(value)
-            except ValueError:
-                raise errors.invalid(name, value, declared.range) from None
-            declared.check(values[place])
+            values[place] = declared.read(value)
         elif name == "rule" and value not in RULES:
             raise errors.unknown("rule", value, RULES)
         elif name == "tree" and value != "dynamic":

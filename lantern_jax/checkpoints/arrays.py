@@ -1,21 +1,17 @@
-"""A tree of arrays in a folder: written by orbax, compactly; inspected and read with one-line errors.
+"""A tree of arrays in a folder, as orbax lays it out: written compactly, inspected and read with one-line errors.
 
-Orbax holds two copies of what it is writing, so a large tree is written in *packs*: numbered folders, each an orbax
+What is being written stands in memory, so a large tree is written in *packs*: numbered folders, each an orbax
 checkpoint of some of the leaves in three files.
 
-Orbax itself writes as many files as its threads happen to finish arrays apart from each other, under a folder of the
-process's, and refers to them from a second store. So what it wrote is copied into a store of its own in one
-transaction, which makes one file of data; orbax reads either.
-
-Reading goes straight to the store: where a file is damaged, orbax leaves reads behind that print tracebacks later.
+Orbax itself is not asked to write: it makes as many files as its threads happen to finish arrays apart from each other,
+and on a full disk these threads print tracebacks. Nor is it asked to read: where a file is damaged it leaves reads
+behind that do so later.
 """
 
 import contextlib
 import json
-import shutil
-import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,6 @@ import tensorstore
 from jaxtyping import PyTree
 
 from lantern_jax import errors
-from lantern_jax.interruption import deferred
 from lantern_jax.models.sizes import is_size
 from lantern_jax.partition import Where, put, sharding_at
 from lantern_jax.quantization import is_fixed
@@ -34,6 +29,8 @@ from lantern_jax.quantization import is_fixed
 # The file in which orbax describes the tree. Its others are marks of a finished write, with paths and times of the
 # machine that wrote: the caller's rename takes their place.
 _DESCRIPTION = "_METADATA"
+# What it calls the keys of a dict there.
+_DICT = 2
 # How orbax has tensorstore lay out its key-value stores: the arrays' small descriptions lie beside the keys, all keys
 # in one node, and a file of data may have any size.
 _STORE = {
@@ -82,32 +79,58 @@ def write_arrays(
 
 
 def _write_pack(folder: Path, pack: PyTree) -> None:
-    # Takes a second, which reading need not wait for.
-    import orbax.checkpoint as ocp
-
     folder.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
-        written = Path(temporary) / "written"
-        # Writes that an interrupt leaves behind in orbax print tracebacks: it waits for them.
-        with (
-            deferred() as came,
-            ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False)) as writer,
-        ):
-            writer.save(written.absolute(), args=ocp.args.PyTreeSave(pack))
-            if came():
-                raise KeyboardInterrupt
-        _copy_store(written, folder)
-        shutil.copyfile(written / _DESCRIPTION, folder / _DESCRIPTION)
+    context, leaves = tensorstore.Context(), jax.tree_util.tree_flatten_with_path(pack)[0]
+    for path, leaf in leaves:
+        leaf = np.asarray(leaf)
+        chunks = [max(size, 1) for size in leaf.shape]
+        spec = {
+            "driver": "zarr",
+            "kvstore": {"driver": "memory", "path": f"{_name(path)}/"},
+            "metadata": {"chunks": chunks, "compressor": {"id": "zstd", "level": 1}},
+            "store_data_equal_to_fill_value": True,
+        }
+        array = tensorstore.open(
+            spec, context=context, create=True, dtype=leaf.dtype, shape=leaf.shape
+        ).result()
+        array.write(leaf).result()
+    # In one transaction, which makes one file of data.
+    read = tensorstore.KvStore.open({"driver": "memory"}, context=context).result()
+    try:
+        write = tensorstore.KvStore.open(_STORE | _store(folder)).result()
+        with tensorstore.Transaction(atomic=True) as transaction:
+            copy = write.with_transaction(transaction)
+            for key in read.list().result():
+                copy[key] = read[key]
+    except ValueError as error:
+        # Tensorstore's own line names a file that is gone by now; the system's reason is the last of it.
+        why = str(error).partition(" [")[0].rpartition(": ")[2]
+        raise OSError(errors.unwritable(str(folder), OSError(why), "folder")) from None
+    (folder / _DESCRIPTION).write_text(json.dumps(_description([path for path, _ in leaves])))
 
 
-def _copy_store(source: Path, destination: Path) -> None:
-    """Copies a key-value store into a new one in one transaction: all data in one file."""
-    read = tensorstore.KvStore.open(_store(source)).result()
-    write = tensorstore.KvStore.open(_STORE | _store(destination)).result()
-    with tensorstore.Transaction(atomic=True) as transaction:
-        copy = write.with_transaction(transaction)
-        for key in read.list().result():
-            copy[key] = read[key]
+def _description(paths: Iterable[tuple]) -> dict[str, Any]:
+    """What orbax has to know of arrays that stand in nested dicts."""
+    value = {"value_type": "np.ndarray", "skip_deserialize": False}
+    tree = {
+        str(tuple(key.key for key in path)): {
+            "key_metadata": [{"key": key.key, "key_type": _DICT} for key in path],
+            "value_metadata": value,
+        }
+        for path in paths
+    }
+    return {
+        "tree_metadata": tree,
+        "use_ocdbt": True,
+        "use_zarr3": False,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": None,
+    }
+
+
+def _name(path: tuple) -> str:
+    """An array's in the store."""
+    return ".".join(key.key for key in path)
 
 
 def _packs(arrays: PyTree, pack_bytes: int) -> Iterator[PyTree]:
@@ -256,8 +279,7 @@ def _read_pack(
     shape_of: Mapping[Any, tuple[int, ...]],
 ) -> PyTree:
     def start(path, leaf):
-        name = ".".join(key.key for key in path)
-        spec = {"driver": "zarr", "kvstore": _store(folder) | {"path": f"{name}/"}}
+        spec = {"driver": "zarr", "kvstore": _store(folder) | {"path": f"{_name(path)}/"}}
         array = tensorstore.open(spec, open=True, read=True).result()
         dtype = None if is_fixed(path, leaf.dtype) else dtypes.get(path[0].key)
         return (array if dtype is None else tensorstore.cast(array, jnp.dtype(dtype))).read()

@@ -75,7 +75,7 @@ def _explained(repo: str, revision: str | None) -> Iterator[str]:
     try:
         yield endpoint
     except errors.HFValidationError as error:
-        raise ValueError(f"{repo!r} is not the name of a repository: give OWNER/NAME") from error
+        raise ValueError(f"{errors.quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
     except errors.GatedRepoError as error:
         advice = f"accept its terms at {endpoint}/{repo} and log in with `hf auth login`"
         raise ValueError(f"{repo} is gated: {advice}") from error

@@ -1,4 +1,4 @@
-"""The library's own checkpoints: a directory with ``config.json`` and the arrays, written by orbax.
+"""The library's own checkpoints: a directory with ``config.json`` and the arrays, laid out as orbax does.
 
     config.json     sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the files in the folders
     arrays/         {"target", "tokenizer", "drafters", "neighbours", "codes"}: each optional but the target;
@@ -9,11 +9,12 @@
 Axes: V codes, K neighbours, C channels of a code.
 """
 
+import contextlib
 import dataclasses
 import filecmp
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ from lantern_jax.checkpoints.old_layout import (
 )
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.files import check_no_brackets, check_writable, new_folder
+from lantern_jax.files import check_link, check_no_brackets, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.partition import Where
 from lantern_jax.quantization import is_fixed, shapes_as
@@ -95,6 +96,7 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
+    check_link(directory)
     check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
     return directory
 
@@ -129,7 +131,7 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    with new_folder(directory) as temporary:
+    with new_folder(directory) as temporary, _named_by(directory, temporary):
         arrays = _stored_arrays(checkpoint, dtype)
         text_encoder = arrays.pop("text_encoder", None)
         write_arrays(temporary / "arrays", arrays, report)
@@ -146,6 +148,21 @@ def save(
         config = checksums.with_checksums(config_json(checkpoint) | sizes, temporary)
         (temporary / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     return directory
+
+
+@contextlib.contextmanager
+def _named_by(directory: Path, temporary: Path) -> Iterator[None]:
+    """What cannot be written below a temporary name is said of the one that was given."""
+    try:
+        yield
+    except OSError as error:
+        # Of ours a line, of the system's a reason and a file.
+        why = (
+            str(error)
+            if error.strerror is None
+            else errors.unwritable(error.filename or str(directory), error, "folder")
+        )
+        raise OSError(why.replace(str(temporary), str(directory))) from None
 
 
 def load(

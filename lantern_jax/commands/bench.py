@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
+from lantern_jax.arguments import seed, whole
 from lantern_jax.bench.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
 from lantern_jax.bench.plots import check_plots
@@ -20,7 +21,7 @@ from lantern_jax.commands.options import (
     mesh_of,
 )
 from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
-from lantern_jax.knobs import MOST_PICTURES, check_count, check_seed
+from lantern_jax.knobs import MOST_PICTURES
 from lantern_jax.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
@@ -56,17 +57,17 @@ def add(commands) -> None:
     add("--prompts", metavar="FILE", help="what to draw, one prompt a line")
     add(
         "--pictures",
-        type=int,
+        type=whole(1, MOST_PICTURES),
         metavar="N",
         help=f"decoded by each row, in whole batches (default: {PICTURES})",
     )
     add(
         "--passes",
-        type=int,
+        type=whole(),
         metavar="N",
         help="stop pictures after N passes and reckon the rest, for large models",
     )
-    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add("--accept-lengths", metavar="PROFILE", help=ACCEPT_LENGTHS)
     add("--profile", action="store_true", help="also say where the time of a pass goes")
     add(
@@ -90,10 +91,7 @@ def _run(arguments: argparse.Namespace) -> None:
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_count("--pictures", pictures, MOST_PICTURES), check_seed(arguments.seed)
     check_mesh(arguments.mesh, arguments.hosts)
-    if arguments.passes is not None:
-        check_count("--passes", arguments.passes)
     if arguments.random != (arguments.size is not None):
         raise ValueError(
             "--size and --random go together: a size alone has no weights, and random ones need a size"

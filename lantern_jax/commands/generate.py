@@ -5,7 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from lantern_jax import errors
+from lantern_jax.arguments import number, seed, whole
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -17,7 +17,7 @@ from lantern_jax.commands.options import (
     mesh_of,
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
-from lantern_jax.knobs import check_count, check_numbers, check_seed
+from lantern_jax.knobs import check_numbers
 from lantern_jax.settings import settings_json
 from lantern_jax.terminal import say
 
@@ -36,11 +36,11 @@ def add(commands) -> None:
     add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
     add_model(generate)
     add_mesh(generate)
-    add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
-    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
+    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add(
         "--first",
-        type=int,
+        type=seed,
         default=0,
         metavar="N",
         help="number of the first picture: a set made in several calls is the set made in one (default: 0)",
@@ -48,7 +48,7 @@ def add(commands) -> None:
     add("--start", metavar="IMAGE", help="a picture to go on with: its first rows stay")
     add(
         "--keep",
-        type=float,
+        type=number(0, 1, above=True, below=True),
         metavar="SHARE",
         help="how much of --start stays, more than 0 and less than 1 (default: 0.5)",
     )
@@ -93,13 +93,11 @@ def _others(generation, stats: Path | None, race: Path | None) -> dict[Path, byt
 
 
 def _read_start(arguments: argparse.Namespace):
-    """The picture of --start, or None; ValueError for what is none, or for --keep without it or out of range."""
+    """The picture of --start, or None; ValueError for what is none, or for --keep without it."""
     if arguments.start is None:
         if arguments.keep is not None:
             raise ValueError("--keep is of a picture to go on with: give --start IMAGE")
         return None
-    if arguments.keep is not None and not 0 < arguments.keep < 1:
-        raise errors.invalid("--keep", arguments.keep, "a number more than 0 and less than 1")
 
     from lantern_jax.data.folder import open_picture
 
@@ -120,8 +118,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
         check_race(race)
     compare = arguments.compare or race is not None
-    check_count("--num", arguments.num)
-    check_seed(arguments.seed, "--seed"), check_seed(arguments.first, "--first")
     if bool(arguments.prompts) == (arguments.encoded is not None):
         raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
     encoded = None

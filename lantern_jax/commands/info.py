@@ -1,9 +1,8 @@
 """``lantern info``: what a checkpoint holds, and how much of it a device would."""
 
 import argparse
-import math
 
-from lantern_jax import errors
+from lantern_jax.arguments import number
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.terminal import say
 
@@ -24,7 +23,7 @@ def add(commands) -> None:
     )
     add(
         "--fit",
-        type=float,
+        type=number(above=True),
         metavar="GB",
         help="instead: how many pictures at once a device of so many gigabytes (1e9 bytes) decodes, by method and "
         "tree, as the compiler counts; nothing is read and nothing runs",
@@ -68,8 +67,6 @@ def _describe(arguments: argparse.Namespace) -> None:
 def _fit(arguments: argparse.Namespace) -> None:
     if arguments.verify:
         raise ValueError("--verify reads a checkpoint's files, --fit none: give one of them")
-    if not 0 < arguments.fit < math.inf:
-        raise errors.invalid("--fit", arguments.fit, "the gigabytes of a device, above 0")
     if arguments.size is not None and arguments.model is not None:
         raise ValueError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = make_parser().parse_args(argv)
         arguments.run(arguments)
 
-    return run("lantern", work)
+    return run("lantern", work, argv)
 
 
 def make_parser() -> argparse.ArgumentParser:

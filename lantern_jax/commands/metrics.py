@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax import errors
+from lantern_jax.arguments import whole
 from lantern_jax.files import check_new_file, write_files
-from lantern_jax.knobs import Knob, check_count
 
 
 def add(commands) -> None:
@@ -38,11 +38,11 @@ def add(commands) -> None:
     add("--weights", action="append", default=[], metavar="[NAME=]FILE", help="of a network; once for each")
     add("--preset", metavar="NAME", help="measure as published: lantern, adm")
     add("--with-slips", action="store_true", help="with the known slips of the preset's program")
-    add("--neighbours", type=int, metavar="K", help="precision and recall: reach of a ball (default: 3)")
+    add("--neighbours", type=whole(), metavar="K", help="precision and recall: reach of a ball (default: 3)")
     add("--strict", action="store_true", help="precision and recall: a ball's surface is not in it")
     add(
         "--replicates",
-        type=int,
+        type=whole(0),
         metavar="N",
         help="bootstrap for the Fréchet distance (default: 200; 0 if wide)",
     )
@@ -110,8 +110,6 @@ def _readings(arguments: argparse.Namespace) -> list:
     preset = _preset(arguments)
     if arguments.with_slips and preset is None:
         raise ValueError("--with-slips is of a published protocol: give --preset too")
-    if arguments.replicates is not None:
-        Knob("--replicates", int, 0, "").check(arguments.replicates)
     names = None if arguments.features is None else check_names(arguments.features, READERS, "features")
     if arguments.reference is None:
         if names is not None or arguments.save_reference is not None:
@@ -127,7 +125,7 @@ def _readings(arguments: argparse.Namespace) -> list:
             known = ", ".join(one.features for one in preset.readings)
             raise ValueError(f"--preset {arguments.preset} reads {known}, not {arguments.features}")
         return chosen
-    k = 3 if arguments.neighbours is None else check_count("--neighbours", arguments.neighbours)
+    k = 3 if arguments.neighbours is None else arguments.neighbours
     kinds, wanted = {name: READERS[name] for name in names or ["demo"]}, arguments.preprocessing
     choices = dict.fromkeys(choice for kind in kinds.values() for choice in kind.preprocessings if choice)
     if wanted is not None and wanted not in choices:

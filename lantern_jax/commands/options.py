@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from lantern_jax.arguments import typed
 from lantern_jax.command_line import hosts_joined
 from lantern_jax.knobs import mesh_sizes
 from lantern_jax.settings import DRAFTERS, KNOBS, resolve_settings
@@ -81,7 +82,7 @@ def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOB
         knob = KNOBS[name]
         options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
         if knob.type in (int, float):
-            options["type"] = knob.type
+            options["type"] = typed(knob)
         note = f"; {knob.note}" if knob.note else ""
         parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
 

@@ -1,11 +1,12 @@
 """Where a command's files go: decided and checked before any work is done."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lantern_jax.files import check_new_file, check_writable, write_files
+from lantern_jax.files import check_new_file, check_new_folder, write_files
 
 DEFAULT_OUT = "lantern.png"
 GRID = "grid.png"
@@ -74,11 +75,11 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
     """Raises ValueError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
     others = tuple(others)
     if plan.folder is not None and not plan.folder.exists():
-        check_writable(plan.folder.absolute().parent)
+        check_new_folder(plan.folder, overwrite)
     files = (*plan.files, *others)
-    times = Counter(path.resolve() for path in files)
+    times = Counter(map(os.path.realpath, files))
     for path in files:
-        if times[path.resolve()] > 1:
+        if times[os.path.realpath(path)] > 1:
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
         new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
         check_new_file(path, overwrite, new_folder)

@@ -7,15 +7,17 @@ import socket
 from pathlib import Path
 
 from lantern_jax import errors
+from lantern_jax.arguments import number, whole
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
 from lantern_jax.files import read_text
 from lantern_jax.interruption import left_alone
-from lantern_jax.knobs import Knob, check_count
 from lantern_jax.terminal import say
 
 TOKEN = "LANTERN_TOKEN"
 # Bytes of its file.
 _LONGEST_TOKEN = 4096
+# A week. Clocks of the system overflow at a few hundred years.
+MOST_SECONDS = 7 * 24 * 3600
 
 
 def add(commands) -> None:
@@ -26,27 +28,33 @@ def add(commands) -> None:
     add_mesh(serve, hosts=False)
     add = serve.add_argument
     add("--host", default="127.0.0.1", metavar="NAME", help="address to bind to (default: 127.0.0.1)")
-    add("--port", type=int, default=8000, metavar="N", help="port; 0 finds a free one (default: 8000)")
-    add("--batch", type=int, default=4, metavar="B", help="pictures decoded at once (default: 4)")
-    add("--queue", type=int, default=64, metavar="N", help="pictures that may wait (default: 64)")
-    add("--most", type=int, default=10, metavar="N", help="pictures of a request (default: 10)")
+    add(
+        "--port",
+        type=whole(0, 65535),
+        default=8000,
+        metavar="N",
+        help="port; 0 finds a free one (default: 8000)",
+    )
+    add("--batch", type=whole(), default=4, metavar="B", help="pictures decoded at once (default: 4)")
+    add("--queue", type=whole(), default=64, metavar="N", help="pictures that may wait (default: 64)")
+    add("--most", type=whole(), default=10, metavar="N", help="pictures of a request (default: 10)")
     add(
         "--seconds",
-        type=float,
+        type=number(0, MOST_SECONDS, above=True),
         default=600.0,
         metavar="S",
         help="after which a request is given up (default: 600)",
     )
     add(
         "--connections",
-        type=int,
+        type=whole(),
         default=256,
         metavar="N",
         help="connections of one client address; behind a proxy all clients have its address (default: 256)",
     )
     add(
         "--programs",
-        type=int,
+        type=whole(),
         default=16,
         metavar="N",
         help="compiled programs that are kept besides those of the default settings (default: 16)",
@@ -72,11 +80,6 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    for name in ("batch", "queue", "most", "connections", "programs"):
-        check_count(f"--{name}", getattr(arguments, name))
-    Knob("--seconds", float, 600.0, "", low=0, low_open=True).check(arguments.seconds)
-    if not 0 <= arguments.port < 2**16:
-        raise errors.invalid("--port", arguments.port, "a whole number from 0 to 65535")
     check_mesh(arguments.mesh)
     token = _token(arguments.token_file)
     try:

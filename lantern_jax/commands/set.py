@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lantern_jax import locks
+from lantern_jax.arguments import seed, whole
 from lantern_jax.command_line import hosts_joined
 from lantern_jax.commands.options import (
     add_knobs,
@@ -20,7 +21,6 @@ from lantern_jax.commands.options import (
     join_hosts,
 )
 from lantern_jax.interruption import hearing
-from lantern_jax.knobs import check_count, check_seed
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
@@ -43,15 +43,15 @@ def add(commands) -> None:
     add("--column", metavar="NAME", help="column of the table that holds the prompts")
     add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
     add("--out", required=True, metavar="DIR", help="folder of the set: new, or the same one to go on")
-    add("--num", type=int, default=1, metavar="N", help="pictures a prompt (default: 1)")
-    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
+    add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
+    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add(
         "--worker",
         metavar="i/N|auto",
         help="make the i-th of N parts; auto: as the cluster says (default: so, or all where no cluster does)",
     )
     add("--ray", metavar="ADDRESS|local", help="make all parts by workers on a Ray cluster")
-    add("--ray-workers", type=int, metavar="N", help="how many there may be (default: as many as fit)")
+    add("--ray-workers", type=whole(), metavar="N", help="how many there may be (default: as many as fit)")
     add(
         "--ray-resources",
         metavar="KIND[=N]",
@@ -65,7 +65,7 @@ def add(commands) -> None:
     add("--format", choices=PICTURE_FORMATS, default=PICTURE_FORMATS[0], help="of pictures (default: png)")
     add(
         "--shard-size",
-        type=int,
+        type=whole(),
         default=SHARD_SIZE,
         metavar="N",
         help=f"pictures a file; a stop loses what was not in one yet (default: {SHARD_SIZE})",
@@ -87,8 +87,6 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     knobs = given_knobs(arguments)
     _check_ray(arguments)
-    check_count("--num", arguments.num), check_count("--shard-size", arguments.shard_size)
-    check_seed(arguments.seed)
     order = SetOrder(
         model=arguments.model,
         dtype=arguments.dtype,
@@ -135,8 +133,6 @@ def _check_ray(arguments: argparse.Namespace) -> None:
     ):
         if value is not None and not arguments.ray:
             raise ValueError(f"{name} is for workers on Ray: give --ray ADDRESS or --ray local with it")
-    if arguments.ray_workers is not None:
-        check_count("--ray-workers", arguments.ray_workers)
 
 
 def _processes() -> tuple[int, int] | None:

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.arguments import number, seed, whole
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.files import check_new_file, check_writable, write_file
-from lantern_jax.knobs import MOST_PICTURES, Knob, check_count, check_seed
+from lantern_jax.knobs import MOST_PICTURES
 from lantern_jax.terminal import say
 from lantern_jax.text.prompt_files import read_prompts
 
@@ -31,17 +32,34 @@ def add(commands) -> None:
     # Who tunes without a word wants one picture as soon as can be.
     tune.set_defaults(batch=1)
     add(
-        "--max-substituted", type=float, metavar="X", help="allow relaxed rules: at most this share of tokens"
+        "--max-substituted",
+        type=number(0, 1),
+        metavar="X",
+        help="allow relaxed rules: at most this share of tokens",
     )
     add(
         "--max-distance",
-        type=float,
+        type=number(),
         metavar="D",
         help="allow relaxed rules: at most this mean codebook distance",
     )
-    add("--minutes", type=float, default=5.0, metavar="M", help="about how long it takes (default: 5)")
-    add("--pictures", type=int, default=16, metavar="N", help="decoded at once for statistics (default: 16)")
-    add("--seed", type=int, default=0, metavar="S", help="of the pictures (default: 0)")
+    add(
+        "--minutes",
+        type=number(above=True),
+        default=5.0,
+        metavar="M",
+        help="how long it may take (default: 5)",
+    )
+    # Two at least, for the errors of what is measured.
+    pictures = whole(2, MOST_PICTURES)
+    add(
+        "--pictures",
+        type=pictures,
+        default=16,
+        metavar="N",
+        help="decoded together for statistics (default: 16)",
+    )
+    add("--seed", type=seed, default=0, metavar="S", help="of the pictures (default: 0)")
     add("--out", metavar="FILE.json", help="write here, not to your cache directory, where `generate` looks")
     add("--overwrite", action="store_true", help="replace FILE.json if it exists")
 
@@ -87,15 +105,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises ValueError for what is wrong whatever the checkpoint."""
-    check_count("--pictures", arguments.pictures, MOST_PICTURES)
-    if arguments.pictures < 2:
-        raise ValueError("--pictures 1 is not valid: give 2 or more, for the errors of what is measured")
-    check_seed(arguments.seed)
-    Knob("--minutes", float, 5.0, "", low=0, low_open=True).check(arguments.minutes)
-    for name, high in (("--max-substituted", 1.0), ("--max-distance", float("inf"))):
-        bound = getattr(arguments, name[2:].replace("-", "_"))
-        if bound is not None:
-            Knob(name, float, None, "", low=0, high=high).check(bound)
     if arguments.words and arguments.prompts is not None:
         raise ValueError("give prompts, or --prompts FILE: one of the two")
     if arguments.out is not None:

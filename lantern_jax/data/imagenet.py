@@ -9,6 +9,8 @@ import re
 from functools import cache
 from importlib import resources
 
+from lantern_jax import errors
+
 NUM_CLASSES = 1000
 # Classes below this number are animals, the others are not: it tells two classes of one name apart.
 NUM_ANIMALS = 398
@@ -32,10 +34,12 @@ def class_number(name: str) -> int:
     first, others = _tables()
     found = first.get(key) or others.get(key)
     if not found:
-        raise ValueError(f"no ImageNet class is called {name!r}: {_suggestion(name)}")
+        raise ValueError(f"no ImageNet class is called {errors.quoted(name)}: {_suggestion(name)}")
     if len(found) > 1:
         candidates = " or ".join(_described(number) for number in found)
-        raise ValueError(f"two ImageNet classes are called {name!r}: give the number, {candidates}")
+        raise ValueError(
+            f"two ImageNet classes are called {errors.quoted(name)}: give the number, {candidates}"
+        )
     return found[0]
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lantern_jax import errors
+
 # What the demo's landscapes are made of.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "time": ("dawn", "noon", "dusk", "night"),
@@ -82,7 +84,7 @@ class Vocabulary:
             elif word not in self.ignored:
                 unknown.append(word)
         if unknown:
-            names = ", ".join(repr(word) for word in unknown)
+            names = errors.listed(map(repr, unknown))
             raise ValueError(f"prompt: unknown word {names}; known words: {self._listing()}")
         if not found:
             raise ValueError(f"empty prompt: expected at least one of the words: {self._listing()}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from lantern_jax import errors
 from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.rejection import Rejection
@@ -15,5 +16,5 @@ def as_coupling(coupling: Coupling | str) -> Coupling:
     if not isinstance(coupling, str):
         return coupling
     if coupling not in COUPLINGS:
-        raise ValueError(f"unknown coupling {coupling!r}: choose one of {', '.join(COUPLINGS)}")
+        raise errors.unknown("coupling", coupling, COUPLINGS)
     return COUPLINGS[coupling]()

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Probabilities
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
@@ -87,7 +88,7 @@ class Gumbel:
 
     def __post_init__(self):
         if self.path not in PATHS:
-            raise ValueError(f"unknown path policy {self.path!r}: choose one of {', '.join(PATHS)}")
+            raise errors.unknown("path policy", self.path, PATHS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> SharedNoise | Greedy:
         """As ``Coupling.draws``: the noise of L positions, plain decoding's own."""

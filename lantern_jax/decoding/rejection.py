@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.sampling import (
@@ -88,7 +89,7 @@ class Rejection:
 
     def __post_init__(self):
         if self.residual not in RESIDUALS:
-            raise ValueError(f"unknown residual {self.residual!r}: choose one of {', '.join(RESIDUALS)}")
+            raise errors.unknown("residual", self.residual, RESIDUALS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
         """As ``Coupling.draws``."""

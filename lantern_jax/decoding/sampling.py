@@ -9,7 +9,6 @@ plain decoding wherever the log-probabilities are the same. Nothing here branche
 would have to read every predicate.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from lantern_jax.decoding.filters import FILTERS, filtered
+from lantern_jax.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
 from lantern_jax.partition import divides, on_shards, shards, split, whole
 
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
@@ -41,7 +41,7 @@ class SamplingParams:
     that must take any values switch both filters on.
 
     Attributes:
-        temperature: float32 [], > 0; not read when ``greedy``.
+        temperature: float32 [], at least 0.001; not read when ``greedy``.
         top_k: int32 [], keep the codes that fewer than k others beat (ties at the threshold stay); 0, and V or
             more, keep all.
         top_p: float32 [], in (0, 1], keep the codes with less than this mass strictly above them, on the
@@ -69,7 +69,8 @@ class SamplingParams:
         """Checks Python numbers and makes the record, with the filters that these numbers need.
 
         Args:
-            temperature: >= 0; 0 is greedy.
+            temperature: 0, which is greedy, or at least 0.001: less would leave nothing of float32 logits but their
+                order, or make them infinite.
             top_k: 0 is off, and so is ``vocab_size``.
             top_p: 1 is off.
             vocab_size: None when it is not known; any ``top_k`` above 0 is then a filter.
@@ -77,16 +78,11 @@ class SamplingParams:
         Raises:
             ValueError: a number outside its range; a ``top_k`` above ``vocab_size``.
         """
-        if not (math.isfinite(temperature) and temperature >= 0):
-            raise ValueError(
-                f"temperature {temperature} is not valid: give a finite number >= 0 (0 is greedy)"
-            )
-        if top_k < 0 or int(top_k) != top_k:
-            raise ValueError(f"top_k {top_k} is not valid: give a whole number >= 0 (0 turns it off)")
+        Knob("temperature", float, 1.0, "", **TEMPERATURE).check(temperature)
+        Knob("top_k", int, 0, "", **TOP_K).check(top_k)
+        Knob("top_p", float, 1.0, "", **TOP_P).check(top_p)
         if vocab_size is not None and top_k > vocab_size:
             raise ValueError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
-        if not 0 < top_p <= 1:
-            raise ValueError(f"top_p {top_p} is not valid: give a number in (0, 1] (1 turns it off)")
         greedy = temperature == 0
         wanted = {"top_k": top_k not in (0, vocab_size), "top_p": top_p < 1}
         return cls(

@@ -75,7 +75,7 @@ class DynamicTree:
                     f"{most}"
                 )
         if self.ranking not in RANKINGS:
-            raise ValueError(f"unknown ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
+            raise errors.unknown("ranking", self.ranking, RANKINGS)
         if self.nodes > self.drafts:
             raise ValueError(
                 f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "
@@ -303,7 +303,7 @@ def named_tree(name: str) -> DraftTree:
     """
     trees = _shipped()
     if name not in trees:
-        raise ValueError(f"unknown tree {name!r}: choose one of {', '.join(trees)}")
+        raise errors.unknown("tree", name, trees)
     return DraftTree.from_paths(trees[name])
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.decoding.at_hand import check_prompts
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
@@ -66,7 +67,7 @@ class ChameleonConfig:
     def __post_init__(self):
         check_sizes(self)
         if self.layout not in LAYOUTS:
-            raise ValueError(f"unknown layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
+            raise errors.unknown("layout", self.layout, LAYOUTS)
         if self.vocab_size < self.num_codes + 2:
             raise ValueError(
                 f"vocab_size {self.vocab_size} has no room for {self.num_codes} codes, row end and image end"

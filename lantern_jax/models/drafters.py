@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxtyping import PyTree
 
+from lantern_jax import errors
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
@@ -55,7 +56,9 @@ DRAFTERS: Mapping[str, DrafterKind] = MappingProxyType(
 def drafter_kind(name: str) -> DrafterKind:
     """The kind of drafters called so; ValueError for an unknown one."""
     if name not in DRAFTERS:
-        raise ValueError(f"unknown kind of drafter {name!r}, expected one of {', '.join(DRAFTERS)}")
+        raise ValueError(
+            f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
+        )
     return DRAFTERS[name]
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.decoding.at_hand import check_ids, check_padding
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.protocols import Target
@@ -160,9 +161,9 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
         (36, 1280, 1024)
     """
     if size not in SIZES:
-        raise ValueError(f"unknown LlamaGen size {size!r}: choose one of {', '.join(SIZES)}")
+        raise errors.unknown("LlamaGen size", size, SIZES)
     if conditioning not in ("class", "caption"):
-        raise ValueError(f"unknown conditioning {conditioning!r}: choose class or caption")
+        raise ValueError(f"unknown conditioning {errors.quoted(conditioning)}: choose class or caption")
     layers, heads, dim = SIZES[size]
     labels, width = (IMAGENET_CLASSES + 1, 0) if conditioning == "class" else (0, T5_XL_DIM)
     return LlamaGenConfig(dim, layers, heads, grid=grid, num_labels=labels, caption_dim=width)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.partition import shards, split, whole
@@ -57,9 +58,7 @@ class TransformerConfig:
                 f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
             )
         if self.qk_norm not in QK_NORMS:
-            raise ValueError(
-                f"unknown qk_norm {self.qk_norm!r}: choose one of {', '.join(map(repr, QK_NORMS))}"
-            )
+            raise errors.unknown("qk_norm", self.qk_norm, map(repr, QK_NORMS))
 
     @property
     def head_dim(self) -> int:

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lantern_jax import errors
 from lantern_jax.sets.plan import Worker
 
 _GIVE = "give --worker i/N"
@@ -155,5 +156,5 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
             raise ValueError(f"{name} is not set, so that this worker does not know its place: {_GIVE}")
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) >= least):
-        raise ValueError(f"{name} is {text!r}, not a whole number from {least} on: {_GIVE}")
+        raise ValueError(f"{name} is {errors.quoted(text)}, not a whole number from {least} on: {_GIVE}")
     return int(text)

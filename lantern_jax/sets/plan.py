@@ -149,7 +149,7 @@ class Worker:
         if len(parts) != 2 or not all(
             part.isdecimal() and part.isascii() and len(part) < 8 for part in parts
         ):
-            raise ValueError(f"worker {text!r} is not valid: give i/N, such as 1/4 for the first of four")
+            raise errors.invalid("worker", text, "i/N, such as 1/4 for the first of four")
         return cls(*map(int, parts))
 
     def shards(self, plan: SetPlan) -> range:

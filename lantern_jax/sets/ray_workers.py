@@ -11,7 +11,7 @@ from typing import Any
 
 from lantern_jax import errors
 from lantern_jax.generation import Progress
-from lantern_jax.knobs import check_count
+from lantern_jax.knobs import Knob
 from lantern_jax.sets.driving import Event
 from lantern_jax.sets.order import SetOrder, open_order
 from lantern_jax.sets.plan import SetPlan, read_plan
@@ -45,7 +45,7 @@ class Share:
             raise errors.invalid(
                 "--ray-resources", text, "GPU, TPU or CPU, or a number of them such as TPU=4"
             )
-        return cls(kind, check_count("--ray-resources", int(amount) if given else 1))
+        return cls(kind, Knob("--ray-resources", int, 1, "", low=1).read(amount) if given else 1)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _connected(address: str, workers: int | None, share: Share | None) -> Any:
 def _check_listening(address: str) -> None:
     """Raises ValueError unless something listens at HOST:PORT: Ray itself would try for many minutes."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or len(port) > 5:
         raise errors.invalid("--ray", address, "local, auto, or HOST:PORT of a cluster's head")
     try:
         socket.create_connection((host, int(port)), CONNECTING).close()

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax import errors
 from lantern_jax.files import parse_json, read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 
@@ -254,12 +255,12 @@ def prompt_rows(
             included), or a grid that the layout cannot name.
     """
     if layout not in LAYOUTS:
-        raise ValueError(f"unknown layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+        raise errors.unknown("layout", layout, LAYOUTS)
     if not len(prompts):
         raise ValueError("no prompts: give at least one")
     for prompt in prompts:
         if not isinstance(prompt, str) or not prompt.strip():
-            raise ValueError(f"prompt {prompt!r} is empty: describe a picture in words")
+            raise ValueError(f"prompt {errors.quoted(prompt)} is empty: describe a picture in words")
     special = vocabulary.special
     if layout == "anole":
         image, before = [special.image_start], ""

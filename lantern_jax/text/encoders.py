@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
+from lantern_jax import errors
 from lantern_jax.data.imagenet import class_number
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.at_hand import check_padding
@@ -173,7 +174,7 @@ class LabelEncoder(PromptEncoder):
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise ValueError(
-                    f"prompt {prompt!r} is not text: this checkpoint takes words, such as 'a lake at dusk'"
+                    f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
                 )
         return vocabulary.label_ids([vocabulary.parse(prompt) for prompt in prompts])
 
@@ -295,7 +296,9 @@ def _check_texts(prompts: Sequence[str | int]) -> None:
         raise ValueError("no prompts: give at least one")
     for prompt in prompts:
         if not isinstance(prompt, str):
-            raise ValueError(f"prompt {prompt!r} is not text: this checkpoint takes a description in words")
+            raise ValueError(
+                f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes a description in words"
+            )
         if not prompt.strip():
             raise ValueError("empty prompt: describe a picture in words")
 
@@ -305,8 +308,11 @@ def _class(prompt: str | int, classes: int) -> int:
     advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
     if isinstance(prompt, str) and not prompt.strip():
         raise ValueError(f"empty prompt: {advice}")
-    if not isinstance(prompt, bool) and re.fullmatch(r"\s*\d+\s*", str(prompt)) and int(prompt) < classes:
+    is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
+    # Python reads numbers of some thousand digits alone, and none of these is a class.
+    is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
+    if is_number and 0 <= int(prompt) < classes:
         return int(prompt)
     if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
         return class_number(prompt)
-    raise ValueError(f"prompt {prompt!r} is not a class: {advice}")
+    raise ValueError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")

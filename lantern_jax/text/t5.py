@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from lantern_jax import errors
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.captions import clean_caption
 from lantern_jax.text.packed import PackedRows
@@ -99,7 +100,9 @@ def caption_tokens(
     for i, caption in enumerate(captions):
         cleaned = clean_caption(caption) if isinstance(caption, str) else ""
         if not cleaned:
-            raise ValueError(f"prompt {caption!r} holds no words to encode: describe a picture in words")
+            raise ValueError(
+                f"prompt {errors.quoted(caption)} holds no words to encode: describe a picture in words"
+            )
         ids = [*tokenizer.encode(cleaned)[: length - 1], END]
         if max(ids) >= vocab_size:
             raise ValueError(

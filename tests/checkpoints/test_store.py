@@ -274,6 +274,22 @@ def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("room", [0, 500, 20_000])
+def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
+    """Wherever it ends: in the descriptions, or in the arrays. Nothing else is told, of no thread."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpoint = tiny_checkpoint()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot write .*/new/.*(File too large|No space)") as error:
+            save(tmp_path / "new", checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(error.value) and ".part" not in str(error.value)
+    assert not list(tmp_path.iterdir()) and capfd.readouterr() == ("", "")
+
+
 def test_neighbours_without_a_code(tmp_path):
     ours = tiny_checkpoint()
     table = np.array(ours.codebook.neighbours)

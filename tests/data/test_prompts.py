@@ -64,6 +64,13 @@ def test_error_lists_every_known_word():
     assert set(str(error.value).split("known words: ")[1].split(", ")) == set(LANDSCAPES.words)
 
 
+@pytest.mark.parametrize("prompt", ["x" * 100_000, "zz " * 50_000])
+def test_errors_quote_little(prompt):
+    with pytest.raises(ValueError, match="unknown word") as error:
+        parse_prompt(prompt)
+    assert len(str(error.value)) < 2000
+
+
 def test_label_ids_are_disjoint_and_cover_the_table():
     assert LANDSCAPES.num_labels == sum(len(values) + 1 for values in ATTRIBUTES.values())
     rows = np.array([[row] * 4 for row in range(-1, 4)])

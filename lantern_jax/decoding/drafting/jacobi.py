@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from lantern_jax import errors
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
@@ -92,9 +93,9 @@ class Window:
 
     def __post_init__(self):
         if self.redraw is not None and self.redraw not in REDRAWS:
-            raise ValueError(f"unknown redraw {self.redraw!r}: choose one of {', '.join(REDRAWS)}")
+            raise errors.unknown("redraw", self.redraw, REDRAWS)
         if self.initial not in INITIALS:
-            raise ValueError(f"unknown initial {self.initial!r}: choose one of {', '.join(INITIALS)}")
+            raise errors.unknown("initial", self.initial, INITIALS)
         if self.initial == "above" and (self.row is None or self.row < 1):
             raise ValueError(
                 f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
@@ -179,7 +180,7 @@ def speculative_jacobi(
         8
     """
     if redraw not in REDRAWS:
-        raise ValueError(f"unknown redraw {redraw!r}: choose one of {', '.join(REDRAWS)}")
+        raise errors.unknown("redraw", redraw, REDRAWS)
     return drafting_of(Window(vocab_size, _as_tree(window), redraw, initial, row))
 
 

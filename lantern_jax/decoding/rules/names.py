@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Lantern, LanternPlusPlus, Rule, Strict
 from lantern_jax.decoding.rules.cool import Cool
 from lantern_jax.decoding.rules.grouped import Grouped
@@ -46,11 +47,13 @@ def rule_from_name(
         ('LanternPlusPlus', 3.0)
     """
     if name not in RULE_NAMES:
-        raise ValueError(f"unknown rule {name!r}: choose one of {', '.join(RULE_NAMES)}")
+        raise errors.unknown("rule", name, RULE_NAMES)
     known = {knob for rule in RULES.values() for knob in rule.knobs}
     for knob in knobs:
         if knob not in known:
-            raise ValueError(f"no rule has a knob {knob!r}: choose from {', '.join(sorted(known))}")
+            raise ValueError(
+                f"no rule has a knob {errors.quoted(knob)}: choose from {', '.join(sorted(known))}"
+            )
     given = {**knobs, "k": k, "delta": delta, "lam": lam}
     kind = RULES[name]
     rule = kind.create(**{knob: given[knob] for knob in kind.knobs if given.get(knob) is not None})
@@ -66,5 +69,7 @@ def as_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, str):
         return rule_from_name(rule)
     if not isinstance(rule, Rule):
-        raise ValueError(f"rule {rule!r} is not valid: give a Rule or one of {', '.join(RULE_NAMES)}")
+        raise ValueError(
+            f"rule {errors.quoted(rule)} is not valid: give a Rule or one of {', '.join(RULE_NAMES)}"
+        )
     return rule

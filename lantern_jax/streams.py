@@ -1,0 +1,55 @@
+"""The standard streams of a process: whatever whoever called it did with them, they are not why its work fails."""
+
+import contextlib
+import os
+import select
+import sys
+
+_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+
+def settle() -> None:
+    """Opens the standard streams that are closed on nothing, and has the others escape what they cannot encode.
+
+    Call it before anything else is opened: a descriptor that is closed is the next file's, and what is printed then
+    goes into that.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(_STREAMS):
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate(_STREAMS):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(number, mode, errors="backslashreplace", closefd=False))
+        elif mode == "w":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def flushed() -> OSError | None:
+    """Writes what was printed; returns why a stream takes no more, None where both do.
+
+    From then on nothing goes to that stream: Python would say at its end what it could not write.
+    """
+    failed = None
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            failed = error
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
+        except ValueError:  # Closed, by whoever runs this in a process of theirs.
+            continue
+    return failed
+
+
+def unread() -> bool:
+    """Whether standard output or error is a pipe that nobody reads any more."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # No file: in a notebook, or a test.
+            poll.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
