@@ -148,7 +148,7 @@ def test_modules_are_imported_by_more_than_tests():
 
 
 # What opens files beside ``files.open_file``: none of them one that somebody else wrote.
-OPENERS = ("lantern_jax.files", "lantern_jax.locks", "lantern_jax.commands.options")
+OPENERS = ("lantern_jax.files", "lantern_jax.locks", "lantern_jax.commands.options", "lantern_jax.streams")
 
 
 def openings(tree: ast.Module) -> Iterator[str]:
