@@ -10,6 +10,7 @@
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -38,7 +39,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        # A value that is not valid is told of in the same words wherever that is found.
+        raise ValueError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:

@@ -217,12 +217,16 @@ def check_writable(folder: Path) -> None:
 
 
 def check_no_brackets(folder: str | Path) -> None:
-    """Raises ValueError where orbax loses what it writes: to find it, it takes the whole path for a pattern."""
+    """Raises ValueError where arrays cannot be written: orbax, to find what it wrote, takes the whole path for a
+    pattern, and tensorstore takes it for UTF-8.
+    """
     path = Path(folder).absolute()
     if "[" in str(path):
         raise ValueError(
             f"{path} has a bracket in it, below which arrays cannot be written: name another folder"
         )
+    if str(path).encode(errors="replace").decode() != str(path):
+        raise ValueError(f"{path} is no name in UTF-8, which arrays need: name another folder")
 
 
 def _beside(path: Path, kind: str = "part") -> Path:

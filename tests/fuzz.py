@@ -2,12 +2,13 @@
 
     python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
-Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile_scripts`` lists), every kind of
-``tests.hostile_files``, ``configs`` and ``flips`` (bits and pages of a checkpoint). A seed stands for some cases of a
-kind; each is a process of its own, which must end within seconds, by itself, without a traceback, in little more memory
-than one that works, and with one line where it refuses. What it never may is go on with something else than was
-written. Faults are printed, and their kinds and seeds are kept in ``tests/fuzz_found.json``, which ``--found`` runs
-again: once they are mended they stay there.
+Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or of ASCII),
+``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
+``tests.hostile_scripts`` lists), every kind of ``tests.hostile_files``, ``configs`` and ``flips`` (bits and pages of a
+checkpoint). A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by
+itself, without a traceback, in little more memory than one that works, and with one line where it refuses. What it
+never may is go on with something else than was written. Faults are printed, and their kinds and seeds are kept in
+``tests/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from lantern_jax import command_line, errors
-from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, run
+from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
 from tests.hostile_files import KINDS as FILES
 from tests.hostile_files import READERS
 from tests.hostile_scripts import WRONG, litter
@@ -35,12 +36,19 @@ from tests.mutated_configs import mutated, mutations
 FOUND = Path(__file__).with_name("fuzz_found.json")
 CASES = 25
 OTHER = 99
+STREAMS = ("0", "1", "2", "12", "012", "a", "0a", "1a")
 MORE_MEMORY = 1.5
 Work = Callable[[], int]
 
 
 def of_commands(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     for line in itertools.islice(command_lines(seed), CASES):
+        yield repr([word[:60] for word in line]), command(line)
+
+
+def of_numbers(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    lines = list(huge_lines())
+    for line in lines[seed * CASES % len(lines) :][:CASES]:
         yield repr([word[:60] for word in line]), command(line)
 
 
@@ -91,6 +99,8 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 
 KINDS = {
     "commands": of_commands,
+    "numbers": of_numbers,
+    "streams": of_commands,
     "scripts": of_scripts,
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
@@ -181,7 +191,9 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
             for number, (name, work) in enumerate(KINDS[kind](seed, folder)):
                 if not number:
                     table.more = max(table.more, run(lambda: 0, folder).megabytes - idle)
-                outcome = run(work, folder)
+                # A closed stream or two, in ASCII every other time.
+                hostile = STREAMS[(seed + number) % len(STREAMS)] if kind == "streams" else ""
+                outcome = run(work, folder, streams=hostile)
                 for left in outcome.left:
                     path = folder / left
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.settings import KNOBS
+from lantern_jax.streams import settle
 
 SECONDS = 10
 # What a command or a script says where it refuses.
@@ -69,13 +70,15 @@ TEXTS = (
 
 
 class Outcome(NamedTuple):
-    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left."""
+    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
+    whether nobody could be told anything."""
 
     status: int | None
     said: str
     seconds: float
     megabytes: float
     left: tuple[str, ...]
+    silent: bool = False
 
     @property
     def fault(self) -> str:
@@ -89,7 +92,7 @@ class Outcome(NamedTuple):
         if self.status == 2 and self.left:
             return "files left"
         lines = self.said.splitlines()
-        if self.status == 2 and (len(lines) != 1 or not ERROR.match(lines[0])):
+        if self.status == 2 and (lines or not self.silent) and (len(lines) != 1 or not ERROR.match(lines[0])):
             return "not one line"
         if QUOTED.search(self.said):
             return "a long value quoted whole"
@@ -166,28 +169,33 @@ def _flags(command: str) -> list[str]:
     ]
 
 
-def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS) -> Outcome:
-    """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet."""
+def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams: str = "") -> Outcome:
+    """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet.
+
+    Args:
+        streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
+    """
     before = _files(folder)
     with tempfile.TemporaryFile() as printed:
         began = time.monotonic()
         process = os.fork()
         if not process:
-            _work(work, folder, printed)
+            _work(work, folder, printed, streams)
         status, used = _waited(process, began + seconds)
         took = time.monotonic() - began
         printed.seek(0)
         said = printed.read(100_000).decode(errors="backslashreplace")
     left = tuple(sorted(_files(folder) - before))
-    return Outcome(status, said, took, used.ru_maxrss / 1024, left)
+    return Outcome(status, said, took, used.ru_maxrss / 1024, left, "2" in streams)
 
 
-def _work(work: Callable[[], int], folder: Path, printed) -> None:
+def _work(work: Callable[[], int], folder: Path, printed, streams: str) -> None:
     status = 70
     try:
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0), os.dup2(null, 1), os.dup2(printed.fileno(), 2)
+        _hostile(streams)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = work()
@@ -199,6 +207,19 @@ def _work(work: Callable[[], int], folder: Path, printed) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
+
+
+def _hostile(streams: str) -> None:
+    """Standard streams as a process finds them that is started so, and what the command makes of them first."""
+    if not streams:
+        return
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if str(number) in streams:
+            os.close(number)
+            setattr(sys, name, None)
+        elif "a" in streams:
+            getattr(sys, name).reconfigure(encoding="ascii", errors="strict")
+    settle()
 
 
 def _waited(process: int, end: float) -> tuple[int | None, resource.struct_rusage]:

@@ -47,7 +47,7 @@ def add(commands) -> None:
         type=number(above=True),
         default=5.0,
         metavar="M",
-        help="about how long it takes (default: 5)",
+        help="how long it may take (default: 5)",
     )
     # Two at least, for the errors of what is measured.
     pictures = whole(2, MOST_PICTURES)

@@ -18,6 +18,7 @@ from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.jobs import Job, Run
 from lantern_jax.settings import Settings
+from lantern_jax.tuning.clock import Clock
 from lantern_jax.tuning.samples import Samples
 
 # Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one more.
@@ -29,6 +30,8 @@ MOST_STEPS = 9.0
 # Seconds that one timing should take.
 PIECE_SECONDS = 0.12
 _SHORT, _LONG, _BUSHY, _WINDOW = 1, 5, 3, 16
+# Passes that are measured however long that takes, and of a tuning's time when measuring others ends.
+_LEAST_PASSES, _PASSES_UNTIL, _WINDOW_UNTIL = 2, 0.35, 0.5
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Costs:
     Attributes:
         passes: of a round that drafts nothing of worth, by nodes, root included.
         begin: of prefill and the first token.
-        place: what each place of a window adds.
+        place: what each place of a window adds; 0 where there was no time to measure it.
         drafts: by kind of drafter.
         error: relative standard error of a measured round.
     """
@@ -178,45 +181,56 @@ def _timed(watch: Stopwatch, jobs: Mapping[object, Job], repeats: int) -> tuple[
 def measure(
     samples: Samples,
     settings: Settings,
-    kind: str | None,
+    clock: Clock,
     *,
     repeats: int = 5,
     report: Callable[[str], None] = lambda _: None,
 ) -> Costs:
-    """The costs of passes, of windows, and of the drafting of one kind of drafter if there is one.
+    """The costs of passes and of windows.
 
     Args:
         settings: batch, guidance and sampling; the rest is not read.
+        clock: says how many passes there is time for, and is told what programs take.
     """
     watch = Stopwatch(samples, settings.batch)
     plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
     jobs: dict[object, Job] = {1: plain}
     rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
+        if len(rough) >= _LEAST_PASSES and not clock.fits(_PASSES_UNTIL, program=2):
+            break
         # What is too dear by the line of the others need not be compiled.
         if _on_line(rough, nodes) > MOST_STEPS * rough[1]:
             break
         report(f"timing passes of {nodes} nodes")
         jobs[nodes] = _filled(plain, nodes)
-        rough[nodes] = _first(watch, jobs[nodes])
+        with clock.piece("program"):
+            rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
-    jobs["window"] = samples.pipeline.job(_with(settings, window, "jacobi"))
-    jobs |= {} if kind is None else draft_jobs(samples, settings, kind)
-    report("timing drafts and windows")
+    if clock.fits(_WINDOW_UNTIL, draft=1):
+        jobs["window"] = samples.pipeline.job(_with(settings, window, "jacobi"))
+    report("timing all in turns")
     times, error = _timed(watch, jobs, repeats)
     passes = _rising({nodes: ms for nodes, ms in times.items() if isinstance(nodes, int)})
     begin = float(np.median([watch.begin(plain) for _ in range(repeats)]))
     costs = Costs(passes, begin, error=error)
-    place = max(0.0, times["window"] - costs.a_pass(window.num_nodes)) / window.max_depth
-    drafts = {} if kind is None else {kind: draft_costs(costs, times, kind)}
-    return Costs(passes, begin, place, drafts, error)
+    place = max(0.0, times.get("window", 0.0) - costs.a_pass(window.num_nodes)) / window.max_depth
+    return Costs(passes, begin, place, {}, error)
 
 
-def measure_drafts(samples: Samples, settings: Settings, kind: str, costs: Costs, repeats: int = 5) -> Costs:
-    """With the costs of another kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
-    plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
+def measure_drafts(
+    samples: Samples, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
+) -> Costs:
+    """With the costs of a kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
+    plain, watch = (
+        samples.pipeline.job(_with(settings, DraftTree.empty())),
+        Stopwatch(samples, settings.batch),
+    )
     jobs = {1: plain, **draft_jobs(samples, settings, kind)}
-    times, error = _timed(Stopwatch(samples, settings.batch), jobs, repeats)
+    for job in jobs.values():
+        with clock.piece("draft"):
+            watch.round(job)
+    times, error = _timed(watch, jobs, repeats)
     pace = costs.passes[1] / times[1]
     times = {name: ms * pace for name, ms in times.items()}
     drafts = {**costs.drafts, kind: draft_costs(costs, times, kind)}

@@ -6,7 +6,6 @@ side by side on the third.
 Axes: n pictures, T stream tokens.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from lantern_jax.devices import versions
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.tuning import choose, costs, paths
 from lantern_jax.tuning.choose import Budget, Candidate, WindowPoint
+from lantern_jax.tuning.clock import Clock
 from lantern_jax.tuning.costs import Costs
 from lantern_jax.tuning.paths import TreePath
 from lantern_jax.tuning.ranks import collect_ranks
@@ -28,13 +28,13 @@ from lantern_jax.tuning.samples import Decodings, Samples
 from lantern_jax.tuning.tuned import Key, Tuned
 
 PLAIN, DEFAULT = "plain", "default"
-# Of the time there is: when searching among windows ends, that among other drafters, and that among relaxed rules.
-_WINDOWS_UNTIL, _KINDS_UNTIL, _RULES_UNTIL = 0.5, 0.6, 0.7
+# Of the time there is: when searching ends among trees of the first drafter, windows, other drafters, relaxed rules.
+_TREES_UNTIL, _WINDOWS_UNTIL, _KINDS_UNTIL, _RULES_UNTIL = 0.65, 0.75, 0.8, 0.9
 # Repetitions of the confirming run.
 _LEAST, _MOST = 4, 16
 _TREES = 3
-# Windows that are looked at however long that takes.
-_LEAST_WINDOWS = 6
+# Candidates of the confirming run beside plain decoding and the default.
+_FASTEST = 3
 # Relaxed rules from loose to strict: the first of a kind that keeps to the budget is taken.
 _RULES = (
     tuple({"rule": "near", "tau": tau} for tau in (3.0, 2.0, 1.5, 1.0)),
@@ -50,7 +50,7 @@ class Plan:
         knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
         budget: what relaxed rules may cost.
         pictures: that trees grow on, and as many again that everything is estimated on; decoded at once.
-        minutes: about how long it takes. What cannot be left out may take longer.
+        minutes: how long it takes, unless decoding the pictures plainly and the confirming run alone take longer.
     """
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -108,16 +108,19 @@ class Tuner:
     Args:
         samples: pictures of prompts that are like those to come; of a pipeline without tuned settings.
         report: told what is going on.
+        clock: of the plan's minutes; None begins one.
 
     Raises:
         ValueError: knobs that are not valid.
     """
 
-    def __init__(self, samples: Samples, plan: Plan, report: Callable[[str], None]):
+    def __init__(
+        self, samples: Samples, plan: Plan, report: Callable[[str], None], clock: Clock | None = None
+    ):
         self.samples, self.plan, self.report = samples, plan, report
         self.base = {name: value for name, value in plan.knobs.items() if value is not None}
         self.settings = samples.settings(self.base | {"method": "ar"})
-        self.started = time.monotonic()
+        self.clock = Clock(60 * plan.minutes) if clock is None else clock
         held = samples.pipeline.checkpoint.drafters
         self.kinds = [kind for kind in DRAFTERS if kind in held]
         self.run_lengths = Stream(samples.target).run
@@ -127,17 +130,20 @@ class Tuner:
         """Finds the fastest way of decoding; ValueError for numbers that are not finite."""
         plan, samples = self.plan, self.samples
         self.report("decoding plainly")
-        plain = samples.decode(samples.pipeline.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
-        kind = self.kinds[0] if self.kinds else None
-        measured = costs.measure(samples, self.settings, kind, report=self.report)
+        with self.clock.piece("plain"):
+            plain = samples.decode(samples.pipeline.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
+        measured = costs.measure(samples, self.settings, self.clock, report=self.report)
+        # Of plain decoding and two others that are no slower.
+        self.clock.keep(self._confirming([samples.free * measured.a_pass(1) / 1e3] * 3))
         held_out = plain.rounds[plan.pictures :]
         found = [Candidate(PLAIN, {"method": "ar"}, 1, held_out, measured.a_pass(1))]
-        found += self._trees(kind, plain, measured) if kind else []
-        found += self._windows(measured, kind)
-        for other in self.kinds[1:]:
-            if self._left(_KINDS_UNTIL) > 0:
-                measured = costs.measure_drafts(samples, self.settings, other, measured)
-                found += self._trees(other, plain, measured)
+        for kind in self.kinds[:1]:
+            measured, trees = self._drafted(kind, plain, measured, _TREES_UNTIL)
+            found += trees
+        found += self._windows(measured)
+        for kind in self.kinds[1:]:
+            measured, trees = self._drafted(kind, plain, measured, _KINDS_UNTIL)
+            found += trees
         rows = sorted(map(self._row(measured), found), key=lambda row: -row.predicted[0])
         if plan.budget.allows_relaxed:
             relaxed = self._relaxed([row.candidate for row in rows if row.candidate.name != PLAIN])
@@ -146,21 +152,34 @@ class Tuner:
         rows = self._confirmed(rows, default, measured)
         return Tuning(self._tuned(rows, default, measured), tuple(rows), default.candidate.name)
 
-    def _left(self, share: float = 1.0) -> float:
-        """Seconds until that share of the time is over."""
-        return self.started + share * self.plan.minutes * 60 - time.monotonic()
+    def _confirming(self, seconds: list[float]) -> float:
+        """Seconds that a confirming run takes at least, of candidates that decode in so many; plain's is compiled."""
+        return self.clock.predicted(draft=len(seconds) - 1) + (1 + _LEAST) * sum(seconds)
 
     def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
         """The pictures that everything is estimated on."""
         count, samples = self.plan.pictures, self.samples
         job = samples.pipeline.job(samples.settings(self.base | dict(knobs)))
-        return samples.decode(job, count, count, count)
+        with self.clock.piece("pictures"):
+            return samples.decode(job, count, count, count)
+
+    def _drafted(
+        self, kind: str, plain: Decodings, measured: Costs, until: float
+    ) -> tuple[Costs, list[Candidate]]:
+        """With a drafter's costs, and its trees; no more than there was where they would take too long."""
+        programs = len(costs.draft_jobs(self.samples, self.settings, kind))
+        if not self.clock.fits(until, ranks=1, draft=programs):
+            return measured, []
+        self.report(f"timing the {kind} drafter")
+        measured = costs.measure_drafts(self.samples, self.settings, self.clock, kind, measured)
+        return measured, self._trees(kind, plain, measured)
 
     def _trees(self, kind: str, plain: Decodings, measured: Costs) -> list[Candidate]:
         """The trees that pay best by what grew, and all named ones, with the rounds they take on other pictures."""
         self.report(f"ranks of the {kind} drafter")
         count = self.plan.pictures
-        ranks = collect_ranks(self.samples, kind, self.settings, plain.tokens, batch=count)
+        with self.clock.piece("ranks"):
+            ranks = collect_ranks(self.samples, kind, self.settings, plain.tokens, batch=count)
         grown_on = paths.roots(ranks[:count])
         counts = paths.path_counts(grown_on)
 
@@ -205,8 +224,9 @@ class Tuner:
             "tokens_a_pass": expected,
         }
 
-    def _windows(self, measured: Costs, kind: str | None) -> list[Candidate]:
+    def _windows(self, measured: Costs) -> list[Candidate]:
         """Windows, from the platform's own ones upwards: their tokens a pass is measured, their cost predicted."""
+        kind = next(iter(measured.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
         starts = {}
         for method in ("led", "jacobi") if kind else ("jacobi",):
@@ -238,19 +258,21 @@ class Tuner:
             return [other for other in choose.window_neighbours(point) if other[1] <= codes]
 
         def more() -> bool:
-            return len(made) < _LEAST_WINDOWS or self._left(_WINDOWS_UNTIL) > 0
+            return self.clock.fits(_WINDOWS_UNTIL, pictures=1)
 
-        choose.climb(starts, near, value, more)
+        if more():
+            choose.climb(starts, near, value, more)
         return list(made.values())
 
     def _relaxed(self, strict: list[Candidate]) -> list[Candidate]:
         """The best strict candidates under the loosest rules that keep to the budget."""
-        made = []
+        made, tried = [], False
         for base in strict[:2]:
             for rules in _RULES:
                 for rule in rules:
-                    if made and self._left(_RULES_UNTIL) < 0:
+                    if tried and not self.clock.fits(_RULES_UNTIL, pictures=1):
                         return made
+                    tried = True
                     self.report(f"{base.name}, rule {rule['rule']}")
                     knobs = {**base.knobs, **rule}
                     decoded = self._decoded(knobs)
@@ -273,10 +295,9 @@ class Tuner:
         return row
 
     def _confirmed(self, rows: list[Row], default: Row, measured: Costs) -> list[Row]:
-        """The best three by prediction, the default and plain decoding, side by side on pictures of their own."""
+        """The best by prediction, the default and plain decoding, side by side on pictures of their own."""
         plain = next(row for row in rows if row.candidate.name == PLAIN)
-        fastest = [row for row in rows if row is not plain][:3]
-        chosen = {row.candidate.name: row for row in [plain, *fastest, default]}
+        chosen = self._to_confirm(rows, plain, default)
         batch, samples = self.settings.batch, self.samples
         first = 2 * self.plan.pictures
         jobs = {
@@ -286,8 +307,8 @@ class Tuner:
         for name, job in jobs.items():
             self.report(f"compiling: {name}")
             samples.decode(job, first, batch, batch)
-        seconds = sum(samples.free * batch / row.predicted[0] for row in chosen.values())
-        repeats = int(np.clip(self._left() / seconds, _LEAST, _MOST))
+        seconds = sum(map(self._seconds, chosen.values()))
+        repeats = int(np.clip(self.clock.left() / seconds, _LEAST, _MOST))
         self.report(f"side by side, {repeats} times")
 
         def task(job):
@@ -300,13 +321,30 @@ class Tuner:
         confirmed.sort(key=lambda row: -row.measured[0])
         return confirmed + [row for row in rows if row.candidate.name not in chosen]
 
+    def _to_confirm(self, rows: list[Row], plain: Row, default: Row) -> dict[str, Row]:
+        """The fastest three, or as many as there is time for, by name, with plain decoding and the default."""
+        fastest = [row for row in rows if row is not plain][:_FASTEST]
+        chosen = {row.candidate.name: row for row in [plain, *fastest[:1], default]}
+        self.clock.keep(0.0)
+        for row in fastest[1:]:
+            more = chosen | {row.candidate.name: row}
+            if self._confirming(list(map(self._seconds, more.values()))) < self.clock.left():
+                chosen = more
+        return chosen
+
+    def _seconds(self, row: Row) -> float:
+        """What decoding a batch by it is predicted to take."""
+        return self.samples.free * self.settings.batch / row.predicted[0]
+
     def _default(self, rows: list[Row], measured: Costs) -> Row:
         """What a call decodes by without any tuning: one of the rows, or another one."""
         settings = self.samples.settings(self.base)
         for row in rows:
             if self.samples.settings(self.base | dict(row.candidate.knobs)) == settings:
                 return row
-        rounds = self._decoded({}).rounds
+        # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding.
+        plain = next(row.candidate for row in rows if row.candidate.name == PLAIN)
+        rounds = self._decoded({}).rounds if self.clock.fits(pictures=1) else plain.rounds
         # A round of it was not predicted: it is what others are compared with.
         candidate = Candidate(
             DEFAULT, {}, settings.tree.num_nodes, rounds, measured.a_pass(settings.tree.num_nodes)
@@ -356,7 +394,7 @@ class Tuner:
                 "paths": self.statistics,
                 "prompts": len(self.samples.encoded.prompts),
                 "pictures": self.plan.pictures,
-                "seconds": time.monotonic() - self.started,
+                "seconds": self.clock.spent,
                 "versions": versions(),
             },
         )

@@ -180,7 +180,7 @@ REFUSED = {
     ),
     "slips of nothing": (["made", "--reference", "made", "--with-slips"], "give --preset too"),
     "features without reference": (["made", "--scores", "brightness", "--features", "colours"], "--reference"),
-    "neighbours": (["made", "--reference", "made", "--neighbours", "0"], "whole number >= 1"),
+    "neighbours": (["made", "--reference", "made", "--neighbours", "0"], "whole number from 1 to"),
     "too few for the neighbours": (
         ["made", "--reference", "made", "--features", "colours", "--neighbours", "12"], "give at least 13"
     ),

@@ -36,10 +36,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "_WINDOW", 3)
     monkeypatch.setattr(costs, "PIECE_SECONDS", 0.005)
     monkeypatch.setattr(tune, "_TREES", 1)
+    # One window, and no other drafters than the first.
+    monkeypatch.setattr(tune, "_KINDS_UNTIL", 0.0)
+    monkeypatch.setattr(choose, "window_neighbours", lambda point: [])
     monkeypatch.setattr(tune, "tree_names", lambda: ("chain",))
     # A grown tree of three nodes and the shipped chain, whose rounds time drafting as well.
     monkeypatch.setattr(choose, "best_trees", partial(choose.best_trees, sizes=(3,), depth=3))
-    monkeypatch.setattr(tune, "_LEAST_WINDOWS", 1)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
     yield cache / "lantern_jax" / "tuned"
@@ -49,7 +51,7 @@ def folder(tmp_path, monkeypatch):
 def test_what_was_tuned_is_used(saved, folder, capsys):
     common = ["--model", str(saved), "--guidance", "2"]
     # As many at once as statistics are taken from: the same programs.
-    assert main(["tune", *common, "--minutes", "0.001", "--pictures", "2", "--batch", "2"]) == 0
+    assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
     (file,) = folder.iterdir()
     lines = printed.out.splitlines()
@@ -86,7 +88,7 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, whose programs it then has.
-    arguments = ["--model", str(saved), "--minutes", "0.001", "--pictures", "2", "--batch", "2"]
+    arguments = ["--model", str(saved), "--minutes", "30", "--pictures", "2", "--batch", "2"]
     more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
     assert main(["tune", *arguments, *more]) == 0
     written = json.loads(Path("mine.json").read_text())
@@ -103,7 +105,7 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     ("arguments", "words"),
     [
         (["--minutes", "0"], "--minutes 0.0 is not valid"),
-        (["--pictures", "1"], "give 2 or more"),
+        (["--pictures", "1"], "from 2 to"),
         (["--batch", "0"], "batch 0 is not valid"),
         (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
         (["--max-distance", "nan"], "--max-distance nan is not valid"),

@@ -1,0 +1,82 @@
+"""Time that is told, and a tuning that keeps to it."""
+
+import numpy as np
+import pytest
+
+from lantern_jax.generation import Timing
+from lantern_jax.tuning import costs, tune
+from lantern_jax.tuning.clock import Clock
+from lantern_jax.tuning.paths import MAX_DEPTH
+from lantern_jax.tuning.samples import Decodings, Samples, sample_prompts
+from tests.tiny_checkpoint import tiny_pipeline
+
+
+class Time:
+    """A time that passes where it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_nothing_fits_that_would_end_too_late():
+    now = Time()
+    clock = Clock(100, now)
+    assert clock.fits(pictures=9), "nothing is known yet"
+    for kind, seconds in (("plain", 15), ("pictures", 20)):
+        assert clock.predicted(pictures=1, other=3) == (0 if kind == "plain" else 15)
+        with clock.piece(kind):
+            now.now += seconds
+    assert clock.spent == 35 and clock.predicted(pictures=2, ranks=1, other=3) == 70
+    assert clock.fits(pictures=3) and not clock.fits(pictures=4) and not clock.fits(0.5, pictures=1)
+    clock.keep(50)
+    assert clock.left() == 15 and not clock.fits(pictures=1)
+    assert Clock(now=now).fits(pictures=10**9), "without an end"
+
+
+class Machine:
+    """One on which a program takes seconds to compile, and next to none to run: nothing is computed."""
+
+    def __init__(self, samples: Samples, now: Time):
+        self.samples, self.now, self.programs = samples, now, set()
+
+    def passes(self, program, seconds: float) -> None:
+        self.now.now += 0.01 + seconds * (program not in self.programs)
+        self.programs.add(program)
+
+    def round(self, job) -> float:
+        self.passes((job.program, "batch"), 5.0)
+        return (
+            1.0 + 0.01 * job.program.drafting.tree.num_nodes if hasattr(job.program.drafting, "tree") else 1.0
+        )
+
+    def decode(self, job, first, count, batch) -> Decodings:
+        self.passes((job.program, batch), 6.0)
+        rounds = np.full(count, 9) - np.arange(count) % 2
+        tokens = np.zeros((count, len(self.samples.target.forced)), np.int32)
+        timing = Timing(decoding=0.01 + 0.001 * (first % 3))
+        return Decodings(tokens, rounds, np.zeros(count), 0.0, timing)
+
+    def ranks(self, samples, kind, settings, tokens, *, batch) -> np.ndarray:
+        self.now.now += 7.0
+        return np.zeros((*tokens.shape, MAX_DEPTH), np.int32)
+
+
+@pytest.mark.parametrize("minutes", [1.0, 2.0, 3.0, 60.0])
+def test_a_tuning_ends_in_time(minutes, monkeypatch):
+    """Where there is less of it, less is tried; the best of that is confirmed all the same."""
+    now, pipeline = Time(), tiny_pipeline()
+    samples = Samples(pipeline, pipeline.encode(sample_prompts(pipeline.checkpoint, 4)))
+    machine = Machine(samples, now)
+    monkeypatch.setattr(costs.Stopwatch, "round", lambda watch, job: machine.round(job))
+    monkeypatch.setattr(costs.Stopwatch, "begin", lambda watch, job: 1.0)
+    monkeypatch.setattr(samples, "decode", machine.decode)
+    monkeypatch.setattr(tune, "collect_ranks", machine.ranks)
+    plan = tune.Plan({"batch": 1}, pictures=2, minutes=minutes)
+    made = tune.Tuner(samples, plan, lambda text: None, Clock(60 * minutes, now)).run()
+    confirmed = [row for row in made.rows if row.measured is not None]
+    assert now.now <= 60 * minutes
+    assert 2 <= len(confirmed) <= 5 and made.tuned.name in {row.candidate.name for row in confirmed}
+    assert (len(made.tuned.found["costs"]["ms_a_pass"]) == len(costs.NODES)) == (minutes == 60)
