@@ -2,7 +2,8 @@
 
     python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
-Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile_scripts`` lists), every kind of
+Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile_scripts`` lists), ``special`` (pipes,
+devices and the like for every option that takes a name), ``texts`` (of files, that steer a terminal), every kind of
 ``tests.hostile_files``, ``configs`` and ``flips`` (bits and pages of a checkpoint). A seed stands for some cases of a
 kind; each is a process of its own, which must end within seconds, by itself, without a traceback, in little more memory
 than one that works, and with one line where it refuses. What it never may is go on with something else than was
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from lantern_jax import command_line, errors
+from tests import hostile_paths, hostile_texts
 from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, run
 from tests.hostile_files import KINDS as FILES
 from tests.hostile_files import READERS
@@ -49,6 +51,21 @@ def of_scripts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     start = seed * CASES % len(cases)
     for script, words in cases[start : start + CASES]:
         yield repr([script, *(word[:60] for word in words)]), partial(_script, script, words)
+
+
+def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    every = list(hostile_paths.cases())
+    random.Random(0).shuffle(every)
+    if not (folder / "no-empty").exists():
+        hostile_paths.special(folder)
+    start = seed * CASES % len(every)
+    for name, words in every[start : start + CASES]:
+        yield repr([name, *words]), command(words) if name == "lantern" else partial(_script, name, words)
+
+
+def of_texts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for name, words in itertools.islice(hostile_texts.lines(folder), seed % 17, None, 17):
+        yield name, command(words)
 
 
 def of_files(kind: str, seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
@@ -92,6 +109,8 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 KINDS = {
     "commands": of_commands,
     "scripts": of_scripts,
+    "special": of_special,
+    "texts": of_texts,
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
     "flips": of_flips,
@@ -182,7 +201,7 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
                 if not number:
                     table.more = max(table.more, run(lambda: 0, folder).megabytes - idle)
                 outcome = run(work, folder)
-                for left in outcome.left:
+                for left in sorted(outcome.left, reverse=True):
                     path = folder / left
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
                 table.add(kind, seed, name, outcome)

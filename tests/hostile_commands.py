@@ -53,13 +53,16 @@ LINES = {
 
 
 class Outcome(NamedTuple):
-    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left."""
+    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
+    what it printed beside.
+    """
 
     status: int | None
     said: str
     seconds: float
     megabytes: float
     left: tuple[str, ...]
+    printed: str = ""
 
     @property
     def fault(self) -> str:
@@ -75,7 +78,8 @@ class Outcome(NamedTuple):
         lines = self.said.splitlines()
         if self.status == 2 and (len(lines) != 1 or not ERROR.match(lines[0])):
             return "not one line"
-        if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
+        shown = self.said + self.printed
+        if any(not letter.isprintable() and letter != "\n" for letter in shown) or len(self.said) > 5000:
             return "unprintable or endless"
         return ""
 
@@ -132,25 +136,27 @@ def _flags(command: str) -> list[str]:
 def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS) -> Outcome:
     """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet."""
     before = _files(folder)
-    with tempfile.TemporaryFile() as printed:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         began = time.monotonic()
         process = os.fork()
         if not process:
-            _work(work, folder, printed)
+            _work(work, folder, out, said)
         status, used = _waited(process, began + seconds)
         took = time.monotonic() - began
-        printed.seek(0)
-        said = printed.read(100_000).decode(errors="backslashreplace")
+        texts = []
+        for file in (said, out):
+            file.seek(0)
+            texts.append(file.read(100_000).decode(errors="backslashreplace"))
     left = tuple(sorted(_files(folder) - before))
-    return Outcome(status, said, took, used.ru_maxrss / 1024, left)
+    return Outcome(status, texts[0], took, used.ru_maxrss / 1024, left, texts[1])
 
 
-def _work(work: Callable[[], int], folder: Path, printed) -> None:
+def _work(work: Callable[[], int], folder: Path, out, said) -> None:
     status = 70
     try:
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0), os.dup2(null, 1), os.dup2(printed.fileno(), 2)
+        os.dup2(null, 0), os.dup2(out.fileno(), 1), os.dup2(said.fileno(), 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = work()
@@ -160,7 +166,7 @@ def _work(work: Callable[[], int], folder: Path, printed) -> None:
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
-            sys.stderr.flush()
+            sys.stdout.flush(), sys.stderr.flush()
         os._exit(status)
 
 
