@@ -4,12 +4,14 @@
 
 Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or of ASCII),
 ``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
-``tests.hostile_scripts`` lists), every kind of ``tests.hostile_files``, ``configs``, ``flips`` (bits and pages of a
-checkpoint) and ``clients`` (of ``lantern serve``: bodies, and streams of bytes). A seed stands for some cases of a
-kind; each is a process of its own, which must end within seconds, by itself, without a traceback, in little more memory
-than one that works, and with one line where it refuses. What it never may is go on with something else than was
-written. Faults are printed, and their kinds and seeds are kept in ``tests/fuzz_found.json``, which ``--found`` runs
-again: once they are mended they stay there.
+``tests.hostile_scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
+``texts`` (of files, that steer a terminal), every kind of ``tests.hostile_files``, ``configs``, ``flips`` (bits and
+pages of a checkpoint) and ``clients`` (of ``lantern serve``: bodies, and streams of bytes).
+
+A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
+a traceback, in little more memory than one that works, and with one line where it refuses. What it never may is go on
+with something else than was written. Faults are printed, and their kinds and seeds are kept in
+``tests/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from functools import partial
 from pathlib import Path
 
 from lantern_jax import command_line, errors
+from tests import hostile_paths, hostile_texts
 from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
 from tests.hostile_files import KINDS as FILES
 from tests.hostile_files import READERS
@@ -59,6 +62,21 @@ def of_scripts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     start = seed * CASES % len(cases)
     for script, words in cases[start : start + CASES]:
         yield repr([script, *(word[:60] for word in words)]), partial(_script, script, words)
+
+
+def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    every = list(hostile_paths.cases())
+    random.Random(0).shuffle(every)
+    if not (folder / "no-empty").exists():
+        hostile_paths.special(folder)
+    start = seed * CASES % len(every)
+    for name, words in every[start : start + CASES]:
+        yield repr([name, *words]), command(words) if name == "lantern" else partial(_script, name, words)
+
+
+def of_texts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for name, words in itertools.islice(hostile_texts.lines(folder), seed % 17, None, 17):
+        yield name, command(words)
 
 
 def of_files(kind: str, seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
@@ -109,6 +127,8 @@ KINDS = {
     "numbers": of_numbers,
     "streams": of_commands,
     "scripts": of_scripts,
+    "special": of_special,
+    "texts": of_texts,
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
     "flips": of_flips,
@@ -236,7 +256,7 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
                 # A closed stream or two, in ASCII every other time.
                 hostile = STREAMS[(seed + number) % len(STREAMS)] if kind == "streams" else ""
                 outcome = run(work, folder, streams=hostile)
-                for left in outcome.left:
+                for left in sorted(outcome.left, reverse=True):
                     path = folder / left
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
                 table.add(kind, seed, name, outcome)

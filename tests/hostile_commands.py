@@ -71,7 +71,8 @@ TEXTS = (
 
 class Outcome(NamedTuple):
     """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
-    whether nobody could be told anything."""
+    whether nobody could be told anything, and what it printed beside.
+    """
 
     status: int | None
     said: str
@@ -79,6 +80,7 @@ class Outcome(NamedTuple):
     megabytes: float
     left: tuple[str, ...]
     silent: bool = False
+    printed: str = ""
 
     @property
     def fault(self) -> str:
@@ -96,7 +98,8 @@ class Outcome(NamedTuple):
             return "not one line"
         if QUOTED.search(self.said):
             return "a long value quoted whole"
-        if any(not letter.isprintable() and letter != "\n" for letter in self.said) or len(self.said) > 5000:
+        shown = self.said + self.printed
+        if any(not letter.isprintable() and letter != "\n" for letter in shown) or len(self.said) > 5000:
             return "unprintable or endless"
         return ""
 
@@ -176,25 +179,27 @@ def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams
         streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
     """
     before = _files(folder)
-    with tempfile.TemporaryFile() as printed:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         began = time.monotonic()
         process = os.fork()
         if not process:
-            _work(work, folder, printed, streams)
+            _work(work, folder, out, said, streams)
         status, used = _waited(process, began + seconds)
         took = time.monotonic() - began
-        printed.seek(0)
-        said = printed.read(100_000).decode(errors="backslashreplace")
+        texts = []
+        for file in (said, out):
+            file.seek(0)
+            texts.append(file.read(100_000).decode(errors="backslashreplace"))
     left = tuple(sorted(_files(folder) - before))
-    return Outcome(status, said, took, used.ru_maxrss / 1024, left, "2" in streams)
+    return Outcome(status, texts[0], took, used.ru_maxrss / 1024, left, "2" in streams, texts[1])
 
 
-def _work(work: Callable[[], int], folder: Path, printed, streams: str) -> None:
+def _work(work: Callable[[], int], folder: Path, out, said, streams: str) -> None:
     status = 70
     try:
         os.chdir(folder)
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0), os.dup2(null, 1), os.dup2(printed.fileno(), 2)
+        os.dup2(null, 0), os.dup2(out.fileno(), 1), os.dup2(said.fileno(), 2)
         _hostile(streams)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -205,7 +210,7 @@ def _work(work: Callable[[], int], folder: Path, printed, streams: str) -> None:
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
-            sys.stderr.flush()
+            sys.stdout.flush(), sys.stderr.flush()
         os._exit(status)
 
 

@@ -132,7 +132,7 @@ def archives(seed: int) -> Iterator[HostileFile]:
         yield HostileFile(f"prompts {prompts}", ".npz", encoded_prompts(prompts))
     for record in (b"[" * 9_000, b"3", b"null", b"", b"\xff", b'{"format": NaN}'):
         content = record.decode("latin1")
-        yield HostileFile(f"record {content[:10]!r}", ".npz", _npz({"record": npy(np.array(content))}))
+        yield HostileFile(f"record {content[:10]!r}", ".npz", zipped({"record": npy(np.array(content))}))
     record = npy(np.array(_record(["a", "b"])))
     objects = io.BytesIO()
     np.save(objects, np.array([Runs(), 3], dtype=object), allow_pickle=True)
@@ -160,7 +160,7 @@ def archives(seed: int) -> Iterator[HostileFile]:
         if array is None:
             content = zip_bomb({"record.npy": record}, "labels.npy", npy_header("<i4", (2, 2**25)), 2**28)
         else:
-            content = _npz({"record": record, "labels": array})
+            content = zipped({"record": record, "labels": array})
         yield HostileFile(name, ".npz", content)
     yield HostileFile("packed without a mask", ".npz", encoded_prompts(["a", "b"], packed=["labels"]))
     yield HostileFile("bfloat16 of other bits", ".npz", encoded_prompts(["a", "b"], bfloat16=["labels"]))
@@ -175,7 +175,7 @@ def archives(seed: int) -> Iterator[HostileFile]:
 def picture_arrays(seed: int) -> Iterator[HostileFile]:
     """Pictures as "arr_0" of an .npz, as references of FID have them."""
     pictures = np.random.default_rng(seed).integers(0, 255, (3, 4, 4, 3), np.uint8)
-    good = _npz({"arr_0": npy(pictures)})
+    good = zipped({"arr_0": npy(pictures)})
     yield HostileFile("good", ".npz", good, True)
     yield from damaged(good, ".npz", seed, 21)
     yield from zip_tricks(good, ".npz")
@@ -183,9 +183,9 @@ def picture_arrays(seed: int) -> Iterator[HostileFile]:
         "no pictures": (0, 4, 4, 3), "a terabyte": (1, 2**20, 2**20, 3), "many": (2**62, 1, 1, 3),
         "without pixels": (2**40, 0, 0, 3), "negative": (3, -4, 4, 3), "one": (4, 4, 3), "grey": (3, 4, 4, 1),
     }.items():  # fmt: skip
-        yield HostileFile(name, ".npz", _npz({"arr_0": npy_header("|u1", shape, pictures.tobytes())}))
-    yield HostileFile("of numbers", ".npz", _npz({"arr_0": npy(pictures.astype(np.float32))}))
-    yield HostileFile("nested header", ".npz", _npz({"arr_0": _raw_header("(" * 8_000)}))
+        yield HostileFile(name, ".npz", zipped({"arr_0": npy_header("|u1", shape, pictures.tobytes())}))
+    yield HostileFile("of numbers", ".npz", zipped({"arr_0": npy(pictures.astype(np.float32))}))
+    yield HostileFile("nested header", ".npz", zipped({"arr_0": _raw_header("(" * 8_000)}))
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
@@ -441,7 +441,7 @@ def _safetensors(header: object, body: bytes) -> bytes:
 def encoded_prompts(prompts: object, **record: object) -> bytes:
     """An .npz as ``save_encoded`` writes it, with anything in its record."""
     labels = np.zeros((2, 4), np.int32)
-    return _npz({"record": npy(np.array(_record(prompts, **record))), "labels": npy(labels)})
+    return zipped({"record": npy(np.array(_record(prompts, **record))), "labels": npy(labels)})
 
 
 def _record(prompts: object, **more: object) -> str:
@@ -455,7 +455,7 @@ def _record(prompts: object, **more: object) -> str:
     return json.dumps(whole | more)
 
 
-def _npz(arrays: dict[str, bytes]) -> bytes:
+def zipped(arrays: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
         for name, content in arrays.items():
             archive.writestr(f"{name}.npy", content)
