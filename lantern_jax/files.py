@@ -115,7 +115,7 @@ def parse_json(content: bytes | str, place: str) -> Any:
             and objects nested too deeply.
     """
     try:
-        value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+        value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
     except RecursionError:
         raise ValueError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
@@ -142,7 +142,8 @@ def _finite(word: str) -> float:
     return number if math.isfinite(number) else _no_number(errors.short(word, 40))
 
 
-def _whole(word: str) -> int:
+def whole_number(word: str) -> int:
+    """Reads a whole number of JSON; ValueError for one of more digits than any that is meant."""
     if len(word.lstrip("-")) > _MOST_DIGITS:
         raise ValueError(f"a number has {len(word)} digits")
     return int(word)

@@ -16,7 +16,7 @@ import numpy as np
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.stored import StoredTensor, rows, span, stored_tensor
-from lantern_jax.files import open_file
+from lantern_jax.files import open_file, whole_number
 
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
@@ -44,7 +44,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
             raise _not_safetensors(path, f"its header has {length} bytes, at most {_LONGEST_HEADER} are read")
         header = file.read(length)
     try:
-        entries = json.loads(header, object_pairs_hook=_unique)
+        entries = json.loads(header, object_pairs_hook=_unique, parse_int=whole_number)
         entries.pop("__metadata__", None)
         spans = {name: _span(name, entry) for name, entry in entries.items()}
     except RecursionError as error:
