@@ -95,12 +95,12 @@ class _Runs:
     def until(self, name: str, shards: int, process: subprocess.Popen) -> None:
         while self.shards(name) < shards:
             if process.poll() is not None:
-                raise RuntimeError(f"it ended early: {self.log(name)[-5:]}")
+                raise ValueError(f"it ended early: {self.log(name)[-5:]}")
             time.sleep(0.01)
 
     def ended(self, name: str, process: subprocess.Popen, status: int = 0) -> None:
         if process.wait(600) != status:
-            raise RuntimeError(f"exit status {process.returncode}: {self.log(name)[-5:]}")
+            raise ValueError(f"exit status {process.returncode}: {self.log(name)[-5:]}")
 
 
 def _on_a_cluster(runs: _Runs, shards: int) -> tuple[int, int]:
