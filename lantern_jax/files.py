@@ -208,15 +208,6 @@ def check_writable(folder: Path) -> None:
         raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
 
 
-def check_no_brackets(folder: str | Path) -> None:
-    """Raises ValueError where orbax loses what it writes: to find it, it takes the whole path for a pattern."""
-    path = Path(folder).absolute()
-    if "[" in str(path):
-        raise ValueError(
-            f"{path} has a bracket in it, below which arrays cannot be written: name another folder"
-        )
-
-
 def _beside(path: Path, kind: str = "part") -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
