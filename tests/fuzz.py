@@ -3,7 +3,8 @@
     python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
 Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile_scripts`` lists), every kind of
-``tests.hostile_files``, ``configs`` and ``flips`` (bits and pages of a checkpoint). A seed stands for some cases of a
+``tests.hostile_files``, ``configs``, ``flips`` (bits and pages of a checkpoint) and ``folders`` (what
+``tests.hostile_folders`` makes of one of several files). A seed stands for some cases of a
 kind; each is a process of its own, which must end within seconds, by itself, without a traceback, in little more memory
 than one that works, and with one line where it refuses. What it never may is go on with something else than was
 written. Faults are printed, and their kinds and seeds are kept in ``tests/fuzz_found.json``, which ``--found`` runs
@@ -29,6 +30,7 @@ from lantern_jax import command_line, errors
 from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, run
 from tests.hostile_files import KINDS as FILES
 from tests.hostile_files import READERS
+from tests.hostile_folders import hostile_folders, save_sharded
 from tests.hostile_scripts import WRONG, litter
 from tests.mutated_configs import mutated, mutations
 
@@ -89,12 +91,22 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
         path.write_bytes(content)
 
 
+def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    sharded = folder / "sharded"
+    made = run(lambda: _shard(folder / "tiny", sharded), folder, seconds=60)
+    assert made.status == 0, made.said
+    for name in hostile_folders(sharded, seed):
+        yield name, partial(_load, sharded)
+    shutil.rmtree(sharded)
+
+
 KINDS = {
     "commands": of_commands,
     "scripts": of_scripts,
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
     "flips": of_flips,
+    "folders": of_folders,
 }
 
 
@@ -106,6 +118,24 @@ def _script(name: str, words: list[str]) -> int:
 def _read(kind: str, path: Path) -> int:
     try:
         READERS[kind](path)
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _shard(tiny: Path, sharded: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    save_sharded(sharded, load(tiny, None))
+    return 0
+
+
+def _load(folder: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    try:
+        load(folder)
     except ValueError as error:
         print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
