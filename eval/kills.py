@@ -26,7 +26,6 @@ import numpy as np
 from jax.tree import leaves
 
 from lantern_jax import arguments, errors
-from lantern_jax.checkpoints.store import load
 from lantern_jax.command_line import Parser, run_script
 from lantern_jax.files import write_file
 from train.painter.landscapes import render_batch
@@ -145,11 +144,6 @@ def contents(folder: Path, work: Work) -> dict[str, object]:
             found[name] = [line | {"examples_per_second": 0} for line in lines]
     if work.trained:
         found["state"] = trained_state(folder)
-    if (folder / "arrays").is_dir():
-        # Its files have random names.
-        found = {name: value for name, value in found.items() if name.endswith(".md")}
-        parts = leaves(vars(load(folder, None)))
-        found["checkpoint"] = [np.asarray(leaf).tobytes() for leaf in parts if hasattr(leaf, "dtype")]
     return found
 
 

@@ -72,8 +72,8 @@ def _written(value: object) -> str:
         return "of more digits than can be shown"
 
 
-def listed(names: Iterable[object], most: int = 5) -> str:
-    """The first names of many, and how many more there are."""
+def listed(names: Iterable[object], most: int = 5, each: int = 80) -> str:
+    """The first names of many, of at most so many letters each, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(short(name, 80) for name in names[:most]) + more
+    return ", ".join(short(name, each) for name in names[:most]) + more

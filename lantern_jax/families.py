@@ -6,7 +6,7 @@ A config of any family has ``dim``, ``num_heads``, ``num_codes``, ``vocab_size``
 Axes: D width, V codes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from lantern_jax.checkpoints.chameleon import chameleon_shapes
 from lantern_jax.checkpoints.llamagen import gpt_shapes
-from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.chameleon import ChameleonConfig, chameleon_target
 from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
@@ -31,9 +30,8 @@ class Family:
     """One family of targets.
 
     Attributes:
-        config: the class of its configs.
-        read_config: (a JSON object's values, the checkpoint's vocabulary or None) -> config; reads what older
-            versions wrote. Raises TypeError or ValueError for an unknown field or a value that is not valid.
+        config: the class of its configs. Raises TypeError or ValueError for an unknown field or a value that is not
+            valid.
         shapes: config -> the abstract parameter tree.
         target: (config, dtype, taps=()) -> the target record; the same arguments give the same record. With taps its
             features are the states entering those layers, side by side.
@@ -46,23 +44,12 @@ class Family:
     """
 
     config: type
-    read_config: Callable[[Mapping[str, Any], Vocabulary | None], Any]
     shapes: Callable[[Any], PyTree]
     target: Callable[..., Target]
     head: Callable[[PyTree], Float[Array, "D V"]]
     prompts: Callable[[PromptParts], PromptEncoder]
     published_order: Callable[[Any, Path | None], Int[np.ndarray, " vocab"] | None]
     published_residual: Callable[[Any], str]
-
-
-def _read_llamagen(values: Mapping[str, Any], vocabulary: Vocabulary | None) -> LlamaGenConfig:
-    """Older files have a bool for ``qk_norm``, true for "rms", and leave the null labels to the vocabulary."""
-    values = dict(values)
-    if isinstance(values.get("qk_norm"), bool):
-        values["qk_norm"] = "rms" if values["qk_norm"] else ""
-    if vocabulary is not None and values.get("null_labels") is None:
-        values["null_labels"] = vocabulary.null_labels().tolist()
-    return LlamaGenConfig(**values)
 
 
 def _llamagen_prompts(parts: PromptParts) -> PromptEncoder:
@@ -82,7 +69,6 @@ def _head(params: PyTree) -> Float[Array, "D V"]:
 FAMILIES = {
     "llamagen": Family(
         config=LlamaGenConfig,
-        read_config=_read_llamagen,
         shapes=gpt_shapes,
         target=llamagen_target,
         head=_head,
@@ -92,7 +78,6 @@ FAMILIES = {
     ),
     "chameleon": Family(
         config=ChameleonConfig,
-        read_config=lambda values, vocabulary: ChameleonConfig(**values),
         shapes=chameleon_shapes,
         target=chameleon_target,
         head=_head,

@@ -296,19 +296,6 @@ def check_writable(folder: Path) -> None:
         raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
 
 
-def check_no_brackets(folder: str | Path) -> None:
-    """Raises ValueError where arrays cannot be written: to find what it wrote orbax takes the whole path for a pattern,
-    and tensorstore for UTF-8.
-    """
-    path = Path(folder).absolute()
-    if "[" in str(path):
-        raise ValueError(
-            f"{path} has a bracket in it, below which arrays cannot be written: name another folder"
-        )
-    if str(path).encode(errors="replace").decode() != str(path):
-        raise ValueError(f"{path} is no name in UTF-8, which arrays need: name another folder")
-
-
 def _beside(path: Path, kind: str = "part") -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 

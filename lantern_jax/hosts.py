@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import distributed  # Its barrier alone has a time-out to choose.
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
-from orbax.checkpoint import multihost
 
 from lantern_jax import errors
 
@@ -101,8 +101,9 @@ def fetched(tree: PyTree) -> PyTree:
 def wait() -> None:
     """Returns once all processes are here: what they did before may have taken some much longer than others, and what
     connects them while they compute has little patience."""
-    name = f"lantern_jax {next(_WAITS)}"
-    multihost.sync_global_processes(name, timeout=_LEAVE_SECONDS, processes=set(range(jax.process_count())))
+    if joined():
+        name = f"lantern_jax {next(_WAITS)}"
+        distributed.global_state.client.wait_at_barrier(name, timeout_in_ms=1000 * _LEAVE_SECONDS)
 
 
 def agreed(value: Any) -> np.ndarray:

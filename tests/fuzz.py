@@ -35,6 +35,7 @@ from tests import hostile_paths, hostile_texts
 from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
 from tests.hostile_files import KINDS as FILES
 from tests.hostile_files import READERS
+from tests.hostile_folders import hostile_folders, save_sharded
 from tests.hostile_scripts import WRONG, litter
 from tests.mutated_configs import mutated, mutations
 
@@ -122,6 +123,15 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
         path.write_bytes(content)
 
 
+def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    sharded = folder / "sharded"
+    made = run(lambda: _shard(folder / "tiny", sharded), folder, seconds=60)
+    assert made.status == 0, made.said
+    for name in hostile_folders(sharded, seed):
+        yield name, partial(_load, sharded)
+    shutil.rmtree(sharded)
+
+
 KINDS = {
     "commands": of_commands,
     "numbers": of_numbers,
@@ -133,6 +143,7 @@ KINDS = {
     "configs": of_configs,
     "flips": of_flips,
     "clients": of_clients,
+    "folders": of_folders,
 }
 
 
@@ -181,6 +192,23 @@ def _streams(model: Path, seed: int) -> int:
         tasks += [lambda: hasty.client.get("/health").raise_for_status()] * 4
         answers = in_threads(tasks)
         assert all(answers)
+
+
+def _shard(tiny: Path, sharded: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    save_sharded(sharded, load(tiny, None))
+    return 0
+
+
+def _load(folder: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    try:
+        load(folder)
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
     return 0
 
 

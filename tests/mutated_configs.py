@@ -1,7 +1,7 @@
 """Configs of a checkpoint with one entry changed, as strangers may send them.
 
 Every entry of ``config.json``, at any depth, is replaced by values of other types and sizes, is left out, or gets an
-unknown neighbour. The checksums go too: whoever changes a config can compute them.
+unknown neighbour. The config's checksum goes too: whoever changes a config can compute it.
 """
 
 import copy
@@ -44,9 +44,7 @@ _CLOSED = (
     "ignored",
     "defaults",
     "metadata",
-    "files",
-    "text_encoder_files",
-    "text_files",
+    "checksums",
 )
 
 
@@ -61,7 +59,7 @@ def paths(entry: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 def mutated(config: dict[str, Any], path: tuple[str, ...], value: str) -> str:
     """The text of a config whose entry of that path is replaced by one of ``VALUES``."""
     config = copy.deepcopy(config)
-    config.pop("checksums", None)
+    config["checksums"].pop("config.json", None)
     inner = config
     for name in path[:-1]:
         inner = inner[name]
@@ -78,5 +76,4 @@ def mutated(config: dict[str, Any], path: tuple[str, ...], value: str) -> str:
 
 def mutations(config: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
     """(path, name of a value) of all of them."""
-    known = [path for path in paths(config) if path[0] != "checksums"]
-    return [(path, value) for path in known for value in VALUES]
+    return [(path, value) for path in paths(config) for value in VALUES]

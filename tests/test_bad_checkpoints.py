@@ -44,6 +44,12 @@ def change(folder: Path, *path: str, to) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def drop_checksums(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["checksums"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -59,7 +65,7 @@ def remove_all(folder: Path) -> None:
 
 def other_sizes(folder: Path) -> None:
     """With this config a layer is missing, the norms of queries and keys are too much, a matrix has another shape."""
-    for name, value in {"num_layers": 2, "qk_norm": False, "hidden_dim": 48}.items():
+    for name, value in {"num_layers": 2, "qk_norm": "", "hidden_dim": 48}.items():
         change(folder, "target", name, to=value)
 
 
@@ -70,14 +76,15 @@ DAMAGES = {
     "empty": (remove_all, ["no config.json"]),
     "foreign": (lambda folder: change(folder, "format", to="other"), ["not that of a lantern_jax checkpoint"]),
     "of another version": (lambda folder: change(folder, "version", to=99), ["version 99"]),
-    "an array file truncated": (lambda folder: truncate(largest(folder / "arrays")), ["bytes, expected"]),
-    "an array file missing": (lambda folder: largest(folder / "arrays").unlink(), ["is missing"]),
-    "arrays missing": (lambda folder: shutil.rmtree(folder / "arrays"), ["arrays", "missing"]),
+    "an array file truncated": (lambda folder: truncate(largest(folder)), ["bytes, expected"]),
+    "an array file missing": (lambda folder: largest(folder).unlink(), ["is missing"]),
+    "of an older version": (lambda folder: change(folder, "version", to=2), ["version 2, expected 3: convert it"]),
+    "config without checksums": (lambda folder: drop_checksums(folder), ['"checksums" are not those of the files']),
     "config truncated": (lambda folder: truncate(folder / "config.json"), ["damaged"]),
     "config a list": (lambda folder: (folder / "config.json").write_text("[]"), ["not that of"]),
     "tensors missing, extra and misshapen": (
         other_sizes,
-        ["missing: target.transformer.layer_1.", "unexpected: ", "query_norm.scale", "[32, 16], expected [48, 16]"],
+        ["missing: target.params.transformer.layer_1.", "unexpected: ", "query_norm", "[32, 16], expected [48, 16]"],
     ),
     "a part extra": (lambda folder: change(folder, "tokenizer", to=None), ["unexpected: tokenizer."]),
     "a size in words": (lambda folder: change(folder, "target", "dim", to="wide"), ["dim 'wide'"]),

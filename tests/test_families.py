@@ -1,37 +1,16 @@
-"""What families bring, and that configs written by older versions are read."""
+"""What families bring."""
 
-import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.store import demo_directory, load
 from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.families import FAMILIES, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from tests.tiny_checkpoint import TARGET, target_parameters
-
-
-def test_configs_of_older_directories_are_read(tmp_path):
-    """They have a bool for the norm and leave the null labels to their vocabulary."""
-    config = load(demo_directory(), abstract=True).target_config
-    assert config.qk_norm == "rms"
-    assert config.unconditional_labels == tuple(LANDSCAPES.null_labels().tolist())
-    folder = shutil.copytree(demo_directory(), tmp_path / "old")
-    written = json.loads((folder / "config.json").read_text())
-    written["target"]["qk_norm"] = True
-    del written["target"]["null_labels"], written["checksums"]
-    (folder / "config.json").write_text(json.dumps(written))
-    assert load(folder, abstract=True).target_config == config
-    read = FAMILIES["llamagen"].read_config
-    assert (
-        read({"dim": 16, "num_layers": 1, "num_heads": 2, "num_labels": 3, "qk_norm": False}, None).qk_norm
-        == ""
-    )
 
 
 def test_the_published_residual_goes_by_the_model():

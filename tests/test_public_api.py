@@ -63,7 +63,8 @@ def test_the_core_needs_no_optional_or_training_package():
     code = (
         "import sys; import lantern_jax, lantern_jax.commands.main as command; command.main(['generate', '--help']);"
         "assert 'jax' not in sys.modules and 'PIL' not in sys.modules; lantern_jax.load; "
-        "print([m for m in ('torch', 'safetensors', 'optax', 'matplotlib', 'pytest') if m in sys.modules])"
+        "extras = 'torch safetensors optax orbax tensorstore ml_collections matplotlib pytest'.split();"
+        "print([m for m in extras if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"

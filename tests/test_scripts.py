@@ -1,6 +1,9 @@
 """What training and evaluation scripts say of wrong inputs: one line, status 2, before any work, nothing left."""
 
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,17 @@ def assert_refused(script, lines, place, capfd):
         assert printed.err.startswith(f"{script}: error: ") and printed.err.count("\n") == 1, (words, printed)
         assert printed.out == "" and not QUOTED.search(printed.err), (words, printed)
         assert contents(place) == before, words
+
+
+def test_training_without_its_extra_is_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ml_collections'] = None")
+    places = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1])))
+    result = subprocess.run(
+        [sys.executable, "-m", "train.target", "--help"], env=os.environ | {"PYTHONPATH": places},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    wanted = 'train.target: error: training needs ml_collections: pip install -e ".[train]" in a clone\n'
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", wanted)
 
 
 def test_there_are_a_hundred():

@@ -42,7 +42,7 @@ print(generation.statistic)
 SETTINGS = """
 [mypy]
 follow_imports = silent
-[mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,tensorstore.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*]
+[mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*]
 follow_imports = skip
 """
 

@@ -28,7 +28,6 @@ from lantern_jax.archives import read_arrays
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.command_line import run_script
 from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.families import FAMILIES
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.partition import Where, place
 from lantern_jax.quantization import INPUT_AXES
@@ -60,7 +59,8 @@ class TargetState:
 
 def target_config(config: ConfigDict) -> LlamaGenConfig:
     """The target's sizes, from an experiment's config."""
-    return FAMILIES["llamagen"].read_config(config.model, LANDSCAPES)
+    nulls = {"null_labels": LANDSCAPES.null_labels().tolist()}
+    return LlamaGenConfig(**nulls | config.model.to_dict())
 
 
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:

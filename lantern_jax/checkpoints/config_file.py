@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
-from lantern_jax.checkpoints.checksums import FOLDERS, SUMS, check_config
-from lantern_jax.checkpoints.old_layout import ONE_DRAFTER_VERSION, current_config
+from lantern_jax.checkpoints.checksums import FILES, MOST_BYTES, SUMS, check_config
 from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.families import FAMILIES, TargetConfig, family_name
 from lantern_jax.files import read_json
@@ -21,18 +20,13 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 
 FORMAT = "lantern_jax checkpoint"
-VERSION = 2
-_READABLE = (ONE_DRAFTER_VERSION, VERSION)
-# The demo's has 15 KB.
-MOST_BYTES = 1 << 22
+VERSION = 3
 _ENTRIES = {
-    "format", "version", "model", "family", *PARTS, "drafter", "drafters", "codebook", "vocabulary", "defaults",
-    "metadata", SUMS, *FOLDERS.values(),
+    "format", "version", "model", "family", *PARTS, "drafters", "codebook", "vocabulary", "defaults", "metadata",
+    FILES, SUMS,
 }  # fmt: skip
 # The classes of the parts' configs; the target's is its family's, a drafter's its kind's.
 _CONFIGS = {"tokenizer": VQConfig, "text_encoder": T5Config}
-# A checkpoint that names no family is LlamaGen's.
-_DEFAULT_FAMILY = "llamagen"
 
 
 def config_json(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -66,7 +60,7 @@ def read_config(directory: Path) -> Mapping[str, Any]:
         raise errors.damaged(path, str(error).removeprefix(f"{path} ")) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
-    if config.get("version") not in _READABLE:
+    if config.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {errors.printable(config.get('version'), 40)}, expected {VERSION}: "
             "convert it again"
@@ -81,7 +75,6 @@ def read_config(directory: Path) -> Mapping[str, Any]:
             raise errors.damaged(path, f"its {name} are no object")
     if not isinstance(config.get("model"), str) or not config.get("target"):
         raise errors.damaged(path, "it names no model and target")
-    config = current_config(config)
     if not isinstance(config.get("drafters"), dict):
         raise errors.damaged(path, "its drafters are no object")
     return config
@@ -91,7 +84,7 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
     values = config.get(part)
     if values is None:
         return None
-    family = config.get("family", _DEFAULT_FAMILY)
+    family = config.get("family")
     if not isinstance(family, str) or family not in FAMILIES:
         given = errors.printable(repr(family), 40)
         raise ValueError(
@@ -99,14 +92,18 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             "upgrade lantern-jax or convert the checkpoint again"
         )
     try:
-        if part == "target":
-            vocabulary = config.get("vocabulary")
-            vocabulary = None if vocabulary is None else Vocabulary.from_json(vocabulary)
-            return FAMILIES[family].read_config(values, vocabulary)
-        return _CONFIGS[part](**values)
+        return (FAMILIES[family].config if part == "target" else _CONFIGS[part])(**values)
     # Values of any type may stand where a config wants a number.
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise _unfit(directory, part, error) from error
+
+
+def read_vocabulary(directory: Path, config: Mapping[str, Any]) -> Vocabulary | None:
+    values = config.get("vocabulary")
+    try:
+        return None if values is None else Vocabulary.from_json(values)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise _unfit(directory, "vocabulary", error) from error
 
 
 def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""Safetensors files.
+"""Safetensors files: the header's length (8 bytes, little-endian), the header in JSON, the tensors' bytes without gaps.
 
-They are read here and not by the library safetensors, for it maps a file into memory: its pages count as the
-process's (1.1 GB against 0.1 GB at 1 GB of weights), a file that shrinks meanwhile ends the process, and headers that
-name a tensor twice or take gigabytes in memory are read; nor does it give NumPy the eight-bit floats.
+They are read and written here and not by the library safetensors, which opens them too. As it reads, it maps a file
+into memory: its pages count as the process's (1.1 GB against 0.1 GB at 1 GB of weights), a file that shrinks meanwhile
+ends the process, and headers that name a tensor twice or take gigabytes in memory are read. As it writes, it wants all
+tensors in memory, writes those that are no rows one after another in a wrong order, takes reading away from the group
+whatever the umask says, and raises no OSError on a full disk.
 """
 
 import json
 import math
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from lantern_jax import errors
+from lantern_jax.checkpoints.checksums import Summing, file_checksum
 from lantern_jax.checkpoints.stored import StoredTensor, rows, span, stored_tensor
 from lantern_jax.files import open_file, whole_number
 
@@ -24,13 +28,13 @@ _DTYPES = {
     "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F32": np.float32, "F64": np.float64,
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 # Fifty thousand tensors; the format would allow 100 MB, which take gigabytes once they are read.
 _LONGEST_HEADER = 8 * 2**20
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """{name: tensor, not yet read} of a file: the header's length (8 bytes, little-endian), the header in JSON, the
-    tensors' bytes without gaps.
+    """{name: tensor, not yet read} of a file.
 
     Raises:
         ValueError: one line: no such file, a truncated one, or one whose header and bytes do not agree.
@@ -64,6 +68,48 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         name: stored_tensor(path, name, 8 + length + start, shape, dtype)
         for name, (dtype, shape, start, _) in spans.items()
     }
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Any], report: Callable[[int], None] = lambda _: None
+) -> str:
+    """Writes a new file, reads it back and returns its checksum; the same tensors make the same bytes.
+
+    Args:
+        tensors: NumPy or JAX arrays, or what else has a shape and a dtype and is an array to ``np.asarray``: they
+            are in memory one at a time.
+        report: called with the number of bytes written since the last call.
+
+    Raises:
+        OSError: it cannot be written, or what was read back is not what was written.
+        ValueError: a dtype that the format does not have.
+    """
+    # The largest numbers first: all lie on multiples of their sizes, as readers like them.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    entries, end = {}, 0
+    for name in names:
+        shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
+        if dtype not in _NAMES:
+            raise ValueError(f"{name} is of dtype {dtype.name}, which a safetensors file does not hold")
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    summing = Summing()
+    with path.open("xb") as file:
+
+        def write(data: Any) -> None:
+            file.write(data)
+            summing.add(memoryview(data))
+
+        write(len(header).to_bytes(8, "little") + header)
+        for name in names:
+            values = np.asarray(tensors[name])
+            write(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            report(values.nbytes)
+    if file_checksum(path) != summing.checksum:
+        raise OSError(f"{path} does not hold what was written to it: the disk may be full or failing")
+    return summing.checksum
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

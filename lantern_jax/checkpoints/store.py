@@ -1,20 +1,22 @@
-"""The library's own checkpoints: a directory with ``config.json`` and the arrays, laid out as orbax does.
+"""The library's own checkpoints: a directory that any tool opens.
 
-    config.json     sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the files in the folders
-    arrays/         {"target", "tokenizer", "drafters", "neighbours", "codes"}: each optional but the target;
-                    of drafters one a kind, {"eagle": ...}
-    text_encoder/   {"text_encoder"}: read only when a caption must be encoded
-    text/           the file of the text tokenizer
+    config.json                sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the other files
+    model.safetensors          the arrays by their paths: "target.params. ...", and where there are such
+                               "tokenizer. ...", "drafters.eagle. ..." (one a kind), "neighbours" and "codes"
+    text_encoder.safetensors   "text_encoder. ...": read only when a caption must be encoded
+    text/                      the file of the text tokenizer
+
+Where arrays have more than five gigabytes there are model-00001-of-00002.safetensors and so on, beside the index
+model.safetensors.index.json.
 
 Axes: V codes, K neighbours, C channels of a code.
 """
 
-import contextlib
 import dataclasses
-import filecmp
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,37 +28,24 @@ from jaxtyping import PyTree
 
 from lantern_jax import errors
 from lantern_jax.checkpoints import checksums
-from lantern_jax.checkpoints.arrays import check_files, file_sizes, read_arrays, stored_shapes, write_arrays
-from lantern_jax.checkpoints.bounds import check_counts, check_room
-from lantern_jax.checkpoints.checkpoint import (
-    PARTS,
-    Checkpoint,
-    are_shapes,
-    check,
-    check_fit,
-    describe,
-    describe_shapes,
-)
-from lantern_jax.checkpoints.checksums import FOLDERS
+from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
+from lantern_jax.checkpoints.bounds import check_counts
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, describe
 from lantern_jax.checkpoints.config_file import (
     codebook_shapes,
     config_json,
     drafter_configs,
     part_config,
     read_config,
+    read_vocabulary,
 )
-from lantern_jax.checkpoints.old_layout import (
-    ONE_DRAFTER_VERSION,
-    current_names,
-    current_shapes,
-    old_names,
-)
-from lantern_jax.data.prompts import Vocabulary
+from lantern_jax.checkpoints.stored import StoredTensor
+from lantern_jax.checkpoints.strict import describe_mismatch
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.files import check_link, check_no_brackets, check_writable, new_folder
+from lantern_jax.files import check_link, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.partition import Where
-from lantern_jax.quantization import is_fixed, shapes_as
+from lantern_jax.quantization import SCALE, is_fixed, quantized_shapes
 
 __all__ = [
     "Checkpoint",
@@ -91,7 +80,6 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
     """
     directory = Path(directory)
-    check_no_brackets(directory)
     if directory.exists() and not overwrite:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
@@ -111,6 +99,8 @@ def save(
 ) -> Path:
     """Writes a checkpoint, reads back what it wrote and compares; a crash leaves nothing under the final name.
 
+    The same checkpoint makes the same bytes.
+
     Args:
         directory: new, unless ``overwrite``.
         dtype: float16, bfloat16 or float32, of all stored parameters; None keeps each as it is. Codes stay
@@ -118,9 +108,9 @@ def save(
         report: called with the number of bytes written since the last call.
 
     Raises:
-        ValueError: the directory exists, its path has a bracket in it, the checkpoint is abstract, parameters do not
-            fit their configs, parts of the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
-        OSError: the disk does not hold what was written.
+        ValueError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of the
+            checkpoint do not fit each other, or values that ``dtype`` cannot hold.
+        OSError: one line: it cannot be written, or the disk does not hold what was written.
     """
     directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
@@ -131,38 +121,31 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    with new_folder(directory) as temporary, _named_by(directory, temporary):
-        arrays = _stored_arrays(checkpoint, dtype)
-        text_encoder = arrays.pop("text_encoder", None)
-        write_arrays(temporary / "arrays", arrays, report)
-        if text_encoder is not None:
-            write_arrays(temporary / "text_encoder", {"text_encoder": text_encoder}, report)
-        if checkpoint.text_tokenizer is not None:
-            (temporary / "text").mkdir()
-            copy = temporary / "text" / checkpoint.text_tokenizer.name
-            shutil.copyfile(checkpoint.text_tokenizer, copy)
-            if not filecmp.cmp(checkpoint.text_tokenizer, copy, shallow=False):
-                raise OSError(f"{copy} does not hold what was written to it: the disk may be full or failing")
-        folders = {entry: temporary / folder for folder, entry in FOLDERS.items()}
-        sizes = {entry: file_sizes(folder) for entry, folder in folders.items() if folder.is_dir()}
-        config = checksums.with_checksums(config_json(checkpoint) | sizes, temporary)
-        (temporary / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    try:
+        with new_folder(directory) as temporary:
+            _write(temporary, checkpoint, dtype, report)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(errors.unwritable(str(directory), error, "folder")) from error
     return directory
 
 
-@contextlib.contextmanager
-def _named_by(directory: Path, temporary: Path) -> Iterator[None]:
-    """What cannot be written below a temporary name is said of the one that was given."""
-    try:
-        yield
-    except OSError as error:
-        # Of ours a line, of the system's a reason and a file.
-        why = (
-            str(error)
-            if error.strerror is None
-            else errors.unwritable(error.filename or str(directory), error, "folder")
-        )
-        raise OSError(why.replace(str(temporary), str(directory))) from None
+def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable[[int], None]) -> None:
+    arrays = _stored_arrays(checkpoint, dtype)
+    encoder = {name: arrays.pop(name) for name in ("text_encoder",) if name in arrays}
+    sums = write_arrays(directory, "model", arrays, report)
+    if encoder:
+        sums |= write_arrays(directory, "text_encoder", encoder, report)
+    if checkpoint.text_tokenizer is not None:
+        name = f"text/{checkpoint.text_tokenizer.name}"
+        (directory / "text").mkdir()
+        shutil.copyfile(checkpoint.text_tokenizer, directory / name)
+        sums[name] = checksums.file_checksum(checkpoint.text_tokenizer)
+        if checksums.file_checksum(directory / name) != sums[name]:
+            raise OSError(f"{name} does not hold what was written to it: the disk may be full or failing")
+    config = checksums.with_checksums(config_json(checkpoint), directory, sums)
+    (directory / checksums.CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
 
 def load(
@@ -182,43 +165,40 @@ def load(
         drafters: the kinds to read of those it holds; of the others shapes and stored dtypes stand in for arrays.
             None is all.
 
-    Directories of older versions (``old_layout.py``) are read too; kernels in the old layout pass through the host's
-    memory.
-
     Raises:
         ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
     """
     directory = Path(directory)
     config = read_config(directory)
-    for folder, entry in FOLDERS.items():
-        if folder == "arrays" or entry in config:
-            check_files(directory / folder, config.get(entry))
-    checksums.check_files(directory, config, [f"text/{name}" for name in config.get("text_files", ())])
+    checksums.check_sizes(directory, config)
+    text = checksums.files_named(config, "text/")
+    checksums.check_files(directory, config, text)
     configs = {part: part_config(directory, config, part) for part in PARTS}
+    vocabulary = read_vocabulary(directory, config)
     drafting = drafter_configs(directory, config, configs["target"])
-    if (configs["text_encoder"] is None) != ("text_encoder_files" not in config):
+    if (configs["text_encoder"] is None) != (not checksums.files_named(config, "text_encoder")):
         raise errors.damaged(directory / "config.json")
-    stored = _stored_shapes(directory, config, "arrays")
-    held = {**stored, **_named(stored.get("drafters"))}
-    for part, made in (configs | drafting).items():
-        if part != "text_encoder":
-            check_counts(directory / "config.json", part, made, held.get(part, {}))
+    tensors = open_arrays(directory, config, "model")
+    held = {"target": configs["target"], "tokenizer": configs["tokenizer"]}
+    for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
+        check_counts(directory / "config.json", part, made, _count(tensors, part))
     expected = codebook_shapes(directory, config, configs["target"])
-    expected |= _shapes(configs, ("target", "tokenizer"))
-    expected |= _drafter_shapes(drafting)
-    arrays = _check_shapes(directory, stored, expected)
+    expected |= {part: PARTS[part](made) for part, made in held.items() if made is not None}
+    if drafting:
+        expected["drafters"] = {kind: drafter_kind(kind).shapes(made) for kind, made in drafting.items()}
+    if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in tensors):
+        expected["target"] = quantized_shapes(expected["target"])
+    arrays = _check_shapes(directory, tensors, expected)
     stored = arrays.pop("drafters", {})
     if not abstract:
         wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
         shapes = arrays | ({"drafters": wanted} if wanted else {})
-        arrays = _read(directory, config, shapes, dtype, sharding)
+        arrays = _read(config, tensors, shapes, dtype, sharding)
         stored |= arrays.pop("drafters", {})
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
-    vocabulary = config.get("vocabulary")
-    text = [directory / "text" / name for name in config.get("text_files", ())]
     checkpoint = Checkpoint(
         model=config["model"],
         target_config=configs["target"],
@@ -227,9 +207,9 @@ def load(
         tokenizer_params=arrays.get("tokenizer"),
         drafters={kind: (drafting[kind], stored[kind]) for kind in drafting},
         text_encoder_config=configs["text_encoder"],
-        text_tokenizer=text[0] if text else None,
+        text_tokenizer=directory / text[0] if text else None,
         codebook=codebook,
-        vocabulary=None if vocabulary is None else Vocabulary.from_json(vocabulary),
+        vocabulary=vocabulary,
         defaults=config.get("defaults", {}),
         metadata=config.get("metadata", {}),
         directory=directory,
@@ -238,8 +218,8 @@ def load(
     return checkpoint
 
 
-def verify(directory: str | Path) -> int | None:
-    """Reads every file of a checkpoint; how many bytes are as they were written, or None where it has no checksums.
+def verify(directory: str | Path) -> int:
+    """Reads every file of a checkpoint; how many bytes are as they were written.
 
     Raises:
         ValueError: as ``load``; or one line that names a file that is not as it was written.
@@ -247,9 +227,8 @@ def verify(directory: str | Path) -> int | None:
     directory = Path(directory)
     load(directory, abstract=True)
     config = read_config(directory)
-    names = checksums.listed(config)
-    checksums.check_files(directory, config, names, again=True)
-    return sum((directory / name).stat().st_size for name in names) if checksums.SUMS in config else None
+    checksums.check_files(directory, config, config[checksums.FILES], again=True)
+    return sum((directory / name).stat().st_size for name in config[checksums.FILES])
 
 
 def load_drafter(
@@ -273,10 +252,13 @@ def load_drafter(
     _, params = checkpoint.drafters[kind]
     if not are_shapes(params):
         return params
-    # What is in the folder was checked when its shapes were read; they may be stored in the old layout.
-    shapes = {"drafters": {kind: params}}
-    config = read_config(checkpoint.directory)
-    return _read(checkpoint.directory, config, shapes, dtype, sharding)["drafters"][kind]
+    directory, shapes = checkpoint.directory, {"drafters": {kind: params}}
+    config = read_config(directory)
+    checksums.check_sizes(directory, config)
+    tensors = open_arrays(directory, config, "model")
+    held = {name: tensor for name, tensor in tensors.items() if name.startswith(f"drafters.{kind}.")}
+    _check_shapes(directory, held, shapes)
+    return _read(config, tensors, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -298,82 +280,50 @@ def load_text_encoder(
         raise ValueError("this checkpoint has no text encoder: convert it with --t5, or give encoded prompts")
     directory, encoder = checkpoint.directory, checkpoint.text_encoder_config
     config = read_config(directory)
-    stored = _stored_shapes(directory, config, "text_encoder")
-    check_counts(directory / "config.json", "text_encoder", encoder, stored)
-    shapes = _check_shapes(directory, stored, _shapes({"text_encoder": encoder}, ("text_encoder",)))
-    read = read_arrays(
-        directory / "text_encoder", {"text_encoder": dtype}, sharding, shapes, _check_of(directory, config)
-    )
-    return read["text_encoder"]
+    checksums.check_sizes(directory, config)
+    tensors = open_arrays(directory, config, "text_encoder")
+    check_counts(directory / "config.json", "text_encoder", encoder, _count(tensors, "text_encoder"))
+    shapes = _check_shapes(directory, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
+    return _read(config, tensors, shapes, dtype, sharding)["text_encoder"]
 
 
-def _named(tree: PyTree) -> Mapping[str, PyTree]:
-    """The branches of a tree; none where it is missing or an array."""
-    return tree if isinstance(tree, Mapping) else {}
+def _count(tensors: Mapping[str, StoredTensor], part: str) -> int:
+    return sum(name.startswith(f"{part}.") for name in tensors)
 
 
-def _shapes(configs: Mapping[str, Any], parts: tuple[str, ...]) -> dict[str, PyTree]:
-    return {part: PARTS[part](configs[part]) for part in parts if configs[part] is not None}
-
-
-def _drafter_shapes(configs: Mapping[str, Any]) -> dict[str, PyTree]:
-    shapes = {kind: drafter_kind(kind).shapes(config) for kind, config in configs.items()}
-    return {"drafters": shapes} if shapes else {}
-
-
-def _stored_shapes(directory: Path, config: Mapping[str, Any], folder: str) -> PyTree:
-    """What the files of a folder say that they hold; they are few bytes, and read before the others."""
-    names = [name for name in checksums.listed(config) if name.startswith(f"{folder}/")]
-    checksums.check_files(directory, config, [name for name in names if "/d/" not in name])
-    stored = stored_shapes(directory / folder)
-    check_room(directory / folder, stored, config[FOLDERS[folder]])
-    return current_names(stored)
-
-
-def _check_shapes(directory: Path, stored: PyTree, expected: PyTree) -> PyTree:
-    """The stored dtypes with the expected shapes, which may be stored in the old layout; else ValueError."""
-    if "target" in expected:
-        expected = expected | {"target": shapes_as(expected["target"], stored.get("target", {}))}
-    stored = current_shapes(stored, expected)
-    mismatch = describe_shapes(stored, expected)
+def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
+    """The tree that is expected with the stored dtypes; ValueError where others are stored."""
+    leaves = {name_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(expected)[0]}
+    mismatch = describe_mismatch({name: tensor.shape for name, tensor in tensors.items()}, leaves)
     if mismatch:
         why = errors.printable(mismatch, 10_000)
         raise ValueError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
-    return stored
-
-
-def _check_of(directory: Path, config: Mapping[str, Any]) -> Callable[[Path], None]:
-    """What compares the files of one pack with their checksums."""
-
-    def check_pack(pack: Path) -> None:
-        start = f"{pack.relative_to(directory).as_posix()}/"
-        names = [name for name in checksums.listed(config) if name.startswith(start)]
-        checksums.check_files(directory, config, names)
-
-    return check_pack
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.ShapeDtypeStruct(leaf.shape, tensors[name_of(path)].dtype), expected
+    )
 
 
 def _read(
-    directory: Path, config: Mapping[str, Any], shapes: PyTree, dtype: Any, sharding: Where | None
+    config: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor],
+    shapes: PyTree,
+    dtype: Any,
+    sharding: Where | None,
 ) -> dict[str, PyTree]:
-    """The arrays that ``shapes`` names, and no others, of the folder ``arrays``."""
-    dtypes = dict.fromkeys(("target", "drafters", "drafter"), dtype)
+    """The arrays that ``shapes`` names, and no others."""
+    dtypes = dict.fromkeys(("target", "drafters", "text_encoder"), dtype)
     dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
-    if config["version"] == ONE_DRAFTER_VERSION:
-        shapes = old_names(shapes)
-    read = read_arrays(directory / "arrays", dtypes, sharding, shapes, _check_of(directory, config))
-    return current_names(read)
+    return read_arrays(tensors, shapes, dtypes, sharding, config[checksums.SUMS])
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
-    arrays = {}
+    """What goes into files; parameters are made narrow as they are written."""
+    arrays: dict[str, PyTree] = {}
     held = {part: getattr(checkpoint, f"{part}_params") for part in PARTS}
     held["drafters"] = {kind: params for kind, (_, params) in checkpoint.drafters.items()} or None
     for part, params in held.items():
         if params is not None:
-            arrays[part] = jax.tree_util.tree_map_with_path(
-                lambda path, leaf, part=part: _narrow(part, path, leaf, dtype), params
-            )
+            arrays[part] = jax.tree_util.tree_map_with_path(partial(_narrow, part, dtype), params)
     if checkpoint.codebook is not None:
         neighbours = np.asarray(checkpoint.codebook.neighbours)
         small = neighbours.size == 0 or (neighbours.min() >= 0 and neighbours.max() < 1 << 16)
@@ -382,13 +332,17 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
     return arrays
 
 
-def _narrow(part: str, path: tuple, leaf: Any, dtype: Any) -> np.ndarray:
-    leaf = np.asarray(leaf)
-    with np.errstate(over="ignore"):
-        narrow = leaf if dtype is None or is_fixed(path, leaf.dtype) else leaf.astype(jnp.dtype(dtype))
-    if not np.isfinite(narrow.astype(np.float32)).all():
-        name = f"{part}{jax.tree_util.keystr(path)}"
-        raise ValueError(
-            f"{name} holds values that are not finite in {narrow.dtype.name}: store another dtype or retrain"
-        )
-    return narrow
+def _narrow(part: str, dtype: Any, path: tuple, leaf: Any) -> StoredTensor:
+    stored = np.dtype(leaf.dtype if dtype is None or is_fixed(path, leaf.dtype) else jnp.dtype(dtype))
+
+    def read() -> np.ndarray:
+        with np.errstate(over="ignore"):
+            narrow = np.asarray(leaf).astype(stored, copy=False)
+        if not np.isfinite(narrow.astype(np.float32, copy=False)).all():
+            name = f"{part}{jax.tree_util.keystr(path)}"
+            raise ValueError(
+                f"{name} holds values that are not finite in {stored.name}: store another dtype or retrain"
+            )
+        return narrow
+
+    return StoredTensor(tuple(leaf.shape), stored, read)

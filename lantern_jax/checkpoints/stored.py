@@ -17,11 +17,17 @@ _MOST_AXES = 32
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: its shape and dtype are known; ``np.asarray`` reads its values, anew each time."""
+    """A tensor in a file: its shape and dtype are known; ``np.asarray`` reads its values, anew each time.
+
+    Attributes:
+        read: reads them.
+        place: the file and the first byte, where the rows lie in it one after another.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[], np.ndarray] = dataclasses.field(repr=False)
+    place: tuple[Path, int] | None = None
 
     @property
     def ndim(self) -> int:
@@ -52,7 +58,8 @@ def stored_tensor(
     """
     shape = tuple(shape)
     strides = rows(shape) if strides is None else tuple(strides)
-    return StoredTensor(shape, dtype, partial(_read, path, name, start, shape, dtype, strides))
+    place = (path, start) if strides == rows(shape) else None
+    return StoredTensor(shape, dtype, partial(_read, path, name, start, shape, dtype, strides), place)
 
 
 def rows(shape: Sequence[int]) -> tuple[int, ...]:

@@ -63,7 +63,9 @@ def describe_mismatch(
         if name in found and tuple(found[name]) != tuple(shape)
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
-    return "; ".join(f"{len(names)} {word}: {errors.listed(names, 20)}" for word, names in groups if names)
+    return "; ".join(
+        f"{len(names)} {word}: {errors.listed(names, 20, 160)}" for word, names in groups if names
+    )
 
 
 # Called after each tensor with the bytes that the values read so far, and all of them, take in the wanted dtype.

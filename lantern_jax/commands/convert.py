@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.files import check_new_folder, check_no_brackets
+from lantern_jax.files import check_new_folder
 from lantern_jax.locks import sole
 from lantern_jax.terminal import say
 
@@ -170,7 +170,7 @@ def _run(arguments: argparse.Namespace) -> None:
         if path is not None and not Path(path).exists():
             raise ValueError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
-    check_new_folder(out, arguments.overwrite), check_no_brackets(out)
+    check_new_folder(out, arguments.overwrite)
     with sole(out):
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)

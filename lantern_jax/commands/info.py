@@ -58,10 +58,7 @@ def _describe(arguments: argparse.Namespace) -> None:
         show_description(describe(load(directory, abstract=True)))
         return
     size = verify(directory)
-    if size is None:
-        say(f"{directory} has no checksums, older versions wrote none: convert it again to have them")
-    else:
-        say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
+    say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
 
 
 def _fit(arguments: argparse.Namespace) -> None:

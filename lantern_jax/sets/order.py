@@ -67,7 +67,7 @@ def open_order(order: SetOrder) -> Opened:
     Raises:
         ValueError: no such checkpoint, one that cannot draw, or knobs or a prompt that do not fit it, which is named.
     """
-    from lantern_jax.checkpoints.digest import checkpoint_digest
+    from lantern_jax.checkpoints.checksums import checkpoint_digest
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load

@@ -41,7 +41,7 @@ class SetPlan:
         prompts: texts, as the model takes them.
         num: pictures a prompt.
         seed: of all.
-        model: the digest of the checkpoint (``checkpoints.digest``).
+        model: the digest of the checkpoint (``checksums.checkpoint_digest``).
         dtype: of parameters and products.
         settings: the knobs as ``settings_json`` gives them.
         format: of pictures, one of ``PICTURE_FORMATS``; both keep every pixel.

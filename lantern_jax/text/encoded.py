@@ -19,8 +19,6 @@ from lantern_jax.files import parse_json, write_file
 from lantern_jax.text.packed import PackedRows
 
 FORMAT = "lantern_jax encoded prompts 2"
-# The first format kept both guidance rows [n, 2, ...], except in the captions of a drafter's training set.
-FIRST_FORMAT = "lantern_jax encoded prompts 1"
 RECORD, MASK = "record", "mask"
 
 
@@ -96,7 +94,7 @@ def save_encoded(
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
-    """Reads what ``save_encoded`` wrote, of older versions too.
+    """Reads what ``save_encoded`` wrote.
 
     Raises:
         ValueError: the file is missing, truncated or something else.
@@ -112,7 +110,7 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
     try:
         arrays = read_arrays(path)
         record = parse_json(str(arrays.pop(RECORD)), "its record")
-        if record["format"] not in (FORMAT, FIRST_FORMAT):
+        if record["format"] != FORMAT:
             raise ValueError("another format")
         # What stands for the prompts is checked too: a class number would be a text here, "207".
         texts = [record["kind"], *record["prompts"]]
@@ -122,8 +120,6 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
             if arrays[name].dtype != np.uint16:
                 raise ValueError("another dtype")
             arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
-        if record["format"] == FIRST_FORMAT:
-            arrays = _conditional_rows(arrays)
         for name in record.get("packed", ()):
             arrays[name] = PackedRows(arrays[name], arrays[MASK])
         prompts = tuple(record["prompts"])
@@ -132,10 +128,3 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
         return EncodedPrompts(record["kind"], prompts, arrays)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is damaged or does not hold encoded prompts: encode them again") from error
-
-
-def _conditional_rows(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The conditional rows of arrays in the first format."""
-    if "features" in arrays and "unconditional" not in arrays:
-        return arrays
-    return {name: array[:, 0] for name, array in arrays.items() if name != "unconditional"}

@@ -17,11 +17,11 @@ import jax
 
 from lantern_jax import errors
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.config_file import MOST_BYTES
+from lantern_jax.checkpoints.checksums import checkpoint_digest
 from lantern_jax.compilation import user_cache_directory
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.devices import device_name
-from lantern_jax.files import read_bounded, read_json
+from lantern_jax.files import read_json
 from lantern_jax.knobs import Knob, check_count
 from lantern_jax.settings import DRAFTERS, KNOBS, Settings, resolve_settings
 
@@ -259,4 +259,4 @@ def digest(checkpoint: Checkpoint) -> str:
     """Of a checkpoint's config, which lists the files beside it; empty for one in memory."""
     if checkpoint.directory is None:
         return ""
-    return hashlib.sha256(read_bounded(checkpoint.directory / "config.json", MOST_BYTES)).hexdigest()[:16]
+    return checkpoint_digest(checkpoint.directory)[:16]

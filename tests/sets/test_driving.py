@@ -39,7 +39,7 @@ def tiny(request, monkeypatch):
     """The tiny checkpoint in place of any."""
     monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline())
     monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr("lantern_jax.checkpoints.digest.checkpoint_digest", lambda directory: "digest")
+    monkeypatch.setattr("lantern_jax.checkpoints.checksums.checkpoint_digest", lambda directory: "digest")
     monkeypatch.setattr(ray_workers, "TELLING", 0)
     if "real" not in request.fixturenames:
         monkeypatch.setattr(making, "make_shards", quick_shards)

@@ -1,12 +1,10 @@
 """Encoded prompts on disk."""
 
-import json
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from lantern_jax.text.encoded import FIRST_FORMAT, load_encoded, save_encoded
+from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows
 
 ARRAYS = {
@@ -104,34 +102,3 @@ def test_packed_rows_are_stored_packed(tmp_path):
     for mask in ({}, {"mask": ~rows.mask}):
         with pytest.raises(ValueError, match=r"^features: give"):
             save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})
-
-
-def write_first_format(path, kind, arrays, wide=()):
-    record = {"format": FIRST_FORMAT, "kind": kind, "prompts": ["a", "b"], "bfloat16": list(wide)}
-    stored = {name: array.view(np.uint16) if name in wide else array for name, array in arrays.items()}
-    np.savez(path, record=np.array(json.dumps(record)), **stored)
-
-
-def test_files_of_the_first_format_are_read(tmp_path):
-    """They hold both guidance rows; those of a drafter's training captions the conditional one only."""
-    path, generator = tmp_path / "old.npz", np.random.default_rng(0)
-    features = generator.normal(size=(2, 2, 3, 4)).astype(ml_dtypes.bfloat16)
-    mask = generator.random((2, 2, 3)) < 0.5
-    unconditional = np.array([[False, True]] * 2)
-    write_first_format(
-        path,
-        "captions",
-        {"features": features, "mask": mask, "unconditional": unconditional},
-        wide=["features"],
-    )
-    arrays = load_encoded(path).arrays
-    assert sorted(arrays) == ["features", "mask"] and arrays["features"].dtype == ml_dtypes.bfloat16
-    np.testing.assert_array_equal(arrays["features"], features[:, 0])
-    np.testing.assert_array_equal(arrays["mask"], mask[:, 0])
-    labels = np.array([[[1, 2], [8, 9]], [[3, 4], [8, 9]]])
-    write_first_format(path, "labels", {"labels": labels})
-    np.testing.assert_array_equal(load_encoded(path).arrays["labels"], [[1, 2], [3, 4]])
-    write_first_format(path, "tokens", {"tokens": labels, "mask": labels > 1})
-    np.testing.assert_array_equal(load_encoded(path).arrays["tokens"], [[1, 2], [3, 4]])
-    write_first_format(path, "captions", {"features": features[:, 0].astype(np.float32), "mask": mask[:, 0]})
-    np.testing.assert_array_equal(load_encoded(path).arrays["mask"], mask[:, 0])
