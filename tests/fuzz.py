@@ -6,7 +6,8 @@ Kinds are ``commands`` (whole command lines), ``streams`` (the same with standar
 ``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
 ``tests.hostile_scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
 ``texts`` (of files, that steer a terminal), every kind of ``tests.hostile_files``, ``configs``, ``flips`` (bits and
-pages of a checkpoint) and ``clients`` (of ``lantern serve``: bodies, and streams of bytes).
+pages of a checkpoint), ``folders`` (what ``tests.hostile_folders`` makes of one of several files) and ``clients`` (of
+``lantern serve``: bodies, and streams of bytes).
 
 A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
 a traceback, in little more memory than one that works, and with one line where it refuses. What it never may is go on
@@ -142,8 +143,8 @@ KINDS = {
     **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs,
     "flips": of_flips,
-    "clients": of_clients,
     "folders": of_folders,
+    "clients": of_clients,
 }
 
 
@@ -155,6 +156,24 @@ def _script(name: str, words: list[str]) -> int:
 def _read(kind: str, path: Path) -> int:
     try:
         READERS[kind](path)
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _shard(tiny: Path, sharded: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    save_sharded(sharded, load(tiny, None))
+    return 0
+
+
+def _load(folder: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    try:
+        load(folder)
     except ValueError as error:
         print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
@@ -192,23 +211,6 @@ def _streams(model: Path, seed: int) -> int:
         tasks += [lambda: hasty.client.get("/health").raise_for_status()] * 4
         answers = in_threads(tasks)
         assert all(answers)
-
-
-def _shard(tiny: Path, sharded: Path) -> int:
-    from lantern_jax.checkpoints.store import load
-
-    save_sharded(sharded, load(tiny, None))
-    return 0
-
-
-def _load(folder: Path) -> int:
-    from lantern_jax.checkpoints.store import load
-
-    try:
-        load(folder)
-    except ValueError as error:
-        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
-        return 2
     return 0
 
 

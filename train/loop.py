@@ -34,7 +34,7 @@ from lantern_jax.files import read_json, read_text, write_file
 from lantern_jax.interruption import deferred
 from lantern_jax.knobs import AXES
 from lantern_jax.partition import DATA, Layout, device_grid, everywhere, place
-from train.script import reading
+from train.script import check_workdir, reading
 
 Metrics = dict[str, Array]
 
@@ -113,8 +113,8 @@ def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[N
     Raises ValueError where another process works there, or where a run of another config was begun.
     """
     workdir = Path(workdir)
-    if config is not None and "[" in str(workdir.absolute()):
-        raise ValueError(f"{workdir.absolute()} has a bracket in it, where orbax finds no run: name another")
+    if config is not None:
+        check_workdir(workdir)
     if config is not None and any((workdir / "checkpoints").glob("step_*")):
         kept, given = (json.loads(part.to_json_best_effort()) for part in (read_config(workdir), config))
         other = [name for name in kept if name not in FREE and given.get(name, kept[name]) != kept[name]]

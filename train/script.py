@@ -169,3 +169,14 @@ def _check_numbers(config: ConfigDict, name: str) -> None:
         for part in value if isinstance(value, tuple | list) else [value]:
             if isinstance(part, float | int) and not 0 <= part <= arguments.MOST:
                 raise errors.invalid(f"{name}.{key}", value, f"numbers from 0 to {arguments.MOST}")
+
+
+def check_workdir(folder: Path) -> None:
+    """Raises ValueError where checkpoints of a run cannot be written: to find what it wrote orbax takes the whole path
+    for a pattern, and tensorstore for UTF-8.
+    """
+    path = str(folder.absolute())
+    if "[" in path:
+        raise ValueError(f"{path} has a bracket in it, below which no run is found: name another --workdir")
+    if path.encode(errors="replace").decode() != path:
+        raise ValueError(f"{path} is no name in UTF-8, which a run needs: name another --workdir")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from lantern_jax import errors
-from lantern_jax.files import open_file, read_bounded
+from lantern_jax.files import open_descriptor, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
-# Of the config. The demo's has 15 KB.
+# Of a config; the demo's has 15 KB.
 MOST_BYTES = 1 << 22
 # Multiples of every dtype's size, so that no number lies in two of them.
 BLOCK, PIECE = 1 << 24, 1 << 20
@@ -79,7 +79,7 @@ def read_block(path: Path, start: int, targets: Iterable[Target] = ()) -> int:
     """
     scratch = np.empty(PIECE, np.uint8)
     try:
-        with open_file(path) as file:
+        with os.fdopen(open_descriptor(path), "rb", buffering=0) as file:
             place, crc = file.seek(start), 0
             for first, numbers, stored in [*targets, (start + BLOCK, np.empty(0), np.dtype(np.uint8))]:
                 crc = _read_on(file, scratch, first - place, crc)

@@ -12,10 +12,11 @@ model.safetensors.index.json.
 Axes: V codes, K neighbours, C channels of a code.
 """
 
+import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -80,11 +81,11 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
     """
     directory = Path(directory)
+    check_link(directory)
     if directory.exists() and not overwrite:
         raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
-    check_link(directory)
     check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
     return directory
 
@@ -121,14 +122,24 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    try:
-        with new_folder(directory) as temporary:
-            _write(temporary, checkpoint, dtype, report)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(errors.unwritable(str(directory), error, "folder")) from error
+    with new_folder(directory) as temporary, _named_by(directory, temporary):
+        _write(temporary, checkpoint, dtype, report)
     return directory
+
+
+@contextlib.contextmanager
+def _named_by(directory: Path, temporary: Path) -> Iterator[None]:
+    """What cannot be written below a temporary name is said of the one that was given."""
+    try:
+        yield
+    except OSError as error:
+        # Of ours a line, of the system's a reason and a file.
+        why = (
+            str(error)
+            if error.strerror is None
+            else errors.unwritable(error.filename or str(directory), error, "folder")
+        )
+        raise OSError(why.replace(str(temporary), str(directory))) from None
 
 
 def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable[[int], None]) -> None:

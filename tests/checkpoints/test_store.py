@@ -286,7 +286,7 @@ def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("room", [0, 500, 20_000])
 def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
-    """Wherever it ends: in the descriptions, or in the arrays. Nothing else is told, of no thread."""
+    """Wherever it ends: in the header, or in the arrays."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     checkpoint = tiny_checkpoint()

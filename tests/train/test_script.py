@@ -32,7 +32,7 @@ def test_without_a_word_an_experiment_is_its_default():
 def test_a_file_may_have_a_colon_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "from configs import demo_drafter\n\n\ndef get_config():\n    return demo_drafter.get_config()\n"
-    (tmp_path / "at:noon").write_text("")
+    (tmp_path / "at:noon").write_text("noon")
     (tmp_path / "a:b.py").write_text(text)
     assert parsed("--config", "a:b.py").steps
     assert script.Experiment.named("at:noon").word == ""
