@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lantern_jax.errors import quoted
+
 
 def list_files(repo: str, revision: str | None = None) -> list[str]:
     """The names of a repository's files; without a connection, of those in the cache.
@@ -75,7 +77,7 @@ def _explained(repo: str, revision: str | None) -> Iterator[str]:
     try:
         yield endpoint
     except errors.HFValidationError as error:
-        raise ValueError(f"{errors.quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
+        raise ValueError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
     except errors.GatedRepoError as error:
         advice = f"accept its terms at {endpoint}/{repo} and log in with `hf auth login`"
         raise ValueError(f"{repo} is gated: {advice}") from error
