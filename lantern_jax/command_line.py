@@ -167,7 +167,8 @@ def _platform_line() -> str | None:
 
 def _say(line: str, status: int) -> int:
     # What a line says may come from a file, or from whoever made a mistake: names of tensors, words, sizes.
-    words = (errors.printable(word, errors.MOST_QUOTED) for word in line.split())
+    # The longest is a quoted value with its marks.
+    words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
     with contextlib.suppress(OSError):  # Nobody may be there to be told.
         print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
