@@ -1,0 +1,115 @@
+"""Draws a picture by speculative decoding, in a script of one's own: load, guess and check, draw, save.
+
+    python examples/minimal.py FOLDER LABEL [LABEL ...] --out picture.png
+
+FOLDER is a class-conditional LlamaGen as ``lantern convert llamagen`` writes it, or the demo that lies in
+``lantern_jax/assets/demo``. A LlamaGen takes one label, an ImageNet class; the demo takes four: a time of day (0 to 3),
+a terrain (5 to 8), a weather (10 to 13) and a water (15 to 18).
+
+It needs the package ``safetensors`` beside the library. Nothing is hidden: copy it, and put your own model, your own
+guesses or your own loop in its place.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+from safetensors.numpy import load_file
+
+import lantern_jax
+
+
+def load(folder: Path) -> tuple[dict, dict]:
+    """Reads a model's folder: its config, and its arrays as nested dicts of float32.
+
+    A name in a file is the path of an array, as in "target.params.head.kernel". Large models have several files.
+    """
+    config, arrays = json.loads((folder / "config.json").read_text()), {}
+    if config["family"] != "llamagen" or not config["target"]["num_labels"]:
+        raise SystemExit(f"{folder} is no class-conditional LlamaGen: see lantern_jax.load for others")
+    for file in sorted(folder.glob("model*.safetensors")):
+        for name, array in load_file(file).items():
+            *parents, last = name.split(".")
+            branch = arrays
+            for parent in parents:
+                branch = branch.setdefault(parent, {})
+            branch[last] = jnp.asarray(array, jnp.int32 if name == "neighbours" else jnp.float32)
+    return config, arrays
+
+
+def fields(values: dict) -> dict:
+    """The fields of a config's record: what JSON has as lists are tuples there."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def guesses(config: dict, arrays: dict) -> tuple[lantern_jax.Drafting, dict | None]:
+    """Returns where guesses come from: an EAGLE drafter on a tree, or, without one, the target's own last pass."""
+    sizes = config["drafters"].get("eagle")
+    if sizes is None:
+        return lantern_jax.jacobi(config["target"]["vocab_size"], window=8), None
+    drafter = lantern_jax.eagle_drafter(lantern_jax.DrafterConfig(**fields(sizes)))
+    # Each [ranks] is a node: [0] the best guess, [1] the second, [0, 0] the best one after the best.
+    tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
+    # A drafter reads its logits through the target's own head.
+    head = arrays["target"]["params"]["head"]["kernel"]
+    return lantern_jax.eagle(drafter, tree), {"drafter": arrays["drafters"]["eagle"], "head": head}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("labels", type=int, nargs="+", metavar="label")
+    parser.add_argument("--out", type=Path, default=Path("picture.png"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--guidance", type=float, default=2.0)
+    given = parser.parse_args()
+
+    config, arrays = load(given.folder)
+    target = lantern_jax.llamagen_target(lantern_jax.LlamaGenConfig(**fields(config["target"])))
+    drafting, drafting_params = guesses(config, arrays)
+
+    # One sequence: its label(s), and a key that decides all its tokens: that of `lantern generate`'s first picture.
+    model = (target, arrays["target"], jnp.asarray([given.labels], jnp.int32))
+    keys = jax.random.fold_in(jax.random.key(given.seed), 0)[None]
+    options = {
+        "guidance": jnp.full(1, given.guidance),
+        "sampling": lantern_jax.SamplingParams.create(temperature=1.0, top_k=0, top_p=1.0),
+    }
+
+    def speculative():
+        return lantern_jax.speculative_decode(
+            *model, keys, drafting=drafting, drafting_params=drafting_params, rule="strict", **options
+        )
+
+    def plain():
+        return lantern_jax.autoregressive_decode(*model, keys, **options)
+
+    seconds, decoded = {}, {}
+    for decode in (plain, speculative):
+        jax.block_until_ready(decode())  # Compiles.
+        start = time.perf_counter()
+        decoded[decode] = jax.block_until_ready(decode())
+        seconds[decode] = time.perf_counter() - start
+    tokens, passes = decoded[speculative].tokens, int(decoded[speculative].rounds[0])
+
+    # Tokens are codes of the VQ tokenizer, row by row; its decoder makes pixels from -1 to 1 of them.
+    tokenizer = lantern_jax.VQModel(lantern_jax.VQConfig(**fields(config["tokenizer"])))
+    draw = jax.jit(lambda params, codes: tokenizer.apply(params, codes, method="decode"))
+    pixels = draw(arrays["tokenizer"], tokens)
+    pixels = np.asarray(jnp.clip((pixels[0] + 1) * 127.5, 0, 255)).round().astype(np.uint8)
+    Image.fromarray(pixels).save(given.out)
+
+    print(f"{given.out}: {tokens.size} tokens in {passes} passes, {(tokens.size - 1) / passes:.2f} per pass")
+    print(f"{seconds[plain] / seconds[speculative]:.2f} times as fast as one token per pass, and", end=" ")
+    print("the same tokens" if np.array_equal(tokens, decoded[plain].tokens) else "OTHER TOKENS")
+
+
+if __name__ == "__main__":
+    main()
