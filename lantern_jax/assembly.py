@@ -15,6 +15,7 @@ from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.decoding.verification import Coupling
 from lantern_jax.decoding.zipar import Rows
 from lantern_jax.families import TargetConfig, family_of
@@ -45,6 +46,54 @@ def settings_for(
     )
     check_codebook(made.rule_value(), codebook, config.num_codes)
     return made
+
+
+def without_effect(knobs: Mapping[str, Any], settings: Settings) -> list[str]:
+    """Lists the given knobs that change nothing beside the others, each with what makes them idle.
+
+    Args:
+        knobs: as they were given, None for those left out.
+        settings: what they made.
+    """
+    given, rule = {name for name, value in knobs.items() if value is not None}, settings.rule_value()
+    kind, rejects = settings.drafting, settings.coupling != "gumbel"
+    dynamic, windowed = isinstance(settings.tree, DynamicTree), kind in ("led", "jacobi")
+    # Knob -> what makes it idle, and whether that is so.
+    idle = dict.fromkeys(
+        ("nodes", "depth", "frontier", "children", "ranking", "threshold"), ("a fixed tree", not dynamic)
+    )
+    idle |= dict.fromkeys(
+        ("window", "branches", "levels"),
+        (f"drafting {kind}", True) if not windowed else ("a tree of its own", "tree" in given),
+    )
+    if windowed and "tree" not in given:
+        idle |= {
+            "branches": ("levels 0", settings.levels == 0),
+            "levels": ("branches 1", settings.branches == 1),
+        }
+    idle |= dict.fromkeys(
+        ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples"), (f"rule {settings.rule}", True)
+    )
+    idle |= dict.fromkeys(rule.knobs, ("", False))
+    idle |= {
+        "sharpness": ("a tree that is not ranked by gap", not dynamic or settings.ranking != "gap"),
+        "echo": (f"drafting {kind}", windowed),
+        "mixture": ("echo off", kind != "led" and (windowed or settings.echo == "off")),
+        "initial": (f"drafting {kind}", not windowed or (kind == "led" and settings.initial == "repeat")),
+        "redraw": (f"drafting {kind}", True) if kind != "jacobi" else ("coupling gumbel", not rejects),
+        "reach": (f"drafting {kind}", kind != "led"),
+        "ahead": (f"drafting {kind}", kind != "zipar"),
+        "path": (f"coupling {settings.coupling}", rejects),
+        "residual": ("rule strict", True) if rule.is_strict else ("coupling gumbel", not rejects),
+    }
+    free = kind == "zipar" or settings.is_plain
+    if free:
+        why = "plain decoding" if settings.is_plain else "drafting zipar"
+        used = {"ahead"} if kind == "zipar" and not settings.is_plain else set()
+        idle |= dict.fromkeys({*idle, "coupling", "rule"} - used, (why, True))
+    if settings.temperature == 0:
+        idle |= dict.fromkeys(("top_k", "top_p", "path"), ("temperature 0", True))
+    return [f"{name} has no effect with {why}" for name, (why, so) in idle.items() if so and name in given]
 
 
 def plain_job(config: TargetConfig, dtype: np.dtype, settings: Settings) -> Job:

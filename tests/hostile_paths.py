@@ -47,7 +47,7 @@ def special(folder: Path) -> None:
             make(folder / f"of-{kind}" / name, kind)
         if (folder / "tiny").is_dir():
             shutil.copytree(folder / "tiny", folder / f"tiny-{kind}")
-            data = max((folder / f"tiny-{kind}" / "arrays").rglob("*"), key=lambda path: path.lstat().st_size)
+            data = folder / f"tiny-{kind}" / "model.safetensors"
             data.unlink()
             make(data, kind)
 

@@ -135,6 +135,7 @@ def _run(arguments: argparse.Namespace) -> None:
     start = _read_start(arguments)
     writes = join_hosts(arguments.hosts)
 
+    from lantern_jax.assembly import without_effect
     from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.pipeline import load
 
@@ -144,7 +145,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if start is not None:
         keep_rows = _rows_kept(arguments.keep, pipeline.checkpoint.target_config.grid)
         numbers |= {"start": start, "keep_rows": keep_rows}
-    settings = settings_json(pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs))
+    made = pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
+    settings, notes = settings_json(made), without_effect(knobs, made)
     if start is not None:
         settings["keep_rows"] = numbers["keep_rows"]
     if not pipeline.draws:
@@ -162,9 +164,9 @@ def _run(arguments: argparse.Namespace) -> None:
         write_outputs(plan, pictures | others)
 
     count, generation = len(prompts) * arguments.num, None
-    note = pipeline.tuning(count, **knobs).note
-    if note and writes:
-        say(f"lantern: {note}", error=True)
+    for note in (pipeline.tuning(count, **knobs).note, *(f"--{idle.replace('_', '-')}" for idle in notes)):
+        if note and writes:
+            say(f"lantern: {note}", error=True)
     try:
         with decoding_progress(count, compare) as progress:
             conditioning = pipeline.encode(prompts) if encoded is None else encoded
