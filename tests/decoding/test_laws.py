@@ -35,7 +35,8 @@ SAMPLES, AT_ONCE = 327_680, 32_768
 LEAST = 1e-4
 CHAIN, BUSH = DraftTree.chain(3), DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 GROWN = DynamicTree(5, 3, frontier=2, children=2)
-STOPPED = DynamicTree(5, 3, frontier=2, children=2, threshold=0.5, checks=(1, 2))
+# At half of all rounds; at 0.5 it would never.
+STOPPED = DynamicTree(5, 3, frontier=2, children=2, threshold=0.7, checks=(1, 2))
 GAPS = DynamicTree(5, 3, frontier=2, children=2, ranking="gap")
 # A share of 0 for the drafter, and for what the target said.
 EXTREME = Echo(position=(0.0, 1.0), token=(0.5, 0.5), parent=(0.0, 0.0))
