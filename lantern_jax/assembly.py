@@ -86,11 +86,10 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> list[str]:
         "path": (f"coupling {settings.coupling}", rejects),
         "residual": ("rule strict", True) if rule.is_strict else ("coupling gumbel", not rejects),
     }
-    free = kind == "zipar" or settings.is_plain
-    if free:
-        why = "plain decoding" if settings.is_plain else "drafting zipar"
-        used = {"ahead"} if kind == "zipar" and not settings.is_plain else set()
-        idle |= dict.fromkeys({*idle, "coupling", "rule"} - used, (why, True))
+    if settings.is_plain:
+        idle |= dict.fromkeys((*idle, "coupling", "rule"), ("plain decoding", True))
+    elif kind == "zipar":
+        idle |= dict.fromkeys({*idle, "coupling", "rule"} - {"ahead"}, ("drafting zipar", True))
     if settings.temperature == 0:
         idle |= dict.fromkeys(("top_k", "top_p", "path"), ("temperature 0", True))
     return [f"{name} has no effect with {why}" for name, (why, so) in idle.items() if so and name in given]

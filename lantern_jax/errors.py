@@ -1,6 +1,6 @@
 """The shapes of error lines that several places need: what was given, what was expected, what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,7 @@ def quoted(value: Any, most: int = MOST_QUOTED) -> str:
     longer = len(value) - most if isinstance(value, str | bytes) else 0
     if longer > 0:
         return f"{printable(repr(value[:most]), 2 * most)} ... ({longer} characters more)"
-    try:
-        return printable(repr(value), most)
-    except ValueError:
-        # Python writes no whole number of more than some thousand digits.
-        return "of more digits than can be shown"
+    return printable(_written(value, repr), most)
 
 
 def printable(text: Any, most: int = 4000) -> str:
@@ -65,9 +61,9 @@ def short(text: object, most: int = 120) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
-def _written(value: object) -> str:
+def _written(value: object, write: Callable[[object], str] = str) -> str:
     try:
-        return str(value)
+        return write(value)
     except ValueError:  # Python writes no whole number of more than some thousand digits.
         return "of more digits than can be shown"
 

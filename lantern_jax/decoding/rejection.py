@@ -154,7 +154,8 @@ class Rejection:
             token = draft.tokens[batch, child]
             depth = take_nodes(topology.depth, child)
             trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
-            if self.residual == "exact":
+            # Strictly such a code has mass 0 anyway, and the published code knows no such test.
+            if self.residual == "exact" and not rule.is_strict:
                 trial = trial.only_where(allowed[batch, child])
             luck = uniforms[batch, child] * trial.q_x
             possible = there & (trial.q_x > 0)
