@@ -26,18 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
-from lantern_jax import arguments
-from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
-from lantern_jax.bench.bandwidth import Bandwidth
-from lantern_jax.bench.measure import Member, Plan, compile_group, measure, members
-from lantern_jax.bench.random_models import random_model
-from lantern_jax.bench.subject import Subject, checkpoint_subject, default_prompts, random_subject
-from lantern_jax.bench.sweep import expand, parse_list, parse_methods
-from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.devices import device_name, versions
-from lantern_jax.files import write_file
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.devices.platform import device_name, versions
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.bandwidth import Bandwidth
+from lantern_jax.measuring.measure import Member, Plan, compile_group, measure, members
+from lantern_jax.measuring.random_models import random_model
+from lantern_jax.measuring.subject import Subject, checkpoint_subject, default_prompts, random_subject
+from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
 # The first is the one that a passing mean is wanted of.

@@ -21,17 +21,17 @@ from jaxtyping import Array, Float, Int
 from rich.table import Table
 
 import lantern_jax
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.console import Console
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.sampling import gumbel_noise
 from lantern_jax.decoding.tree import named_tree
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.io.console import Console
 from lantern_jax.models.drafter import eagle_drafter
-from lantern_jax.prompting import prompt_encoder
+from lantern_jax.pipeline.prompting import prompt_encoder
 
 PROMPTS = (
     "snowy mountains at dusk by a calm lake",

@@ -29,22 +29,22 @@ from jax import lax
 from rich.table import Table
 
 import lantern_jax
-from lantern_jax import arguments
-from lantern_jax.bench.subject import PROMPTS
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.console import Console
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
-from lantern_jax.engine import Engine
-from lantern_jax.families import family_of
-from lantern_jax.files import write_file
-from lantern_jax.jobs import Job, Run
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.registry import family_of
+from lantern_jax.io.console import Console
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.subject import PROMPTS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
-from lantern_jax.programs import Parameters
 
 REPEATS = 3
 ROUNDS = 48

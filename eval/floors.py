@@ -16,11 +16,11 @@ from functools import cache
 
 import jax
 
-from lantern_jax import arguments
-from lantern_jax.bench.machine import NOT_READ
-from lantern_jax.bench.random_models import random_model
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.families import family_of
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.families.registry import family_of
+from lantern_jax.measuring.machine import NOT_READ
+from lantern_jax.measuring.random_models import random_model
 from lantern_jax.models.drafter import drafter_shapes
 
 SIZES = "llamagen-xl,llamagen-3b,chameleon-7b"

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from jax.tree import leaves
 
-from lantern_jax import arguments, errors
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io import errors
+from lantern_jax.io.files import write_file
 from train.painter.landscapes import render_batch
 
 # A tokenizer that compiles sooner.

@@ -39,15 +39,15 @@ from rich.table import Table
 import lantern_jax
 from eval.quality import feature_reader, replicated_distances
 from eval.scatter import Point, scatter
-from lantern_jax import arguments
-from lantern_jax.bench.sweep import parse_methods
-from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.console import Console
-from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.files import read_json, write_file
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.io.console import Console
+from lantern_jax.io.files import read_json, write_file
+from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.bootstrap import interval
+from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render, sample_scene
 
 PLAIN, OTHER_SEED = "ar", "other seed"

@@ -51,14 +51,14 @@ from eval.quality_numbers import (
     kernel_measure,
     rows_of,
 )
-from lantern_jax import arguments
-from lantern_jax.archives import read_arrays
-from lantern_jax.bench.alternate import alternate
-from lantern_jax.command_line import Parser, run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.devices import core_count
-from lantern_jax.files import read_json, write_file
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.devices.platform import core_count
+from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.files import read_json, write_file
+from lantern_jax.measuring.alternate import alternate
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
 from train.painter.landscapes import caption
 

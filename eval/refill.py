@@ -21,13 +21,13 @@ import numpy as np
 
 import lantern_jax
 from eval.set_kills import prompts
-from lantern_jax import arguments
-from lantern_jax.bench.alternate import alternate
-from lantern_jax.call import Call
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.files import write_file
-from lantern_jax.jobs import Job
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.engine.jobs import Job
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.pipeline.call import Call
 
 
 def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.bars import Bar, Panel, draw_bars
-from lantern_jax import arguments
-from lantern_jax.bench.rows import row_of
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import read_json, read_text, write_files
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import read_json, read_text, write_files
+from lantern_jax.measuring.rows import row_of
 
 Row = Mapping[str, Any]
 # A heading, and what stands below it for a row; None where the row has nothing to say.

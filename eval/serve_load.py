@@ -29,9 +29,9 @@ from typing import Any
 
 import httpx
 
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import write_file
 
 PATH = "/v1/images/generations"
 SEEDS = 16

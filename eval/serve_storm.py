@@ -25,9 +25,9 @@ from typing import Any
 import httpx
 
 from eval.serve_load import PATH, megabytes, metric, served
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import write_file
 from lantern_jax.serve.server import connections_of_files
 
 HEADERS = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"a" * 1000

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from eval.set_kills import prompts
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
-from lantern_jax.knobs import mesh_sizes
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.io.files import write_file
 from lantern_jax.sets.reading import read_set
 
 DEVICES = 4

@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import write_file
 from lantern_jax.sets.reading import read_set
+from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import sample_scene
 
 # Of the scenes whose attributes are the prompts.

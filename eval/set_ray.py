@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.set_kills import differences, prompts
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 # Of a worker's process while it makes a shard.

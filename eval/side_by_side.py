@@ -27,9 +27,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lantern_jax import arguments
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.files import write_file
 
 PROMPTS = ("snowy mountains at dusk by a calm lake", "a foggy forest at dawn", "dunes at dawn")
 BOUND = 1.03

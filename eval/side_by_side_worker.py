@@ -15,8 +15,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Whatever else prints goes to standard error.
     import lantern_jax
-    from lantern_jax.compilation import keep_compiled_programs
     from lantern_jax.decoding.tree import DraftTree, named_tree
+    from lantern_jax.devices.compilation import keep_compiled_programs
 
     keep_compiled_programs()
     checkpoint = dataclasses.replace(lantern_jax.load("demo").checkpoint, tokenizer_params=None)

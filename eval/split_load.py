@@ -28,13 +28,13 @@ import jax
 import numpy as np
 
 import lantern_jax
-from lantern_jax import arguments
-from lantern_jax.bench.random_models import random_conditioning, random_model
 from lantern_jax.checkpoints.store import Checkpoint, save
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.families import family_of
-from lantern_jax.files import write_file
-from lantern_jax.knobs import mesh_sizes
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.families.registry import family_of
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.random_models import random_conditioning, random_model
 
 # Weights repeat after so many: drawing all of them anew would take longer than the rest.
 _DRAWN = 1 << 24

@@ -18,15 +18,15 @@ import numpy as np
 from rich.table import Table
 
 import lantern_jax
-from lantern_jax import arguments
-from lantern_jax.bench.alternate import alternate
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.compilation import keep_compiled_programs
-from lantern_jax.console import Console
-from lantern_jax.files import write_file
-from lantern_jax.tuning.samples import Samples, sample_prompts
-from lantern_jax.tuning.tune import Plan, Tuner
-from lantern_jax.tuning.tuned import SAMPLING, Tuned, read_tuned
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.io.console import Console
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.samples import Samples, sample_prompts
+from lantern_jax.measuring.tune import Plan, Tuner
+from lantern_jax.settings.tuned import SAMPLING, Tuned, read_tuned
 
 TUNED, DEFAULT = "tuned", "default"
 PROMPTS, FIRST = 64, 10_000

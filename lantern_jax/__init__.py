@@ -9,12 +9,12 @@ from importlib import import_module
 
 _MODULES = {
     # From prompts to pictures.
-    "pipeline": ("Pipeline", "load"),
-    "generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
-    "settings": ("Knobs", "Settings"),
+    "pipeline.pipeline": ("Pipeline", "load"),
+    "engine.generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
+    "settings.settings": ("Knobs", "Settings"),
     "decoding.methods": ("Method", "methods"),
-    "compilation": ("keep_compiled_programs",),
-    "pictures": ("draw_acceptance", "grid", "side_by_side"),
+    "devices.compilation": ("keep_compiled_programs",),
+    "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
     # Decoding, for any model and any way of guessing that fill their records.
     "decoding.loop": ("autoregressive_decode", "speculative_decode"),
     "decoding.program": ("Program",),
@@ -60,9 +60,9 @@ _MODULES = {
     "decoding.neighbours": ("nearest_codes",),
     "decoding.cache": ("KVCache", "commit", "new_cache"),
     # Batches on devices, some rounds at a time.
-    "engine": ("Engine",),
-    "jobs": ("Job", "Run"),
-    "programs": ("Parameters",),
+    "engine.engine": ("Engine",),
+    "engine.jobs": ("Job", "Run"),
+    "engine.programs": ("Parameters",),
     # Models and checkpoints.
     "models.llamagen": (
         "CaptionConditioning",
@@ -85,7 +85,7 @@ _MODULES = {
     # Prompts.
     "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
     "text.chameleon": ("ChameleonVocabulary",),
-    "data.prompts": ("Vocabulary", "parse_prompt"),
+    "text.landscapes": ("Vocabulary", "parse_prompt"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

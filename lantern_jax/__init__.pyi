@@ -1,9 +1,6 @@
 """The public names of ``__init__.py`` for type checkers, which do not see that it imports them when they are used."""
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint as Checkpoint
-from lantern_jax.compilation import keep_compiled_programs as keep_compiled_programs
-from lantern_jax.data.prompts import Vocabulary as Vocabulary
-from lantern_jax.data.prompts import parse_prompt as parse_prompt
 from lantern_jax.decoding.acceptance import Claim as Claim
 from lantern_jax.decoding.acceptance import Codebook as Codebook
 from lantern_jax.decoding.acceptance import Lantern as Lantern
@@ -68,15 +65,17 @@ from lantern_jax.decoding.verification import Coupling as Coupling
 from lantern_jax.decoding.verification import Verification as Verification
 from lantern_jax.decoding.verification import verify_tree as verify_tree
 from lantern_jax.decoding.zipar import Rows as Rows
-from lantern_jax.engine import Engine as Engine
-from lantern_jax.generation import Generation as Generation
-from lantern_jax.generation import Interrupted as Interrupted
-from lantern_jax.generation import Picture as Picture
-from lantern_jax.generation import Progress as Progress
-from lantern_jax.generation import Statistics as Statistics
-from lantern_jax.generation import Timing as Timing
-from lantern_jax.jobs import Job as Job
-from lantern_jax.jobs import Run as Run
+from lantern_jax.devices.compilation import keep_compiled_programs as keep_compiled_programs
+from lantern_jax.engine.engine import Engine as Engine
+from lantern_jax.engine.generation import Generation as Generation
+from lantern_jax.engine.generation import Interrupted as Interrupted
+from lantern_jax.engine.generation import Picture as Picture
+from lantern_jax.engine.generation import Progress as Progress
+from lantern_jax.engine.generation import Statistics as Statistics
+from lantern_jax.engine.generation import Timing as Timing
+from lantern_jax.engine.jobs import Job as Job
+from lantern_jax.engine.jobs import Run as Run
+from lantern_jax.engine.programs import Parameters as Parameters
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
@@ -101,17 +100,18 @@ from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target
 from lantern_jax.models.vq import VQConfig as VQConfig
 from lantern_jax.models.vq import VQModel as VQModel
-from lantern_jax.pictures import draw_acceptance as draw_acceptance
-from lantern_jax.pictures import grid as grid
-from lantern_jax.pictures import side_by_side as side_by_side
-from lantern_jax.pipeline import Pipeline as Pipeline
-from lantern_jax.pipeline import load as load
-from lantern_jax.programs import Parameters as Parameters
-from lantern_jax.settings import Knobs as Knobs
-from lantern_jax.settings import Settings as Settings
+from lantern_jax.pictures.images import draw_acceptance as draw_acceptance
+from lantern_jax.pictures.images import grid as grid
+from lantern_jax.pictures.images import side_by_side as side_by_side
+from lantern_jax.pipeline.pipeline import Pipeline as Pipeline
+from lantern_jax.pipeline.pipeline import load as load
+from lantern_jax.settings.settings import Knobs as Knobs
+from lantern_jax.settings.settings import Settings as Settings
 from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabulary
 from lantern_jax.text.encoded import EncodedPrompts as EncodedPrompts
 from lantern_jax.text.encoded import load_encoded as load_encoded
 from lantern_jax.text.encoded import save_encoded as save_encoded
+from lantern_jax.text.landscapes import Vocabulary as Vocabulary
+from lantern_jax.text.landscapes import parse_prompt as parse_prompt
 
 __version__: str

@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
-from lantern_jax.interruption import listen
-from lantern_jax.streams import settle
+from lantern_jax.io.interruption import listen
+from lantern_jax.io.streams import settle
 
 
 def main() -> NoReturn:
@@ -11,7 +11,7 @@ def main() -> NoReturn:
     listen("lantern")
     settle()
 
-    from lantern_jax.command_line import leave
+    from lantern_jax.commands.command_line import leave
     from lantern_jax.commands.main import main as command
 
     leave(command())

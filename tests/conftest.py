@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.tuning import tuned
+from lantern_jax.settings import tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

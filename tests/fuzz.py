@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lantern_jax import command_line, errors
+from lantern_jax.commands import command_line
+from lantern_jax.io import errors
 from tests import hostile_paths, hostile_texts
 from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
 from tests.hostile_files import KINDS as FILES
@@ -182,9 +183,9 @@ def _load(folder: Path) -> int:
 
 def _bodies(model: Path, seed: int) -> int:
     """Bodies with a hostile field: each is taken, or refused in a line that names the field."""
-    from lantern_jax.pipeline import load
-    from lantern_jax.serve.asking import read_asking
+    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.limits import Limits, Refused
+    from lantern_jax.serve.requests import read_asking
     from tests.hostile_requests import bodies, wrong_error
 
     pipeline = load(str(model), tuned="off")
@@ -201,7 +202,7 @@ def _bodies(model: Path, seed: int) -> int:
 
 def _streams(model: Path, seed: int) -> int:
     """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
-    from lantern_jax.pipeline import load
+    from lantern_jax.pipeline.pipeline import load
     from tests.hostile_requests import send, streams
     from tests.serve.running import in_threads, running
 
@@ -305,8 +306,8 @@ def main() -> int:
     parser.add_argument("--found", action="store_true", help="what failed before, and nothing else")
     given = parser.parse_args()
     # Imported here, every case's process has them.
-    import lantern_jax.bench.measure
-    import lantern_jax.pipeline  # noqa: F401
+    import lantern_jax.measuring.measure
+    import lantern_jax.pipeline.pipeline  # noqa: F401
 
     known = [tuple(entry) for entry in json.loads(FOUND.read_text())]
     kinds = given.kinds.split(",")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lantern_jax.commands.main import main, make_parser
-from lantern_jax.settings import KNOBS
-from lantern_jax.streams import settle
+from lantern_jax.io.streams import settle
+from lantern_jax.settings.settings import KNOBS
 
 SECONDS = 10
 # What a command or a script says where it refuses.
@@ -245,12 +245,12 @@ def command(line: list[str]) -> Callable[[], int]:
     """The ``lantern`` command with that line, as far as computing."""
 
     def work() -> int:
-        import lantern_jax.engine
+        import lantern_jax.engine.engine
 
         def computes(*arguments, **options):
             os._exit(COMPUTES)
 
-        lantern_jax.engine.compile_ahead = computes
+        lantern_jax.engine.engine.compile_ahead = computes
         return main(line)
 
     return work

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lantern_jax.checkpoints.tensor_files import open_tensors
-from lantern_jax.data.folder import open_picture
 from lantern_jax.decoding.tree import load_tree
-from lantern_jax.metrics.pictures import read_pictures as pictures_of
-from lantern_jax.pictures import square
+from lantern_jax.pictures.folder import open_picture
+from lantern_jax.pictures.images import square
+from lantern_jax.sets.sources import read_pictures as pictures_of
+from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.prompt_files import read_prompts
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from lantern_jax.checkpoints import arrays, checksums
+from lantern_jax.checkpoints import arrays
 from lantern_jax.checkpoints.store import Checkpoint, save
+from lantern_jax.tensors import checksums
 from tests.hostile_files import CONTROL, index_files, safetensors_files
 
 INDEX = "model.safetensors.index.json"

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lantern_jax.serve.asking import HARMLESS, OWN
-from lantern_jax.settings import KNOBS
+from lantern_jax.serve.requests import HARMLESS, OWN
+from lantern_jax.settings.settings import KNOBS
 
 PATH = "/v1/images/generations"
 # Values of JSON as they are written, some of which Python's own reader makes something else of.

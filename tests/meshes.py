@@ -9,10 +9,11 @@ from functools import cache
 import jax
 import numpy as np
 
-from lantern_jax import assembly
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.engine import Engine
-from lantern_jax.families import family_of
+from lantern_jax.devices.partition import place
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.registry import family_of
 from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.drafters import DRAFTERS
@@ -20,8 +21,7 @@ from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.models.parallel import ParallelConfig
-from lantern_jax.partition import place
-from lantern_jax.programs import Parameters
+from lantern_jax.settings import recipe
 from tests.tiny_checkpoint import random_leaves
 
 DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
@@ -106,8 +106,8 @@ def job(family: str, **knobs):
     """How a batch is decoded with these knobs; guidance is 2."""
     config, drafters = TARGETS[family], drafter_configs(family)
     defaults, book = {"guidance": 2.0}, codebook(config.num_codes)
-    settings = assembly.settings_for(knobs, config, drafters, defaults, book, platform="cpu")
-    return assembly.job(config, drafters, np.dtype("float32"), settings)
+    settings = recipe.settings_for(knobs, config, drafters, defaults, book, platform="cpu")
+    return recipe.job(config, drafters, np.dtype("float32"), settings)
 
 
 def prompts(family: str, count: int):

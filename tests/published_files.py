@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax.checkpoints.drafter import drafter_table
-from lantern_jax.checkpoints.llamagen import ORIGINAL_NAMES, gpt_table
-from lantern_jax.checkpoints.llamagen_vq import vq_table
+from lantern_jax.families.drafter_weights import drafter_table
+from lantern_jax.families.llamagen_vq_weights import vq_table
+from lantern_jax.families.llamagen_weights import ORIGINAL_NAMES, gpt_table
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQConfig

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax import assembly
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.settings import recipe
 from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
 FLOAT32 = np.dtype(np.float32)
@@ -36,7 +36,7 @@ BASES = [
 
 def settings(knobs):
     defaults = {"guidance": 2.0, "tree": [[0], [0, 0], [0, 0, 0]]}
-    return assembly.settings_for(knobs, TARGET, CONFIGS, defaults, tiny_checkpoint().codebook, platform="cpu")
+    return recipe.settings_for(knobs, TARGET, CONFIGS, defaults, tiny_checkpoint().codebook, platform="cpu")
 
 
 def parts(knobs):
@@ -44,7 +44,7 @@ def parts(knobs):
     made = settings(knobs)
     if made.ranking == "probability":
         made = dataclasses.replace(made, tree=settings(knobs | {"sharpness": None}).tree)
-    job = assembly.job(TARGET, CONFIGS, FLOAT32, made)
+    job = recipe.job(TARGET, CONFIGS, FLOAT32, made)
     drafting = [
         (part.func, part.args) if isinstance(part, functools.partial) else part
         for part in vars(job.program.drafting).values()
@@ -70,14 +70,14 @@ def test_a_knob_is_idle_where_the_job_is_the_same(base):
         except ValueError:
             continue  # It does not go with the others, which is said too.
         idle[name] = after == before
-        told = [line.split()[0] for line in assembly.without_effect(given, settings(given))]
+        told = [line.split()[0] for line in recipe.without_effect(given, settings(given))]
         assert (name in told) == idle[name], (name, value)
     assert any(idle.values()) and (not all(idle.values()) or base.get("method") == "ar")
 
 
 def test_the_command_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    from lantern_jax import pipeline
+    from lantern_jax.pipeline import pipeline
     from tests.tiny_checkpoint import tiny_pipeline
 
     monkeypatch.setattr(pipeline, "load", lambda *arguments, **options: tiny_pipeline())

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-import lantern_jax.engine
-from lantern_jax.checkpoints.llamagen_vq import vq_shapes
+import lantern_jax.engine.engine
 from lantern_jax.checkpoints.store import describe, load, save
 from lantern_jax.commands.main import main
+from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
 from tests.mutated_configs import mutated, mutations
 from tests.tiny_checkpoint import VQ, random_leaves, tiny_checkpoint
@@ -99,7 +99,7 @@ DAMAGES = {
 def test_bad_checkpoints_are_refused(what, saved, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("compile_ahead", "run_timed"):
-        monkeypatch.setattr(lantern_jax.engine, name, must_not_run)
+        monkeypatch.setattr(lantern_jax.engine.engine, name, must_not_run)
     damage, parts = DAMAGES[what]
     damage(Path(shutil.copytree(saved, "bad")))
     for command in (["info", "bad"], ["generate", PROMPT, "--model", "bad"]):

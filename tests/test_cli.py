@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax.engine
-import lantern_jax.pipeline
-from lantern_jax import compilation
+import lantern_jax.engine.engine
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands import outputs
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.commands.options import given_knobs
 from lantern_jax.decoding.methods import methods
-from lantern_jax.settings import KNOBS
+from lantern_jax.devices import compilation
+from lantern_jax.settings.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile_commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
@@ -42,14 +42,14 @@ def saved(tmp_path_factory) -> Path:
 def folder(tmp_path, monkeypatch):
     """An empty current folder, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
-    load = lantern_jax.pipeline.load
+    load = lantern_jax.pipeline.pipeline.load
 
     def load_tiny(model, dtype=None, tuned="off", mesh=None):
         if model == "demo":
             return tiny_pipeline()
         return sharing_programs(load)(model, dtype)
 
-    monkeypatch.setattr(lantern_jax.pipeline, "load", load_tiny)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_tiny)
     return tmp_path
 
 
@@ -164,7 +164,7 @@ def test_every_flag_of_the_first_version_is_still_taken(folder):
         main(["encode", PROMPT, "--model", "demo", "--dtype", "float32", "--out", "a.npz", "--overwrite"])
         == 0
     )
-    demo = lantern_jax.pipeline.load("demo")
+    demo = lantern_jax.pipeline.pipeline.load("demo")
     assert main(["generate", "--prompts", "a.npz", "--out", "b.png"]) == 0
     np.testing.assert_array_equal(pixels("b.png"), demo.generate(PROMPT).pictures[0])
 
@@ -303,8 +303,8 @@ def clutter(folder):
 
 @pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
 def test_generate_refuses(bad, clutter, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.engine, "compile_ahead", must_not_run)
-    monkeypatch.setattr(lantern_jax.engine, "run_timed", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine, "run_timed", must_not_run)
     assert_refused(["generate", *(bad or [])], capsys)
 
 
@@ -346,7 +346,7 @@ def test_a_write_that_fails_leaves_nothing(folder, capsys, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lantern_jax.files.os.replace", full)
+    monkeypatch.setattr("lantern_jax.io.files.os.replace", full)
     assert "No space left" in assert_refused(["generate", PROMPT, "--out", "many/"], capsys)
 
 
@@ -354,7 +354,7 @@ def test_interruption_is_quiet(folder, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lantern_jax.pipeline, "load", interrupt)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", interrupt)
     assert main(["generate", PROMPT]) == 130
     assert capsys.readouterr().err.count("\n") == 1
     assert files(folder) == set()
@@ -364,7 +364,7 @@ def test_too_little_memory_is_one_line(folder, capsys, monkeypatch):
     def exhausted(*arguments):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
 
-    monkeypatch.setattr(lantern_jax.engine, "run_timed", exhausted)
+    monkeypatch.setattr(lantern_jax.engine.engine, "run_timed", exhausted)
     assert "--batch" in assert_refused(["generate", PROMPT], capsys)
 
 

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 import lantern_jax
-from lantern_jax import compilation
 from lantern_jax.checkpoints.store import save
+from lantern_jax.devices import compilation
 from tests.tiny_checkpoint import tiny_checkpoint
 
 

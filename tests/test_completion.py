@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.models.vq import VQModel
 from tests.command import assert_refused, must_not_run
@@ -105,7 +105,7 @@ def test_devices_and_batches_change_nothing(made, completed):
     ],
 )  # fmt: skip
 def test_bad_starts_are_refused_before_computing(options, message, monkeypatch):
-    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
     with pytest.raises(ValueError, match=message) as error:
         tiny_pipeline().generate("a lake", **options)
     assert "\n" not in str(error.value)
@@ -122,7 +122,7 @@ def test_without_a_tokenizer_codes_are_given(made):
 
 def test_the_command_goes_on_with_a_file(made, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *arguments, **options: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *arguments, **options: tiny_pipeline())
     made.images[0].save("begin.png")
     command = [
         "generate",

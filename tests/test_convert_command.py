@@ -17,7 +17,7 @@ from PIL import Image
 from lantern_jax.checkpoints import convert
 from lantern_jax.checkpoints.convert import convert_llamagen
 from lantern_jax.commands.main import main
-from lantern_jax.locks import sole
+from lantern_jax.io.locks import sole
 from tests.command import assert_refused, files, must_not_run
 from tests.published_files import GPT, published_tensors, write_settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from lantern_jax import devices
+from lantern_jax.devices import platform
 
 ROOT = Path(__file__).parents[1]
 # One command looks for devices first, the other reads arrays.
@@ -43,7 +43,7 @@ def test_whatever_jax_makes_of_it(error, monkeypatch):
         return find("cpu")
 
     monkeypatch.setattr(jax, "devices", one_fails)
-    monkeypatch.setattr(devices.backend, "clear_backends", lambda: None)
+    monkeypatch.setattr(platform.backend, "clear_backends", lambda: None)
     with pytest.raises(ValueError, match="there is cpu: name that") as told:
-        devices.check_platform()
+        platform.check_platform()
     assert "\n" not in str(told.value) and jax.config.jax_platforms == asked

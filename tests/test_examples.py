@@ -12,7 +12,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.checkpoints.store import demo_directory, load
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.families import FAMILIES, family_of
+from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.text.landscapes import LANDSCAPES
 from tests.tiny_checkpoint import TARGET, target_parameters
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax import files
+from lantern_jax.io import files
 
 
 def contents(folder: Path) -> dict[str, bytes]:

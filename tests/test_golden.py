@@ -13,10 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
-from lantern_jax.checkpoints.drafter import convert_drafter
-from lantern_jax.checkpoints.llamagen import convert_gpt
-from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
@@ -26,6 +22,10 @@ from lantern_jax.decoding.protocols import Draft, Pending, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.decoding.verification import verify_tree
+from lantern_jax.families.chameleon_vq_weights import convert_vqgan
+from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.llamagen_vq_weights import convert_vq
+from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.metrics.features import network
 from lantern_jax.metrics.inception import Inception, convert_inception
 from lantern_jax.metrics.preprocessing import INCEPTION

@@ -14,21 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lantern_jax.pipeline
-from lantern_jax import archives, arguments, errors, files
-from lantern_jax.archives import map_array
-from lantern_jax.bench.accept_lengths import parse_accept_lengths
-from lantern_jax.checkpoints.torch_pickle import read_pickle
+import lantern_jax.pipeline.pipeline
+from lantern_jax.commands import arguments
 from lantern_jax.commands.main import main
-from lantern_jax.data.folder import PictureFolder
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, load_tree, resolve_tree
+from lantern_jax.io import archives, errors, files
+from lantern_jax.io.archives import map_array
+from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.metrics.reference import statistics_of
+from lantern_jax.pictures.folder import PictureFolder
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.reading import open_pictures
-from lantern_jax.settings import resolve_settings
+from lantern_jax.sets.reference import statistics_of
+from lantern_jax.settings.settings import resolve_settings
+from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
 from lantern_jax.text.tokenizers import load_tokenizer
@@ -57,7 +58,7 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     # Long pickles are followed to their bound, which takes its time.
-    monkeypatch.setattr("lantern_jax.checkpoints.torch_pickle._MOST_INSTRUCTIONS", 20_000)
+    monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,7 +155,7 @@ READ_BY_NAME = {
 def test_every_reader_refuses_what_is_no_file(reader, kind, special, monkeypatch):
     monkeypatch.chdir(special[0].parent)
     (special[0].parent / "a.png").touch()
-    monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", must_not_run)
     before = signal.signal(signal.SIGALRM, hung)
     signal.alarm(3)
     try:
@@ -315,7 +316,7 @@ def test_shards_of_features_fit_each_other(tmp_path):
 
 
 def test_long_descriptions_are_not_followed_to_their_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("lantern_jax.checkpoints.torch_pickle._MOST_INSTRUCTIONS", 100)
+    monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 100)
     code = b"\x80\x02" + b"N0" * 48 + b"}."
     assert read_pickle(io.BytesIO(code), bool) == {}
     with pytest.raises(ValueError, match="more than 100 instructions"):

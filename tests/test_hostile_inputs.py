@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-import lantern_jax.engine
+import lantern_jax.engine.engine
 from lantern_jax.commands.main import main
 from tests import hostile_paths, hostile_texts
 from tests.command import files
@@ -39,7 +39,7 @@ def quick(place, monkeypatch):
         raise Hung
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(lantern_jax.engine, "compile_ahead", computes)
+    monkeypatch.setattr(lantern_jax.engine.engine, "compile_ahead", computes)
     before = signal.signal(signal.SIGALRM, hung)
     yield
     signal.alarm(0)

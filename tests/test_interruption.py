@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax.pipeline
-from lantern_jax import call, engine
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from lantern_jax.generation import Interrupted
+from lantern_jax.engine import engine
+from lantern_jax.engine.generation import Interrupted
+from lantern_jax.pipeline import call
 from tests.command import files
 from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_checkpoint, tiny_pipeline
 
@@ -167,8 +168,8 @@ def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
 def folder(tmp_path, monkeypatch):
     """An empty current folder, and a tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: tiny_pipeline())
-    monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(call, "PIECE_SECONDS", 0)
     return tmp_path
 
@@ -183,7 +184,7 @@ def ctrl_c(monkeypatch):
         def generate_from(self, *arguments, **options):
             return generate(self, *arguments, **options | {"progress": stop_after(pictures)})
 
-        monkeypatch.setattr(lantern_jax.pipeline.Pipeline, "generate_from", generate_from)
+        monkeypatch.setattr(lantern_jax.pipeline.pipeline.Pipeline, "generate_from", generate_from)
 
     return after
 
@@ -258,7 +259,7 @@ def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monke
             raise KeyboardInterrupt
         write(*names)
 
-    monkeypatch.setattr("lantern_jax.files.os.replace", replace)
+    monkeypatch.setattr("lantern_jax.io.files.os.replace", replace)
     assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
     assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
     assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax import files, locks
+from lantern_jax.io import files, locks
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="flock is POSIX's")
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="flock is POSIX'
 HOLDING = """
 import sys, time
 from pathlib import Path
-from lantern_jax import files, locks
+from lantern_jax.io import files
+from lantern_jax.io import locks
 with locks.sole(sys.argv[1]), files.new_folder(sys.argv[1]) as folder:
     (folder / "half").write_text("ha")
     print("holds", flush=True)

@@ -10,11 +10,11 @@ import pytest
 from jax.sharding import Mesh
 
 import lantern_jax
-from lantern_jax import pipeline as pipeline_module
-from lantern_jax import programs
 from lantern_jax.checkpoints import store
 from lantern_jax.commands.main import main
-from lantern_jax.partition import Layout, device_grid, mesh_of, parameter_spec, place
+from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
+from lantern_jax.engine import programs
+from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started

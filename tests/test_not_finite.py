@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from tests.command import assert_refused
 from tests.tiny_checkpoint import TOKENS, altered_pipeline, tiny_checkpoint, tiny_pipeline
 
@@ -59,8 +59,8 @@ def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch,
         with pytest.raises(ValueError, match=whole):
             pipeline.draw(np.zeros(TOKENS, int))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: pipeline)
-    monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: pipeline)
+    monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     assert whole in assert_refused(["generate", *PROMPTS, "--out", "many/"], capsys)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax import pictures
+from lantern_jax.pictures import images as pictures
 
 # A 4x4 grid of tokens: prefill, then rounds of 4, 1, 3 and 7 tokens.
 ROUNDS = np.repeat([0, 1, 2, 3, 4], [1, 4, 1, 3, 7]).astype(np.int32)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import call, compilation, engine, prompting
+from lantern_jax.devices import compilation
+from lantern_jax.engine import engine
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.prompting import prompt_encoder
+from lantern_jax.pipeline import call, prompting
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.text import encoders
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows

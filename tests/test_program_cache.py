@@ -6,8 +6,8 @@ import weakref
 
 import numpy as np
 
-from lantern_jax import engine as engines
-from lantern_jax.program_cache import ProgramCache
+from lantern_jax.engine import engine as engines
+from lantern_jax.engine.program_cache import ProgramCache
 from tests.serve.running import in_threads
 from tests.tiny_checkpoint import pipeline_on
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.tree import DraftTree, load_tree
-from lantern_jax.knobs import check_count, check_numbers, check_seed, mesh_sizes
-from lantern_jax.settings import KNOBS, Settings, resolve_settings
+from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.settings.settings import KNOBS, Settings, resolve_settings
 from tests.hostile_files import KINDS, READERS, HostileFile
 
 # An index of shards is read with its shards alone.

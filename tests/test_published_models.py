@@ -17,7 +17,7 @@ from PIL import Image
 
 import lantern_jax
 from lantern_jax.commands.main import main
-from lantern_jax.pipeline import Pipeline, load
+from lantern_jax.pipeline.pipeline import Pipeline, load
 from tests.command import assert_refused, files
 from tests.fixtures import published_layouts as layouts
 
@@ -155,7 +155,7 @@ def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, t
     monkeypatch.chdir(tmp_path)
     model, prompts = converted(name), PROMPTS[name]
     monkeypatch.setattr(
-        lantern_jax.pipeline, "load", lambda given, *others, **more: sharing(given, loaded(name))
+        lantern_jax.pipeline.pipeline, "load", lambda given, *others, **more: sharing(given, loaded(name))
     )
     call = ["generate", *prompts, "--model", str(model), *DECODING, "--out", "pictures/", "--stats", "s.json"]
     assert main([*call, "--compare"]) == 0
@@ -224,7 +224,7 @@ def test_anole_at_its_own_size(whole_anole):
 
 def test_image_tokens_out_of_order_change_nothing(published, tmp_path, monkeypatch):
     """The same model published under two numberings of its image tokens makes the same codes."""
-    from lantern_jax.checkpoints.tensor_files import open_tensors
+    from lantern_jax.tensors.tensor_files import open_tensors
     from lantern_jax.text.chameleon import ChameleonVocabulary
 
     safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -266,7 +266,7 @@ def test_encoded_prompts_make_the_same_pictures(converted, loaded, tmp_path, mon
     def load_sharing(model, *others, **more):
         return sharing(model, checkpoint) if Path(model).name == "t2i" else load(model, *others, **more)
 
-    monkeypatch.setattr(lantern_jax.pipeline, "load", load_sharing)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_sharing)
     model = str(converted("t2i"))
     assert main(["encode", *CAPTIONS, "--model", model, "--out", "prompts.npz"]) == 0
     common = ["--model", model, "--tree", "none", "--out"]

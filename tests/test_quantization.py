@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import quantization
-from lantern_jax.bench import fit
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
+from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.measuring import fit
+from lantern_jax.models import quantization
 from lantern_jax.models.llamagen import LlamaGen
-from lantern_jax.partition import parameter_spec
-from lantern_jax.quantization import is_quantized, quantize
+from lantern_jax.models.quantization import is_quantized, quantize
 from tests.command import assert_refused
 from tests.tiny_checkpoint import tiny_checkpoint
 

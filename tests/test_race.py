@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax import race, showing
-from lantern_jax.generation import Generation, Statistics
+from lantern_jax.engine.generation import Generation, Statistics
+from lantern_jax.pictures import notebook, race
 
 SIDE, COLUMNS = 64, 4
 TOKENS = COLUMNS * COLUMNS
@@ -164,4 +164,4 @@ def test_without_pictures_there_are_figures_alone():
 def test_many_pictures_are_cut():
     many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, [f"lake {number}" for number in range(70)])
     page = Pictures(many._repr_html_())
-    assert len(page.pictures) == showing.MOST_PICTURES and "and 6 more" in page.text
+    assert len(page.pictures) == notebook.MOST_PICTURES and "and 6 more" in page.text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lantern_jax
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 

@@ -13,10 +13,10 @@ from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.engine import Engine
-from lantern_jax.jobs import Job
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.programs import NotRefillable, Parameters, places
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
-from lantern_jax.programs import NotRefillable, Parameters, places
 from tests.decoding import toy_models as toys
 from tests.tiny_checkpoint import (
     PROMPTS,

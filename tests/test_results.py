@@ -10,7 +10,7 @@ import pytest
 
 from eval import results
 from eval.bars import Bar, Panel, draw_bars
-from lantern_jax.bench.rows import Row
+from lantern_jax.measuring.rows import Row
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MACHINE = {"model": "demo", "device": "2 cores", "dtype": "float32", "versions": {"jax": "1.2.3"}}

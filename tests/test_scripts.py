@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.command_line import run
+from lantern_jax.commands.command_line import run
 from tests.hostile_commands import QUOTED
 from tests.hostile_scripts import WRONG, is_quick, litter
 

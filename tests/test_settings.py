@@ -15,14 +15,14 @@ from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.drafting.jacobi import INITIALS
 from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.gumbel import PATHS
+from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import RESIDUALS
 from lantern_jax.decoding.rules.names import RULE_NAMES
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import RANKINGS, DraftTree, DynamicTree, named_tree
-from lantern_jax.knobs import check_count, check_numbers, check_seed
 from lantern_jax.models.drafters import DRAFTERS as KINDS
-from lantern_jax.settings import DRAFTERS, KNOBS, Knobs, Settings, for_platform, resolve_settings
+from lantern_jax.settings.settings import DRAFTERS, KNOBS, Knobs, Settings, for_platform, resolve_settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax import interruption
-from lantern_jax.command_line import run
+from lantern_jax.commands.command_line import run
+from lantern_jax.io import interruption
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 # A process that says when it is at work, which is to wait.
 WAITING = """
 import sys, time
-from lantern_jax.command_line import leave, run
+from lantern_jax.commands.command_line import leave, run
 def work():
     print("at work", flush=True)
     time.sleep(60)
@@ -29,8 +29,8 @@ leave(run("lantern", work))
 # The same at the end of whose steps it may stop.
 STEPS = """
 import sys, time
-from lantern_jax.command_line import leave, run
-from lantern_jax.interruption import deferred
+from lantern_jax.commands.command_line import leave, run
+from lantern_jax.io.interruption import deferred
 def work():
     with deferred() as came:
         for step in range(600):

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of 
 # A command that prints everywhere and writes a file: what the command does before it imports anything else.
 COMMAND = """
 import sys
-from lantern_jax.streams import settle
+from lantern_jax.io.streams import settle
 settle()
-from lantern_jax.command_line import leave, run
+from lantern_jax.commands.command_line import leave, run
 def work():
     sys.stdin.read()
     with open(sys.argv[1], "w") as file:

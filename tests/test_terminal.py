@@ -6,11 +6,11 @@ import io
 import pytest
 from rich.table import Table
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from lantern_jax.console import Console
-from lantern_jax.terminal import say
+from lantern_jax.io.console import Console
+from lantern_jax.io.terminal import say
 from tests.test_structure import modules
 from tests.tiny_checkpoint import altered_pipeline
 
@@ -38,13 +38,16 @@ def test_a_line_is_one(capsys):
 
 def test_all_is_printed_by_them():
     for name, tree in modules().items():
-        if not name.startswith("lantern_jax") or name in ("lantern_jax.console", "lantern_jax.terminal"):
+        if not name.startswith("lantern_jax") or name in (
+            "lantern_jax.io.console",
+            "lantern_jax.io.terminal",
+        ):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 assert node.module != "rich.console", name
             # The table of methods is the package's own; the line of an error is escaped where it is made.
-            elif name not in ("lantern_jax.commands.methods", "lantern_jax.command_line"):
+            elif name not in ("lantern_jax.commands.methods", "lantern_jax.commands.command_line"):
                 assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "print"), name
 
 
@@ -57,7 +60,9 @@ def test_commands_show_names_and_contents_as_they_are(line, tmp_path, monkeypatc
     folder = tmp_path / STEERING.replace("[", "")
     altered = altered_pipeline(model=STEERING, metadata={STEERING: [STEERING], "[/x]": "[/x]"}).checkpoint
     save(folder, altered)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *_, **__: altered_pipeline(model=STEERING))
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", lambda *_, **__: altered_pipeline(model=STEERING)
+    )
     assert main([word.format(folder) for word in line.split()]) == 0
     for said in capsys.readouterr():
         assert all(shown.isprintable() for shown in said.split("\n"))

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lantern_jax.checkpoints.store import Checkpoint
-from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.engine import Engine
+from lantern_jax.engine.engine import Engine
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.eagle3 import Eagle3Config
@@ -19,7 +18,8 @@ from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.models.parallel import ParallelConfig
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.text.landscapes import LANDSCAPES
 
 CODES, GRID, SIDE, NEIGHBOURS = 32, 4, 16, 12
 TOKENS = GRID * GRID

@@ -5,7 +5,7 @@ extra ``train`` has and is missing is told.
 import importlib.util
 import sys
 
-from lantern_jax.interruption import listen_to_script
+from lantern_jax.io.interruption import listen_to_script
 
 _NEEDED = ("ml_collections", "optax", "orbax")
 

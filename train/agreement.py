@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from lantern_jax import arguments
-from lantern_jax.command_line import run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families import family_of
+from lantern_jax.families.registry import family_of
 from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore

@@ -24,14 +24,14 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from ml_collections import ConfigDict
 
-from lantern_jax import arguments
-from lantern_jax.archives import map_array
 from lantern_jax.checkpoints.store import load, model_directory
-from lantern_jax.command_line import run_script
-from lantern_jax.data.prompts import ATTRIBUTES
-from lantern_jax.files import new_file, write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.archives import map_array
+from lantern_jax.io.files import new_file, write_file
 from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
 from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.landscapes import sample_scene

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lantern_jax import arguments, errors
-from lantern_jax.command_line import Parser, run_script
-from lantern_jax.interruption import heard
-from lantern_jax.locks import sole
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io import errors
+from lantern_jax.io.interruption import heard
+from lantern_jax.io.locks import sole
 
 ROOT = Path(__file__).parents[1]
 

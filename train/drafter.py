@@ -32,13 +32,15 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import muon
 
-from lantern_jax import arguments, errors, hosts
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
-from lantern_jax.command_line import run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import check_mesh
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.devices import hosts
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io import errors
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import script, target

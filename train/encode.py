@@ -19,10 +19,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt8
 
-from lantern_jax import arguments
 from lantern_jax.checkpoints.store import load
-from lantern_jax.command_line import run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
 from train.loop import Reporter, read_config, working

@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
-from lantern_jax.command_line import run_script
-from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families import family_of
+from lantern_jax.families.registry import family_of
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.prompting import prompt_encoder
+from lantern_jax.pipeline.prompting import prompt_encoder
+from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.chains import drafter_inputs, drafter_passes
 from train.encode import encode_pictures

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from lantern_jax.archives import map_array
-from lantern_jax.files import write_file
+from lantern_jax.io.archives import map_array
+from lantern_jax.io.files import write_file
 
 # The tokens come last: a shard exists once they do.
 PARTS = ("features", "prefix", "tokens")

@@ -4,7 +4,7 @@
     python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N] [--taps=2,6,9,12]
 
 The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
-first form takes a folder of pictures with captions (`lantern_jax.data.folder`: `name.jpg` with `name.txt`, or class
+first form takes a folder of pictures with captions (`lantern_jax.pictures.folder`: `name.jpg` with `name.txt`, or class
 folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
 `train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
 they are decoded plainly, with the checkpoint's default settings.
@@ -39,16 +39,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from lantern_jax import arguments
 from lantern_jax.checkpoints.store import Checkpoint
-from lantern_jax.command_line import run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
-from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.parameters import parameter_dtype
-from lantern_jax.partition import DATA, device_grid, mesh_of, place, where_on
-from lantern_jax.settings import NO_TREE, Settings, resolve_settings
+from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
+from lantern_jax.engine.parameters import parameter_dtype
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.settings.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
 from train.feature_store import count_shards, write_shard

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lantern_jax import arguments, locks
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
-from lantern_jax.command_line import run_script
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import eagle
@@ -32,10 +32,11 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.io import locks
 from lantern_jax.models.drafters import DRAFTERS
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.prompting import prompt_encoder
-from lantern_jax.settings import Settings
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.pipeline.prompting import prompt_encoder
+from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script
 from train.sources import random_labels, read_prompts

@@ -28,12 +28,13 @@ from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lantern_jax import hosts, locks
-from lantern_jax.console import Console
-from lantern_jax.files import read_json, read_text, write_file
-from lantern_jax.interruption import deferred
-from lantern_jax.knobs import AXES
-from lantern_jax.partition import DATA, Layout, device_grid, everywhere, place
+from lantern_jax.devices import hosts
+from lantern_jax.devices.mesh import AXES
+from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere, place
+from lantern_jax.io import locks
+from lantern_jax.io.console import Console
+from lantern_jax.io.files import read_json, read_text, write_file
+from lantern_jax.io.interruption import deferred
 from train.script import check_workdir, reading
 
 Metrics = dict[str, Array]

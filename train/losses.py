@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 
 # Ratios beyond e^60 are e^60: such a code wins no race, and its reciprocal is still a float32.
 LARGEST_LOG_RATIO = 60.0

@@ -13,8 +13,9 @@ from typing import Any
 from absl import logging
 from ml_collections import ConfigDict
 
-from lantern_jax import arguments, errors
-from lantern_jax.command_line import Parser
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser
+from lantern_jax.io import errors
 
 
 @dataclass(frozen=True)

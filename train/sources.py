@@ -24,15 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from lantern_jax.archives import map_array
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
-from lantern_jax.data.folder import PictureFolder
-from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.files import read_json, read_text, write_file
+from lantern_jax.io.archives import map_array
+from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
-from lantern_jax.prompting import prompt_encoder
+from lantern_jax.pictures.folder import PictureFolder
+from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
+from lantern_jax.text.landscapes import LANDSCAPES
 from train.encode import encode_pictures
 from train.feature_store import write_array
 from train.loop import Reporter

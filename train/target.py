@@ -23,14 +23,14 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
-from lantern_jax import arguments
-from lantern_jax.archives import read_arrays
 from lantern_jax.checkpoints.store import Checkpoint, load
-from lantern_jax.command_line import run_script
-from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
+from lantern_jax.devices.partition import Where, place
+from lantern_jax.io.archives import read_arrays
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.partition import Where, place
-from lantern_jax.quantization import INPUT_AXES
+from lantern_jax.models.quantization import INPUT_AXES
+from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.loop import (
     Metrics,

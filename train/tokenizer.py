@@ -22,11 +22,11 @@ from jaxtyping import Array, Float, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
-from lantern_jax import arguments
-from lantern_jax.command_line import run_script
-from lantern_jax.files import write_file
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
-from lantern_jax.pictures import encode_png
+from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
 from train.discriminator import PatchDiscriminator, judge

@@ -3,7 +3,8 @@
     python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=4,6,8,12,16,25,57]
 
 Random landscapes are decoded plainly, and the trees that would have accepted the most are taken
-(`lantern_jax.tuning.paths`). A checkpoint of any family has `lantern tune`, which weighs that against what trees cost.
+(`lantern_jax.measuring.paths`). A checkpoint of any family has `lantern tune`, which weighs that against what trees
+cost.
 
 Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 """
@@ -15,13 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax import arguments
-from lantern_jax.command_line import run_script
-from lantern_jax.files import read_text, write_files
-from lantern_jax.models.drafters import kind_name
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.text.encoded import EncodedPrompts
-from lantern_jax.tuning.paths import (
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.files import read_text, write_files
+from lantern_jax.measuring.paths import (
     TreePath,
     expected_tokens,
     grow_tree,
@@ -29,8 +27,11 @@ from lantern_jax.tuning.paths import (
     rank_probabilities,
     roots,
 )
-from lantern_jax.tuning.ranks import collect_ranks
-from lantern_jax.tuning.samples import Samples
+from lantern_jax.measuring.ranks import collect_ranks
+from lantern_jax.measuring.samples import Samples
+from lantern_jax.models.drafters import kind_name
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.text.encoded import EncodedPrompts
 from train import drafter, script, target
 from train.loop import working
 from train.sources import random_labels

@@ -1,0 +1,1 @@
+"""Checkpoints: reading, writing, verifying and converting model folders."""

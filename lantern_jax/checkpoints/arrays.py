@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax import errors
-from lantern_jax.checkpoints import checksums
-from lantern_jax.checkpoints.safetensors_files import write_safetensors
-from lantern_jax.checkpoints.stored import StoredTensor
-from lantern_jax.checkpoints.tensor_files import open_tensors
-from lantern_jax.partition import Where, put, sharding_at
-from lantern_jax.quantization import is_fixed
+from lantern_jax.devices.partition import Where, put, sharding_at
+from lantern_jax.io import errors
+from lantern_jax.models.quantization import is_fixed
+from lantern_jax.tensors import checksums
+from lantern_jax.tensors.safetensors_files import write_safetensors
+from lantern_jax.tensors.stored_tensor import StoredTensor
+from lantern_jax.tensors.tensor_files import open_tensors
 
 # A file of more is written in shards; one of the hub's has as much.
 SHARD_BYTES = 5 * 10**9

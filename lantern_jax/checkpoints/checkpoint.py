@@ -9,16 +9,16 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.llamagen_vq import vq_shapes
-from lantern_jax.checkpoints.strict import describe_mismatch
-from lantern_jax.checkpoints.t5 import t5_shapes
-from lantern_jax.data.prompts import Vocabulary
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.families import TargetConfig, family_of
+from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.models.drafters import DRAFTERS, drafter_kind, misfits
+from lantern_jax.models.quantization import is_quantized, shapes_as
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.quantization import is_quantized, shapes_as
+from lantern_jax.tensors.matching import describe_mismatch
+from lantern_jax.text.landscapes import Vocabulary
 
 # Pixels along a side of a picture; published models draw up to 1024.
 MOST_SIDE = 1 << 14

@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lantern_jax import errors
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
-from lantern_jax.checkpoints.checksums import FILES, MOST_BYTES, SUMS, check_config
-from lantern_jax.data.prompts import Vocabulary
-from lantern_jax.families import FAMILIES, TargetConfig, family_name
-from lantern_jax.files import read_json
+from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_json
 from lantern_jax.models.drafters import drafter_kind, misfits
 from lantern_jax.models.sizes import is_size
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.checksums import FILES, MOST_BYTES, SUMS, check_config
+from lantern_jax.text.landscapes import Vocabulary
 
 FORMAT = "lantern_jax checkpoint"
 VERSION = 3

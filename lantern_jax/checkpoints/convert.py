@@ -13,24 +13,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.checkpoints.chameleon import convert_chameleon
-from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
-from lantern_jax.checkpoints.drafter import convert_drafter
-from lantern_jax.checkpoints.layers import normalize_settings
-from lantern_jax.checkpoints.llamagen import convert_gpt
-from lantern_jax.checkpoints.llamagen_vq import convert_vq
-from lantern_jax.checkpoints.medusa import convert_medusa
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
-from lantern_jax.checkpoints.t5 import convert_t5, t5_config_from_shapes
-from lantern_jax.checkpoints.tensor_files import StoredTensor, open_tensors
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.families import TargetConfig, family_of
-from lantern_jax.files import read_json
+from lantern_jax.families.chameleon_vq_weights import convert_vqgan
+from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.llamagen_vq_weights import convert_vq
+from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.medusa_weights import convert_medusa
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
+from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
+from lantern_jax.tensors.layer_names import normalize_settings
+from lantern_jax.tensors.tensor_files import StoredTensor, open_tensors
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer

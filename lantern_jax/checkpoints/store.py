@@ -27,10 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax import errors
-from lantern_jax.checkpoints import checksums
 from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
-from lantern_jax.checkpoints.bounds import check_counts
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, describe
 from lantern_jax.checkpoints.config_file import (
     codebook_shapes,
@@ -40,13 +37,16 @@ from lantern_jax.checkpoints.config_file import (
     read_config,
     read_vocabulary,
 )
-from lantern_jax.checkpoints.stored import StoredTensor
-from lantern_jax.checkpoints.strict import describe_mismatch
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.files import check_link, check_writable, new_folder
+from lantern_jax.devices.partition import Where
+from lantern_jax.io import errors
+from lantern_jax.io.files import check_link, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
-from lantern_jax.partition import Where
-from lantern_jax.quantization import SCALE, is_fixed, quantized_shapes
+from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
+from lantern_jax.tensors import checksums
+from lantern_jax.tensors.counts import check_counts
+from lantern_jax.tensors.matching import describe_mismatch
+from lantern_jax.tensors.stored_tensor import StoredTensor
 
 __all__ = [
     "Checkpoint",

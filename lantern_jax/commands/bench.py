@@ -4,13 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lantern_jax import errors
-from lantern_jax.arguments import seed, whole
-from lantern_jax.bench.accept_lengths import HELP as ACCEPT_LENGTHS
-from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
-from lantern_jax.bench.plots import check_plots
-from lantern_jax.bench.rows import Row, read_rows
-from lantern_jax.bench.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
+from lantern_jax.commands.arguments import seed, whole
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -20,9 +14,15 @@ from lantern_jax.commands.options import (
     join_hosts,
     mesh_of,
 )
-from lantern_jax.files import check_new_file, check_new_folder, write_file, write_files
-from lantern_jax.knobs import MOST_PICTURES
-from lantern_jax.settings import KNOBS
+from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.io import errors
+from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
+from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
+from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.plots import check_plots
+from lantern_jax.measuring.rows import Row, read_rows
+from lantern_jax.measuring.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
+from lantern_jax.settings.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if not join_hosts(arguments.hosts):
         arguments.out = arguments.plot = None
 
-    from lantern_jax.bench.measure import Plan
+    from lantern_jax.measuring.measure import Plan
 
     plan = Plan(
         pictures=pictures,
@@ -118,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     rows, left_out = _measured(arguments, configurations, plan, prompts)
     if arguments.plot is not None:
-        from lantern_jax.bench.plots import plot_files
+        from lantern_jax.measuring.plots import plot_files
 
         folder = Path(arguments.plot)
         folder.mkdir(exist_ok=True)
@@ -169,10 +169,10 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list[str]]:
     """The rows, written after every group, and why others are not among them."""
-    from lantern_jax.bench.measure import measure, members
-    from lantern_jax.bench.rows import to_lines
     from lantern_jax.commands.report import working
-    from lantern_jax.compilation import keep_compiled_programs, nothing_compiled
+    from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
+    from lantern_jax.measuring.measure import measure, members
+    from lantern_jax.measuring.rows import to_lines
 
     subject, rows = _subject(arguments, prompts), []
     groups, left_out = members(subject, configurations, plan.profile)
@@ -199,8 +199,8 @@ def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list
 
 
 def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
-    from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
-    from lantern_jax.pipeline import load
+    from lantern_jax.measuring.subject import checkpoint_subject, default_prompts, random_subject
+    from lantern_jax.pipeline.pipeline import load
 
     mesh = mesh_of(arguments)
     if arguments.size is not None:
@@ -210,9 +210,9 @@ def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
 
 
 def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argparse.Namespace) -> None:
-    from lantern_jax.bench import tables
-    from lantern_jax.bench.rows import against
-    from lantern_jax.console import Console
+    from lantern_jax.io.console import Console
+    from lantern_jax.measuring import tables
+    from lantern_jax.measuring.rows import against
 
     # A table in a file or a pipe is as wide as it has to be.
     console = Console()

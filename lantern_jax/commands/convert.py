@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.files import check_new_folder
-from lantern_jax.locks import sole
-from lantern_jax.terminal import say
+from lantern_jax.io.files import check_new_folder
+from lantern_jax.io.locks import sole
+from lantern_jax.io.terminal import say
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
     """Where the files lie after they were fetched from a repository."""
-    from lantern_jax.checkpoints.hub import download, list_files
+    from lantern_jax.tensors.hub import download, list_files
 
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
@@ -220,7 +220,7 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     A file comes with its shards and the ``config.json`` beside it. Of a folder come the weights that
     ``open_tensors`` takes there, so one format where there are two.
     """
-    from lantern_jax.checkpoints.tensor_files import choose_weights
+    from lantern_jax.tensors.tensor_files import choose_weights
 
     if path in files:
         folder, _, name = path.rpartition("/")
@@ -248,7 +248,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from lantern_jax.console import Console
+    from lantern_jax.io.console import Console
 
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from lantern_jax.commands.options import add_model
-from lantern_jax.files import check_new_file
-from lantern_jax.terminal import say
+from lantern_jax.io.files import check_new_file
+from lantern_jax.io.terminal import say
 
 
 def add(commands) -> None:
@@ -28,9 +28,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import load as load_checkpoint
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.commands.report import working
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.parameters import parameter_dtype
-    from lantern_jax.prompting import prompt_encoder
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.engine.parameters import parameter_dtype
+    from lantern_jax.pipeline.prompting import prompt_encoder
     from lantern_jax.text.encoded import save_encoded
 
     keep_compiled_programs()

@@ -5,7 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from lantern_jax.arguments import number, seed, whole
+from lantern_jax.commands.arguments import number, seed, whole
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -17,9 +17,9 @@ from lantern_jax.commands.options import (
     mesh_of,
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
-from lantern_jax.knobs import check_numbers
-from lantern_jax.settings import settings_json
-from lantern_jax.terminal import say
+from lantern_jax.decoding.knobs import check_numbers
+from lantern_jax.io.terminal import say
+from lantern_jax.settings.settings import settings_json
 
 
 def add(commands) -> None:
@@ -86,7 +86,7 @@ def _others(generation, stats: Path | None, race: Path | None) -> dict[Path, byt
     if stats is not None:
         files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
     if race is not None:
-        from lantern_jax.race import encode_race
+        from lantern_jax.pictures.race import encode_race
 
         files[race] = encode_race(generation, race.suffix)
     return files
@@ -99,7 +99,7 @@ def _read_start(arguments: argparse.Namespace):
             raise ValueError("--keep is of a picture to go on with: give --start IMAGE")
         return None
 
-    from lantern_jax.data.folder import open_picture
+    from lantern_jax.pictures.folder import open_picture
 
     return open_picture(Path(arguments.start))
 
@@ -114,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> None:
     others = [None if path is None else Path(path) for path in (arguments.stats, arguments.race)]
     stats, race = others
     if race is not None:
-        from lantern_jax.race import check_race
+        from lantern_jax.pictures.race import check_race
 
         check_race(race)
     compare = arguments.compare or race is not None
@@ -135,9 +135,9 @@ def _run(arguments: argparse.Namespace) -> None:
     start = _read_start(arguments)
     writes = join_hosts(arguments.hosts)
 
-    from lantern_jax.assembly import without_effect
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import load
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.settings.recipe import without_effect
 
     keep_compiled_programs()
     pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh_of(arguments))

@@ -2,9 +2,9 @@
 
 import argparse
 
-from lantern_jax.arguments import number
+from lantern_jax.commands.arguments import number
 from lantern_jax.commands.options import DTYPES
-from lantern_jax.terminal import say
+from lantern_jax.io.terminal import say
 
 # Of a model that has an EAGLE drafter, and of one that has none.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
@@ -67,13 +67,13 @@ def _fit(arguments: argparse.Namespace) -> None:
     if arguments.size is not None and arguments.model is not None:
         raise ValueError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
-    from lantern_jax.bench.fit import checkpoint_shapes, largest, size_shapes
-    from lantern_jax.bench.sweep import parse_methods
-    from lantern_jax.bench.tables import fit_table
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.commands.report import working
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.console import Console
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.io.console import Console
+    from lantern_jax.measuring.fit import checkpoint_shapes, largest, size_shapes
+    from lantern_jax.measuring.sweep import parse_methods
+    from lantern_jax.measuring.tables import fit_table
 
     keep_compiled_programs()
     dtype = arguments.dtype or "bfloat16"

@@ -3,7 +3,6 @@
 import argparse
 
 from lantern_jax import __version__
-from lantern_jax.command_line import Parser, run
 from lantern_jax.commands import (
     bench,
     convert,
@@ -17,6 +16,7 @@ from lantern_jax.commands import (
     tune,
 )
 from lantern_jax.commands import set as picture_set
+from lantern_jax.commands.command_line import Parser, run
 
 
 def main(argv: list[str] | None = None) -> int:

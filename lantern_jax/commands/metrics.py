@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lantern_jax import errors
-from lantern_jax.arguments import whole
-from lantern_jax.files import check_new_file, write_files
+from lantern_jax.commands.arguments import whole
+from lantern_jax.io import errors
+from lantern_jax.io.files import check_new_file, write_files
 
 
 def add(commands) -> None:
@@ -66,9 +66,9 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = _check_pictures(arguments, bool(scores))
 
     from lantern_jax.commands.report import working
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.metrics.comparison import score_pictures
-    from lantern_jax.metrics.pictures import read_pictures, with_prompts
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.sets.comparison import score_pictures
+    from lantern_jax.sets.sources import read_pictures, with_prompts
 
     keep_compiled_programs()
     preset = _preset(arguments)
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
             report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
     outputs = {}
     if arguments.save_reference is not None:
-        from lantern_jax.metrics.reference import statistics_file
+        from lantern_jax.sets.reference import statistics_file
 
         outputs[Path(arguments.save_reference)] = statistics_file(saved)
     if arguments.out is not None:
@@ -156,8 +156,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
     """The prompts of --prompts; raises ValueError, before networks are read, for sets that are none."""
-    from lantern_jax.metrics.pictures import read_pictures, with_prompts
-    from lantern_jax.metrics.reference import is_statistics
+    from lantern_jax.sets.reference import is_statistics
+    from lantern_jax.sets.sources import read_pictures, with_prompts
     from lantern_jax.text.prompt_files import read_prompts
 
     for path in filter(None, (arguments.set, arguments.reference)):
@@ -175,8 +175,8 @@ def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | 
 
 def _compare(arguments: argparse.Namespace, reading, weights: Path | None) -> tuple[dict[str, Any], Any]:
     """(numbers, statistics of the reference) of one reading."""
-    from lantern_jax.metrics.comparison import build_reader, check_sizes, compare
-    from lantern_jax.metrics.reference import statistics_of
+    from lantern_jax.sets.comparison import build_reader, check_sizes, compare
+    from lantern_jax.sets.reference import statistics_of
 
     reader = build_reader(reading, weights)
     real, made = statistics_of(arguments.reference, reader), statistics_of(arguments.set, reader)
@@ -206,7 +206,7 @@ def _show(report: dict[str, Any]) -> None:
     """Prints the tables: every number with the pictures it is of and who read them."""
     from rich.table import Table
 
-    from lantern_jax.console import Console
+    from lantern_jax.io.console import Console
     from lantern_jax.metrics.registry import READERS
 
     console = Console(soft_wrap=True)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from lantern_jax.arguments import typed
-from lantern_jax.command_line import hosts_joined
-from lantern_jax.knobs import mesh_sizes
-from lantern_jax.settings import DRAFTERS, KNOBS, resolve_settings
+from lantern_jax.commands.arguments import typed
+from lantern_jax.commands.command_line import hosts_joined
+from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.settings.settings import DRAFTERS, KNOBS, resolve_settings
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -44,7 +44,7 @@ def check_mesh(mesh: str | None, hosts: str | None = None) -> None:
     if mesh is not None:
         mesh_sizes(mesh)
     if hosts is not None:
-        from lantern_jax.hosts import check
+        from lantern_jax.devices.hosts import check
 
         check(hosts)
 
@@ -59,7 +59,7 @@ def join_hosts(given: str | None) -> bool:
     """
     if given is None:
         return True
-    from lantern_jax import hosts
+    from lantern_jax.devices import hosts
 
     hosts.join(given)
     if not hosts.is_first():

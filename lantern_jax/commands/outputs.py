@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lantern_jax.files import check_new_file, check_new_folder, write_files
+from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
 DEFAULT_OUT = "lantern.png"
 GRID = "grid.png"

@@ -2,7 +2,7 @@
 
 import argparse
 
-from lantern_jax.terminal import say
+from lantern_jax.io.terminal import say
 
 
 def add(commands) -> None:
@@ -19,7 +19,7 @@ def add(commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.checkpoints.store import check_new
-    from lantern_jax.locks import sole
+    from lantern_jax.io.locks import sole
 
     check_new(arguments.out, arguments.overwrite)
     with sole(arguments.out):
@@ -32,7 +32,7 @@ def _quantize(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.checkpoints.store import load, model_directory, save
     from lantern_jax.commands.report import working
-    from lantern_jax.quantization import is_quantized, quantize
+    from lantern_jax.models.quantization import is_quantized, quantize
 
     directory = model_directory(arguments.model)
     if is_quantized(load(directory, abstract=True).target_params):

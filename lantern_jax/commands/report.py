@@ -12,11 +12,11 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from lantern_jax import errors
 from lantern_jax.commands.outputs import PicturePlan
-from lantern_jax.console import Console
-from lantern_jax.generation import Generation, Progress
-from lantern_jax.pictures import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
+from lantern_jax.engine.generation import Generation, Progress
+from lantern_jax.io import errors
+from lantern_jax.io.console import Console
+from lantern_jax.pictures.images import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
 
 
 @contextlib.contextmanager

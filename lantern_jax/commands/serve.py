@@ -6,12 +6,12 @@ import os
 import socket
 from pathlib import Path
 
-from lantern_jax import errors
-from lantern_jax.arguments import number, whole
+from lantern_jax.commands.arguments import number, whole
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
-from lantern_jax.files import read_text
-from lantern_jax.interruption import left_alone
-from lantern_jax.terminal import say
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_text
+from lantern_jax.io.interruption import left_alone
+from lantern_jax.io.terminal import say
 
 TOKEN = "LANTERN_TOKEN"
 # Bytes of its file.
@@ -91,8 +91,8 @@ def _run(arguments: argparse.Namespace) -> None:
         ) from None
     bound = _bound(arguments.host, arguments.port)
 
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import load
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.application import application
     from lantern_jax.serve.guards import Door, is_local
     from lantern_jax.serve.limits import Limits

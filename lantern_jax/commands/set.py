@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lantern_jax import locks
-from lantern_jax.arguments import seed, whole
-from lantern_jax.command_line import hosts_joined
+from lantern_jax.commands.arguments import seed, whole
+from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
@@ -20,11 +19,12 @@ from lantern_jax.commands.options import (
     given_knobs,
     join_hosts,
 )
-from lantern_jax.interruption import hearing
+from lantern_jax.io import locks
+from lantern_jax.io.interruption import hearing
+from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
-from lantern_jax.terminal import say
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 SHARD_SIZE = 256

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.arguments import number, seed, whole
+from lantern_jax.commands.arguments import number, seed, whole
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
-from lantern_jax.files import check_new_file, check_writable, write_file
-from lantern_jax.knobs import MOST_PICTURES
-from lantern_jax.terminal import say
+from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.io.files import check_new_file, check_writable, write_file
+from lantern_jax.io.terminal import say
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -71,12 +71,12 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = _prompts(arguments)
 
     from lantern_jax.commands.report import working
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import load
-    from lantern_jax.tuning.choose import Budget
-    from lantern_jax.tuning.samples import Samples, sample_prompts
-    from lantern_jax.tuning.tune import Plan, Tuner
-    from lantern_jax.tuning.tuned import OFF, Key, tuned_directory, tuned_file
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.measuring.choose import Budget
+    from lantern_jax.measuring.samples import Samples, sample_prompts
+    from lantern_jax.measuring.tune import Plan, Tuner
+    from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.settings.tuned import OFF, Key, tuned_directory, tuned_file
 
     keep_compiled_programs()
     pipeline = load(arguments.model, arguments.dtype, tuned=OFF, mesh=arguments.mesh)
@@ -127,7 +127,7 @@ def _show(tuning) -> None:
     """Prints the candidates: those that were confirmed, and the best of the others."""
     from rich.table import Table
 
-    from lantern_jax.console import Console
+    from lantern_jax.io.console import Console
 
     heads = (
         "nodes",

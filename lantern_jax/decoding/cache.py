@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.at_hand import at_hand, check_ids
+from lantern_jax.decoding.concrete import at_hand, check_ids
+from lantern_jax.devices.partition import shards, split
 from lantern_jax.kernels.append import append_kernel, fits
-from lantern_jax.partition import shards, split
 
 # Keys and values of one layer's block, each [G, B, H, N, E].
 Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]

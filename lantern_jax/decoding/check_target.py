@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding import checks
+from lantern_jax.decoding import contracts
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.tree import DraftTree
 
@@ -87,10 +87,10 @@ class _Trial:
             target.check(conditioning)
         slots = target.num_tokens + self.piece
         self._begin = jax.jit(
-            lambda params, *given: checks.run_prefill(target, params, *given, slots, self.batch)
+            lambda params, *given: contracts.run_prefill(target, params, *given, slots, self.batch)
         )
         self.cache, _, _ = self._prefill(conditioning, self.guidance)
-        self._score = jax.jit(partial(checks.run_score, target))
+        self._score = jax.jit(partial(contracts.run_score, target))
         self._commit = jax.jit(target.commit)
 
     def check_ids(self) -> None:
@@ -275,7 +275,7 @@ class _Trial:
     def _committed(self, cache, tokens, tree: DraftTree, path, counts: Sequence[int]) -> Any:
         block = self._scored(cache, tokens, _nodes(tree))[2]
         given = cache, block, jnp.asarray(path, jnp.int32), jnp.asarray(counts, jnp.int32)
-        return checks.run("target.commit", self._commit, *given)
+        return contracts.run("target.commit", self._commit, *given)
 
     def _one_by_one(self, tokens: Int[np.ndarray, "B S"]) -> Float[np.ndarray, "B S V"]:
         """Logits after each token, each committed before the next."""

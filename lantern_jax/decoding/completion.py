@@ -20,12 +20,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding import checks
-from lantern_jax.decoding.at_hand import at_hand, check_ids
+from lantern_jax.decoding import contracts
+from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.stream import Stream, draft_of, point_masses
 from lantern_jax.decoding.topology import with_batch
-from lantern_jax.partition import varying_like
+from lantern_jax.devices.partition import varying_like
 
 # Tokens that are read in one pass: more need more memory, and are hardly quicker.
 PIECE = 64
@@ -91,7 +91,9 @@ def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, 
     def piece(cache, tokens: Int[Array, "B M"]):
         width = tokens.shape[1]
         steps = np.arange(width, dtype=np.int32)
-        _, features, block = checks.run_score(target, params, cache, tokens, steps, np.tri(width, dtype=bool))
+        _, features, block = contracts.run_score(
+            target, params, cache, tokens, steps, np.tri(width, dtype=bool)
+        )
         path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
         return target.commit(cache, block, path, jnp.full(batch, width, jnp.int32)), features
 

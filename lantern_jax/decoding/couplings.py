@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from lantern_jax import errors
 from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.verification import Coupling
+from lantern_jax.io import errors
 
 COUPLINGS: Mapping[str, type] = {"gumbel": Gumbel, "rejection": Rejection, "block": Block}
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.protocols import Outcome
 from lantern_jax.decoding.topology import take_nodes, with_batch
-from lantern_jax.partition import split
+from lantern_jax.devices.partition import split
 
 # Probabilities under this are as good as none: a code that was filtered out must not rule out what q holds likely.
 _LEAST = -20.0

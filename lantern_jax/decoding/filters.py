@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.partition import divides, shards, split, varying_like, whole
+from lantern_jax.devices.partition import divides, shards, split, varying_like, whole
 
 FILTERS = ("top_k", "top_p")
 

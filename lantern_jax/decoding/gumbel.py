@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Probabilities
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
@@ -28,6 +27,7 @@ from lantern_jax.decoding.verification import (
     siblings,
     verification,
 )
+from lantern_jax.io import errors
 
 PATHS = ("longest", "exact_first")
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding import checks, completion
+from lantern_jax.decoding import completion, contracts
 from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
@@ -26,7 +26,7 @@ from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.decoding.zipar import Rows, decode_pass
-from lantern_jax.partition import over_mesh, varying_like
+from lantern_jax.devices.partition import over_mesh, varying_like
 
 
 def speculative_decode(
@@ -75,7 +75,7 @@ def speculative_decode(
     """
     rule, coupling = as_rule(rule), as_coupling(coupling)
     check_codebook(rule, codebook, target.vocab_size)
-    batch = checks.check_batch(keys, conditioning, guidance, active)
+    batch = contracts.check_batch(keys, conditioning, guidance, active)
     completion.check(target, conditioning, rows is not None)
     inputs = Inputs(
         target_params,
@@ -91,7 +91,7 @@ def speculative_decode(
     program = Program(target, drafting, coupling, rows)
     if mesh is None:
         return _decode_jit(program, inputs)
-    return _decode_sharded(program, checks.check_mesh(mesh, mesh_axis, batch), mesh_axis, inputs)
+    return _decode_sharded(program, contracts.check_mesh(mesh, mesh_axis, batch), mesh_axis, inputs)
 
 
 def autoregressive_decode(
@@ -128,10 +128,10 @@ def start(program: Program, inputs: Inputs) -> State:
     span = Stream(target).longest + program.drafting.max_depth
     slots = target.num_tokens + span if program.rows is None else program.rows.slots(target, program.drafting)
     with jax.named_scope("prefill"):
-        cache, logits, prefix = checks.run_prefill(
+        cache, logits, prefix = contracts.run_prefill(
             target, inputs.target_params, conditioning, inputs.guidance, slots, len(inputs.keys)
         )
-        drafting = checks.run(
+        drafting = contracts.run(
             "drafting.init", program.drafting.init, inputs.drafting_params, prefix, slots, span
         )
         finite = jnp.isfinite(jnp.max(logits, axis=-1))
@@ -188,7 +188,7 @@ def advance(
         done, state = carry
         step = _round if program.rows is None else decode_pass
         after = step(program, stream, inputs, state)
-        checks.check_unchanged(state, after)
+        contracts.check_unchanged(state, after)
         return done + 1, after
 
     return lax.while_loop(unfinished, body, (jnp.int32(0), state))[1]
@@ -209,14 +209,14 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         draws = program.coupling.draws(
             inputs.keys, state.length, decoded.rounds, drafting.max_depth + 1, target.vocab_size, sampling
         )
-        draft, drafting_state = checks.run_propose(
+        draft, drafting_state = contracts.run_propose(
             drafting, inputs.drafting_params, state.drafting, pending, draws, sampling
         )
         draft = stream.forced_draft(draft, state.length)
 
     with jax.named_scope("score"):
         tokens, depth, ancestors = stream.block(pending, draft)
-        logits, features, block = checks.run_score(
+        logits, features, block = contracts.run_score(
             target, inputs.target_params, state.cache, tokens, depth, ancestors
         )
         logits = stream.forced_logits(logits[:, stream.longest - 1 :], state.length, draft.topology.depth)

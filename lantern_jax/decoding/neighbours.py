@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.at_hand import at_hand
+from lantern_jax.decoding.concrete import at_hand
 
 _BLOCK_ELEMENTS = 1 << 19
 

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.sampling import (
@@ -32,6 +31,7 @@ from lantern_jax.decoding.sampling import (
 from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
+from lantern_jax.io import errors
 
 RESIDUALS = ("exact", "published", "published_lumina")
 

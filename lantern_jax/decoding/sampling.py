@@ -19,8 +19,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from lantern_jax.decoding.filters import FILTERS, filtered
-from lantern_jax.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
-from lantern_jax.partition import divides, on_shards, shards, split, whole
+from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
+from lantern_jax.devices.partition import divides, on_shards, shards, split, whole
 
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
 _DRAFT_STREAM = 0x80000001

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from lantern_jax.decoding.at_hand import at_hand, check_ids
+from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.tree import DraftTree
 
 # A draft holds either kind: a tree is then part of its structure.

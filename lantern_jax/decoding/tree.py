@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from lantern_jax import errors
-from lantern_jax.files import read_json
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_json
 
 NO_TREE = "none"
 RANKINGS = ("probability", "gap")

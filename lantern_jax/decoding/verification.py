@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook, code_distance
-from lantern_jax.decoding.at_hand import check_ids
+from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams

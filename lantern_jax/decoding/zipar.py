@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from lantern_jax.decoding import checks
+from lantern_jax.decoding import contracts
 from lantern_jax.decoding.protocols import Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise, process_logits
 from lantern_jax.decoding.stream import Stream
@@ -190,7 +190,7 @@ def decode_pass(program, stream: Stream, inputs, state):
     with jax.named_scope("score"):
         there = jnp.arange(position.shape[1], dtype=jnp.int32)[None] < count[:, None]
         tokens = jnp.where(there, jnp.take_along_axis(decoded.tokens, now(schedule.source), axis=1), 0)
-        logits, _, block = checks.run_score(
+        logits, _, block = contracts.run_score(
             target, inputs.target_params, state.cache, tokens, position - now(schedule.before)[:, None],
             _ancestors(position, there), _visible(schedule, position, number + 1),
         )  # fmt: skip

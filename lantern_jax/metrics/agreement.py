@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, UInt8
 
-from lantern_jax.data.prompts import ATTRIBUTES, UNSPECIFIED, parse_prompt
 from lantern_jax.metrics.demo_classifier import (
     FEATURES,
     SIDE,
@@ -23,6 +22,7 @@ from lantern_jax.metrics.demo_classifier import (
 )
 from lantern_jax.metrics.features import FeatureReader, network
 from lantern_jax.metrics.scores import Score
+from lantern_jax.text.landscapes import ATTRIBUTES, UNSPECIFIED, parse_prompt
 
 NAME = f"demo classifier {VERSION}"
 

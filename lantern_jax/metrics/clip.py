@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.models.sizes import check_sizes
 
 

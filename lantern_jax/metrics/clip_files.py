@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lantern_jax.checkpoints.layers import count_layers, deciding_shapes
-from lantern_jax.checkpoints.strict import Entry, convolution, identity, read_tensors, transpose
-from lantern_jax.checkpoints.tensor_files import open_tensors
-from lantern_jax.files import read_json
+from lantern_jax.io.files import read_json
 from lantern_jax.metrics.clip import ClipConfig, Tower
+from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
+from lantern_jax.tensors.matching import Entry, convolution, identity, read_tensors, transpose
+from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "CLIP with a vision transformer"
 # Positions counted up, and the temperature of training, which cosines do without.

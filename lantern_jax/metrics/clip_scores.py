@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.metrics.clip import Clip, ClipConfig
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_pictures import clip_input, padded_input

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax import errors
-from lantern_jax.files import read_bounded
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_bounded
 from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
 

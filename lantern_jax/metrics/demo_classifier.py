@@ -19,8 +19,8 @@ from einops import rearrange
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
-from lantern_jax.archives import read_arrays
-from lantern_jax.data.prompts import ATTRIBUTES
+from lantern_jax.io.archives import read_arrays
+from lantern_jax.text.landscapes import ATTRIBUTES
 
 # Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
 VERSION = 1

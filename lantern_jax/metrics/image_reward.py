@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from lantern_jax.checkpoints.layers import count_layers, deciding_shapes
-from lantern_jax.checkpoints.strict import Entry, convolution, read_tensors
-from lantern_jax.checkpoints.tensor_files import open_tensors
 from lantern_jax.metrics.clip import ClipLayer, Tower, layer_norm
 from lantern_jax.metrics.clip_files import linear_entries, norm_entries
 from lantern_jax.metrics.clip_pictures import clip_input
 from lantern_jax.metrics.scores import Score
+from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
+from lantern_jax.tensors.matching import Entry, convolution, read_tensors
+from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 
 WHAT = "checkpoint of ImageReward"

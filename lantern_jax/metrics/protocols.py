@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import UInt8
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.metrics.preprocessing import PROTOCOL_SIDE, lantern_square, truncate_levels
 
 Step = Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
 from lantern_jax.metrics.scores import Score

@@ -13,10 +13,10 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, PyTree
 
-from lantern_jax.checkpoints.strict import Entry, convolution, identity, read_tensors, transpose
-from lantern_jax.checkpoints.tensor_files import open_tensors
 from lantern_jax.metrics.features import FeatureReader, network, usual_batch
 from lantern_jax.metrics.preprocessing import VGG_SIDE, vgg_imagenet
+from lantern_jax.tensors.matching import Entry, convolution, identity, read_tensors, transpose
+from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "VGG16 (torchvision's vgg16-397923af.pth)"
 _NAMES = {"fc1": "classifier.0", "fc2": "classifier.3"}

@@ -1,0 +1,1 @@
+"""Networks, their configs, and the kinds of drafters."""

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from lantern_jax.decoding.at_hand import check_ids, check_prompts
 from lantern_jax.decoding.cache import check_room, slots_mask
+from lantern_jax.decoding.concrete import check_ids, check_prompts
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.transformer import padded_causal_mask

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.devices.partition import split, whole
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import (
     Dense,
@@ -31,7 +32,6 @@ from lantern_jax.models.transformer import (
     line_rotary,
     padded_causal_mask,
 )
-from lantern_jax.partition import split, whole
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from lantern_jax import errors
 from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.io import errors
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
 from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes

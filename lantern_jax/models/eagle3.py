@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.devices.partition import whole
 from lantern_jax.models.drafter import DrafterConfig, chained_drafter
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
-from lantern_jax.partition import whole
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax import errors
-from lantern_jax.decoding.at_hand import check_ids, check_padding
 from lantern_jax.decoding.cache import KVCache
+from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.io import errors
 from lantern_jax.models.sizes import check_sizes, is_size
 from lantern_jax.models.targets import check_taps, transformer_target
 from lantern_jax.models.transformer import (

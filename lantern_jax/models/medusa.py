@@ -22,9 +22,9 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.devices.partition import split, whole
 from lantern_jax.models.drafter import head_logits
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.partition import split, whole
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.devices.partition import whole
 from lantern_jax.models.drafter import (
     DrafterConfig,
     empty_places,
@@ -35,7 +36,6 @@ from lantern_jax.models.drafter import (
 )
 from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
 from lantern_jax.models.transformer import Dense, Transformer
-from lantern_jax.partition import whole
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 
 # The greatest whole number that a config's field of that name may hold, far above every published model's; those of
 # other names are widths and tables of arrays.

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax import errors
+from lantern_jax.devices.partition import shards, split, whole
+from lantern_jax.io import errors
 from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.partition import shards, split, whole
-from lantern_jax.quantization import INPUT_AXES, SCALE, scaled
 
 # Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from einops import rearrange
 from jaxtyping import Array, Float, Int, UInt8
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.models.sizes import check_sizes, is_size
 
 # Of a config: halvings of the side and one, and widths by the first level's.

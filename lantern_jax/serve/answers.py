@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lantern_jax.serve.asking import Asking
+from lantern_jax.serve.requests import Asking
 from lantern_jax.serve.ticket import Done, Progress, Ticket
-from lantern_jax.settings import settings_json
+from lantern_jax.settings.settings import settings_json
 
 
 def encode_json(value: Any) -> bytes:

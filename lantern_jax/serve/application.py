@@ -16,14 +16,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
-from lantern_jax.serve.asking import read_asking
 from lantern_jax.serve.catalogue import example_prompt, model_entry, picture_side
 from lantern_jax.serve.connections import Crowd
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.guards import Door, Guard, content_policy
 from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.serve.requests import read_asking
 from lantern_jax.serve.ticket import Done, Ticket
 from lantern_jax.serve.worker import Worker
 

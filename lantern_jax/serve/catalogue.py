@@ -3,8 +3,8 @@
 from typing import Any
 
 from lantern_jax.decoding.methods import methods
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.settings import KNOBS
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.settings import KNOBS
 
 # Prompts that one or the other kind of model takes.
 _EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 
 # Of a refusal's line, whatever is quoted in it: the longest one of our own lists all knobs.
 _LETTERS = 1000

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 
 _LETTERS = 2000
 

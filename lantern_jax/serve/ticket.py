@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.serve.asking import Asking
 from lantern_jax.serve.limits import Refused
-from lantern_jax.settings import Settings
+from lantern_jax.serve.requests import Asking
+from lantern_jax.settings.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax import errors
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.program_cache import return_memory
-from lantern_jax.programs import NotRefillable
-from lantern_jax.serve.asking import Asking
-from lantern_jax.serve.brush import Brush
+from lantern_jax.engine.program_cache import return_memory
+from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.io import errors
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.serve.batch import PIECE_SECONDS, Flight, Order, Tools
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.flight import PIECE_SECONDS, Flight, Order, Tools
 from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.serve.previews import Brush
+from lantern_jax.serve.requests import Asking
 from lantern_jax.serve.ticket import Ticket
-from lantern_jax.settings import Settings
+from lantern_jax.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first of them waits for the others.

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.sets.plan import Worker
 
 _GIVE = "give --worker i/N"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from lantern_jax.generation import Progress
+from lantern_jax.engine.generation import Progress
 from lantern_jax.sets.handing_out import Handout
 from lantern_jax.sets.mending import discard_damaged
 from lantern_jax.sets.order import SetOrder

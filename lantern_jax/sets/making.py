@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from lantern_jax import hosts
-from lantern_jax.call import Call, batches, why_not_finite
-from lantern_jax.engine import Engine
-from lantern_jax.generation import Progress
-from lantern_jax.jobs import Job
+from lantern_jax.devices import hosts
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.generation import Progress
+from lantern_jax.engine.jobs import Job
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.pipeline.call import Call, batches, why_not_finite
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers
 from lantern_jax.sets.writing import write_shard
-from lantern_jax.settings import Knobs
+from lantern_jax.settings.settings import Knobs
 
 # Pictures drawn at once, whatever the batch: a picture's bytes depend on nothing but its shard.
 DRAWN = 8

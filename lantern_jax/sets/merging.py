@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax.files import write_file
+from lantern_jax.io.files import write_file
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.sets.plan import read_plan, remove_leftovers, shard_paths, synced
 from lantern_jax.sets.reading import damaged, missing_shards, open_pictures, read_arrays, unpacked

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lantern_jax import errors
-from lantern_jax.knobs import MOST_PICTURES
+from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.io import errors
 from lantern_jax.sets.plan import SetPlan, check_size
-from lantern_jax.settings import settings_json
+from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
     from lantern_jax.metrics.features import FeatureReader
-    from lantern_jax.pipeline import Pipeline
+    from lantern_jax.pipeline.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ def open_order(order: SetOrder) -> Opened:
     Raises:
         ValueError: no such checkpoint, one that cannot draw, or knobs or a prompt that do not fit it, which is named.
     """
-    from lantern_jax.checkpoints.checksums import checkpoint_digest
     from lantern_jax.checkpoints.store import model_directory
-    from lantern_jax.compilation import keep_compiled_programs
-    from lantern_jax.pipeline import load
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
     pipeline = load(order.model, order.dtype, mesh=order.mesh)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax import errors
-from lantern_jax.files import check_writable, read_json, write_once
-from lantern_jax.knobs import check_count, check_seed
-from lantern_jax.settings import KNOBS
+from lantern_jax.decoding.knobs import check_count, check_seed
+from lantern_jax.io import errors
+from lantern_jax.io.files import check_writable, read_json, write_once
+from lantern_jax.settings.settings import KNOBS
 
 PLAN_FILE = "set.json"
 # With its prompts: a million of them.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lantern_jax import errors
-from lantern_jax.generation import Progress
-from lantern_jax.knobs import Knob
+from lantern_jax.decoding.knobs import Knob
+from lantern_jax.engine.generation import Progress
+from lantern_jax.io import errors
 from lantern_jax.sets.driving import Event
 from lantern_jax.sets.order import SetOrder, open_order
 from lantern_jax.sets.plan import SetPlan, read_plan
@@ -87,7 +87,7 @@ class SetWorker:
         """
         if cache:
             os.environ.setdefault(_CACHE, cache)
-        from lantern_jax.devices import versions
+        from lantern_jax.devices.platform import versions
 
         self._directory, self._opened = directory, open_order(order)
         return self._opened.plan, ", ".join(f"{name} {version}" for name, version in versions().items())

@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from lantern_jax import errors
-from lantern_jax.archives import read_arrays as read_archive
-from lantern_jax.files import open_file, parse_json
+from lantern_jax.io import errors
+from lantern_jax.io.archives import read_arrays as read_archive
+from lantern_jax.io.files import open_file, parse_json
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pictures import open_image
+from lantern_jax.pictures.images import open_image
 from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
 from lantern_jax.sets.writing import DESCRIPTION
 

@@ -13,7 +13,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lantern_jax.files import write_file
+from lantern_jax.io.files import write_file
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.sets.plan import SetPlan, shard_paths, synced
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax import errors
-from lantern_jax.files import parse_json, read_json
+from lantern_jax.io import errors
+from lantern_jax.io.files import parse_json, read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 
 # Chameleon's has 5 MB.

@@ -14,8 +14,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from lantern_jax.archives import read_arrays
-from lantern_jax.files import parse_json, write_file
+from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.files import parse_json, write_file
 from lantern_jax.text.packed import PackedRows
 
 FORMAT = "lantern_jax encoded prompts 2"

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from lantern_jax import errors
-from lantern_jax.data.imagenet import class_number
-from lantern_jax.data.prompts import Vocabulary
-from lantern_jax.decoding.at_hand import check_padding
+from lantern_jax.decoding.concrete import check_padding
+from lantern_jax.io import errors
 from lantern_jax.models.chameleon import TokenConditioning
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.text.imagenet import class_number
+from lantern_jax.text.landscapes import Vocabulary
 from lantern_jax.text.packed import PackedRows
 from lantern_jax.text.t5 import caption_tokens, check_tokenizer, encode_captions
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer

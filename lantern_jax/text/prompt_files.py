@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lantern_jax import errors
-from lantern_jax.files import parse_json, read_text
+from lantern_jax.io import errors
+from lantern_jax.io.files import parse_json, read_text
 
 MOST_CLASSES = 1_000_000
 # COCO's captions of its training pictures have 92 MB.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.captions import clean_caption
 from lantern_jax.text.packed import PackedRows

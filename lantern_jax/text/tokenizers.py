@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from lantern_jax import errors
-from lantern_jax.files import read_bounded, read_text
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_bounded, read_text
 
 # The largest that there are, of a quarter of a million pieces, have half of it.
 MOST_BYTES = 64 * 2**20

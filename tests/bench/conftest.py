@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.bench import bandwidth, levels
+from lantern_jax.measuring import bandwidth, levels
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lantern_jax.bench.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
 
 
 def tokens_a_pass(chances) -> float:

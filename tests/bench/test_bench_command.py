@@ -6,11 +6,11 @@ from pathlib import Path
 import jax
 import pytest
 
-import lantern_jax.pipeline
-from lantern_jax.bench import measure
-from lantern_jax.bench.rows import read_rows
+import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
-from lantern_jax.engine import Engine
+from lantern_jax.engine.engine import Engine
+from lantern_jax.measuring import measure
+from lantern_jax.measuring.rows import read_rows
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -22,9 +22,9 @@ def folder(tmp_path, monkeypatch):
     """An empty current folder, the tiny checkpoint in place of the demo, and levels that need not be measured."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure, "seconds_a_level", lambda *_: 1e-3)
-    load = lantern_jax.pipeline.load
+    load = lantern_jax.pipeline.pipeline.load
     monkeypatch.setattr(
-        lantern_jax.pipeline,
+        lantern_jax.pipeline.pipeline,
         "load",
         lambda model, dtype=None, mesh=None: tiny_pipeline() if model == "demo" else load(model, dtype),
     )

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.bench import fit
 from lantern_jax.commands.main import main
-from lantern_jax.families import family_of
+from lantern_jax.families.registry import family_of
+from lantern_jax.measuring import fit
 from tests.command import assert_refused
 
 CHAIN = {"method": "gumbel", "tree": "chain"}

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.bench.accept_lengths import Profile
-from lantern_jax.bench.forced import Forced
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.jacobi import jacobi
@@ -18,6 +16,8 @@ from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.forced import Forced
 from tests.decoding import toy_models as toys
 
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])

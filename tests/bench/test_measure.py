@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from lantern_jax.bench import machine, profile
-from lantern_jax.bench.accept_lengths import Profile
-from lantern_jax.bench.alternate import alternate
-from lantern_jax.bench.bandwidth import Bandwidth
-from lantern_jax.bench.levels import levels_of, seconds_a_level
-from lantern_jax.bench.measure import LEAST_REPEATS, Plan, measure, members
-from lantern_jax.bench.random_models import random_model
-from lantern_jax.bench.subject import checkpoint_subject, default_prompts, random_subject
-from lantern_jax.bench.sweep import expand, parse_methods
-from lantern_jax.engine import Engine
-from lantern_jax.families import family_of
+from lantern_jax.engine.engine import Engine
+from lantern_jax.families.registry import family_of
+from lantern_jax.measuring import machine, profile
+from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.bandwidth import Bandwidth
+from lantern_jax.measuring.levels import levels_of, seconds_a_level
+from lantern_jax.measuring.measure import LEAST_REPEATS, Plan, measure, members
+from lantern_jax.measuring.random_models import random_model
+from lantern_jax.measuring.subject import checkpoint_subject, default_prompts, random_subject
+from lantern_jax.measuring.sweep import expand, parse_methods
 from lantern_jax.models.drafter import drafter_shapes
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_checkpoint, tiny_pipeline
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lantern_jax.bench import plots, tables
-from lantern_jax.bench.rows import Row, against, read_rows, to_lines
+from lantern_jax.measuring import plots, tables
+from lantern_jax.measuring.rows import Row, against, read_rows, to_lines
 
 ROW = Row(
     model="tiny", pixels=16, dtype="float32", device="cpu", batch=1, guidance=2.0, method="led",

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.chameleon import chameleon_shapes, convert_chameleon
-from lantern_jax.checkpoints.drafter import convert_drafter
+from lantern_jax.families.chameleon_weights import chameleon_shapes, convert_chameleon
+from lantern_jax.families.drafter_weights import convert_drafter
 from tests.fixtures.published_layouts import TINY_CHAMELEON, TINY_VQGAN, drafter_of
 from tests.fixtures.published_shapes import chameleon_shapes as published_shapes
 from tests.fixtures.published_shapes import drafter_shapes as published_drafter_shapes

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.convert import convert_llamagen
-from lantern_jax.checkpoints.drafter import convert_drafter
-from lantern_jax.checkpoints.llamagen import convert_gpt
-from lantern_jax.checkpoints.llamagen_vq import convert_vq
 from lantern_jax.checkpoints.store import load
+from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.llamagen_vq_weights import convert_vq
+from lantern_jax.families.llamagen_weights import convert_gpt
 from tests.published_files import DRAFTER, GPT, VQ, published_tensors, write_settings
 
 torch = pytest.importorskip("torch")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lantern_jax.checkpoints.hub import download, list_files
+from lantern_jax.tensors.hub import download, list_files
 from tests.local_hub import COMMIT, REPO, local_hub
 
 FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": bytes(100), "part/a.bin": b"abc"}

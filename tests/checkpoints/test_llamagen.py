@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.drafter import convert_drafter, drafter_table
-from lantern_jax.checkpoints.llamagen import (
+from lantern_jax.families.drafter_weights import convert_drafter, drafter_table
+from lantern_jax.families.llamagen_weights import (
     HUGGING_FACE_NAMES,
     ORIGINAL_NAMES,
     convert_gpt,

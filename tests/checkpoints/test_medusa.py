@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.convert import DRAFTER_CONVERTERS, add_drafter
-from lantern_jax.checkpoints.medusa import convert_medusa
 from lantern_jax.checkpoints.store import describe, load, save
 from lantern_jax.commands.convert import DRAFTER_KINDS
+from lantern_jax.families.medusa_weights import convert_medusa
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel, medusa_shapes
 from tests.published_files import GPT
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint

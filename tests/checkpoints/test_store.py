@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from lantern_jax.checkpoints import arrays, checksums, store
-from lantern_jax.checkpoints.llamagen import gpt_shapes
-from lantern_jax.checkpoints.safetensors_files import open_safetensors
+from lantern_jax.checkpoints import arrays, store
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
-from lantern_jax.partition import Layout, where_on
+from lantern_jax.devices.partition import Layout, where_on
+from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.tensors import checksums
+from lantern_jax.tensors.safetensors_files import open_safetensors
 from tests.hostile_folders import hostile_folders, replace, save_sharded
 from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.chameleon_vq import convert_vqgan
-from lantern_jax.checkpoints.llamagen import convert_gpt
-from lantern_jax.checkpoints.llamagen_vq import convert_vq
-from lantern_jax.checkpoints.medusa import convert_medusa
-from lantern_jax.checkpoints.strict import describe_mismatch
-from lantern_jax.checkpoints.t5 import convert_t5
+from lantern_jax.families.chameleon_vq_weights import convert_vqgan
+from lantern_jax.families.llamagen_vq_weights import convert_vq
+from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.medusa_weights import convert_medusa
+from lantern_jax.families.t5_weights import convert_t5
 from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.tensors.matching import describe_mismatch
 
 
 class Claimed:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.t5 import (
+from lantern_jax.families.t5_weights import (
     RELATIVE_BIAS,
     TOKENS,
     convert_t5,
@@ -14,8 +14,8 @@ from lantern_jax.checkpoints.t5 import (
     t5_shapes,
     t5_table,
 )
-from lantern_jax.checkpoints.tensor_files import StoredTensor
 from lantern_jax.models.t5 import T5Config
+from lantern_jax.tensors.tensor_files import StoredTensor
 from tests.golden_cases import golden_weight
 
 TINY = T5Config(16, 2, 3, 4, 20, 30, 8, 20)

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.strict import Entry, read_tensors, transpose
-from lantern_jax.checkpoints.tensor_files import open_tensors
+from lantern_jax.tensors.matching import Entry, read_tensors, transpose
+from lantern_jax.tensors.tensor_files import open_tensors
 
 torch = pytest.importorskip("torch")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -308,7 +308,7 @@ def test_folders(tmp_path):
 MEASURE = """
 import resource, sys
 import numpy as np
-from lantern_jax.checkpoints import tensor_files
+from lantern_jax.tensors import tensor_files
 
 tensors = tensor_files.open_tensors(sys.argv[1])
 np.asarray(tensors["0"])

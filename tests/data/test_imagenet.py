@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.data.imagenet import NUM_CLASSES, class_names, class_number
+from lantern_jax.text.imagenet import NUM_CLASSES, class_names, class_number
 
 
 def test_a_class_has_one_number():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lantern_jax.data.prompts import ATTRIBUTES, LANDSCAPES, Vocabulary, parse_prompt
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, Vocabulary, parse_prompt
 
 
 def _all(*values):

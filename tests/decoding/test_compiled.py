@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from lantern_jax import programs
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
 from lantern_jax.decoding.couplings import as_coupling
@@ -25,6 +24,7 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.engine import programs
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target

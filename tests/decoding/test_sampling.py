@@ -26,7 +26,7 @@ from lantern_jax.decoding.sampling import (
     residual_noise,
     top_children,
 )
-from lantern_jax.partition import varying_like
+from lantern_jax.devices.partition import varying_like
 from tests.lowering import lower
 
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -57,7 +57,7 @@ def kinds(monkeypatch):
     monkeypatch.setitem(
         registry.SCORES, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
     )
-    monkeypatch.setattr("lantern_jax.compilation.keep_compiled_programs", lambda: None)
+    monkeypatch.setattr("lantern_jax.devices.compilation.keep_compiled_programs", lambda: None)
     monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
 
 

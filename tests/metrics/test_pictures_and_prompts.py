@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from lantern_jax.metrics.pictures import NumberedPicture, read_pictures, with_prompts
+from lantern_jax.sets.sources import NumberedPicture, read_pictures, with_prompts
 
 
 def picture(level, height=4, width=5):

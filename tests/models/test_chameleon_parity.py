@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.chameleon import convert_chameleon
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.families.chameleon_weights import convert_chameleon
 from lantern_jax.models.chameleon import (
     Chameleon,
     ChameleonConfig,

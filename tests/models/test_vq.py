@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.chameleon_vq import CHAMELEON, convert_vqgan
-from lantern_jax.checkpoints.llamagen_vq import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
+from lantern_jax.families.chameleon_vq_weights import CHAMELEON, convert_vqgan
+from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
     VQConfig,
     VQModel,

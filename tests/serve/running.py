@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import httpx
 
-from lantern_jax.engine import Engine
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.engine.engine import Engine
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.application import application
 from lantern_jax.serve.connections import Crowd
 from lantern_jax.serve.guards import Door

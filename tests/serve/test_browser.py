@@ -8,7 +8,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from lantern_jax.pictures import tokens_digest
+from lantern_jax.pictures.images import tokens_digest
 
 api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

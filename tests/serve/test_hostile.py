@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from lantern_jax import errors
+from lantern_jax.io import errors
 from lantern_jax.serve.application import application
 from lantern_jax.serve.guards import Door, is_local
 from lantern_jax.serve.logs import Escaped

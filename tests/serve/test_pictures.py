@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
-from lantern_jax.pictures import tokens_digest
-from lantern_jax.programs import NotRefillable
+from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.serve import worker
-from lantern_jax.serve.brush import GREY, guessed
+from lantern_jax.serve.previews import GREY, guessed
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
@@ -50,7 +50,7 @@ def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, m
         assert image.text["number"] == str(number) and image.text["tokens"] == figures["digest"]
         assert json.loads(image.text["settings"]) == answer["lantern"]["settings"]
 
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda *arguments, **options: library)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *arguments, **options: library)
     options = [text for name, value in knobs.items() for text in (f"--{name}", str(value))]
     arguments = ["generate", "a lake", "--num", "3", "--seed", "11", "--out", f"{tmp_path}/", *options]
     assert main(arguments) == 0, capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", must_not_run)
     monkeypatch.delenv("LANTERN_TOKEN", raising=False)
 
 

@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from lantern_jax.serve.asking import Asking
 from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.requests import Asking
 from lantern_jax.serve.ticket import Done, Progress, Ticket
-from lantern_jax.settings import Settings
+from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)
 

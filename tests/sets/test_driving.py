@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lantern_jax.compilation
-import lantern_jax.pipeline
-from lantern_jax import call
+import lantern_jax.devices.compilation
+import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
-from lantern_jax.generation import Progress
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.engine.generation import Progress
+from lantern_jax.pipeline import call
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets import making, ray_workers, writing
 from lantern_jax.sets.driving import Driver, Event
 from lantern_jax.sets.order import SetOrder, open_order
 from lantern_jax.sets.plan import Worker, begin, shard_paths
 from lantern_jax.sets.ray_workers import SetWorker, Share, share_and_room
 from lantern_jax.sets.reading import read_set
-from lantern_jax.settings import settings_json
-from lantern_jax.tuning.tuned import Found
+from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.tuned import Found
 from tests.command import assert_refused, must_not_run
 from tests.tiny_checkpoint import CODES, PROMPTS, SIDE, TOKENS, tiny_pipeline
 
@@ -37,9 +37,11 @@ SHARDS = 5
 @pytest.fixture(autouse=True)
 def tiny(request, monkeypatch):
     """The tiny checkpoint in place of any."""
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline())
-    monkeypatch.setattr(lantern_jax.compilation, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr("lantern_jax.checkpoints.checksums.checkpoint_digest", lambda directory: "digest")
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline()
+    )
+    monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr("lantern_jax.tensors.checksums.checkpoint_digest", lambda directory: "digest")
     monkeypatch.setattr(ray_workers, "TELLING", 0)
     if "real" not in request.fixturenames:
         monkeypatch.setattr(making, "make_shards", quick_shards)
@@ -232,7 +234,7 @@ def test_later_workers_that_are_no_good_are_left_out(whole, tmp_path):
 
 def test_other_software_is_left_out(whole, tmp_path, monkeypatch):
     versions = iter(["1", "2"])
-    monkeypatch.setattr("lantern_jax.devices.versions", lambda: {"jax": next(versions)})
+    monkeypatch.setattr("lantern_jax.devices.platform.versions", lambda: {"jax": next(versions)})
     _, _, notes = drive(tmp_path / "set")
     assert notes == ["worker 2 is left out: it would make another set (jax 2, not jax 1)"]
     assert contents(tmp_path / "set") == whole
@@ -426,7 +428,7 @@ REFUSED = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_flags_that_make_no_sense_are_one_line(line, folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", must_not_run)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", must_not_run)
     assert line in assert_refused(command(*REFUSED[line]), capsys)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.commands.main import make_parser
-from lantern_jax.knobs import mesh_sizes
+from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.sets.cluster import assigned
 from lantern_jax.sets.plan import Worker
 from lantern_jax.sets.ray_workers import Share

@@ -5,7 +5,7 @@ import pytest
 
 from eval.refill import measure
 from eval.set_kills import prompts
-from lantern_jax import call
+from lantern_jax.pipeline import call
 from tests.tiny_checkpoint import tiny_pipeline
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import lantern_jax.engine
-import lantern_jax.pipeline
-from lantern_jax import call
+import lantern_jax.engine.engine
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from lantern_jax.locks import sole
+from lantern_jax.io.locks import sole
+from lantern_jax.pipeline import call
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused, files, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -37,7 +37,9 @@ def folder(tmp_path, monkeypatch):
     """A current folder with prompts, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline())
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline()
+    )
     return tmp_path
 
 
@@ -81,7 +83,7 @@ def test_a_set_in_two_parts(capsys):
 def test_a_set_that_is_whole_computes_nothing(capsys, monkeypatch):
     assert main(command("--num", "1")) == 0
     before = written()
-    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
     assert main(command("--batch", "2")) == 0
     assert "wrote 0 pictures in 0 shards" in capsys.readouterr().out
     assert written() == before
@@ -101,7 +103,7 @@ def test_the_same_worker_twice_is_refused(capsys):
 
 def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
     monkeypatch.setattr(call, "PIECE_SECONDS", 0)
-    refill, calls = lantern_jax.engine.Engine.refill, []
+    refill, calls = lantern_jax.engine.engine.Engine.refill, []
 
     def stop(self, *arguments):
         calls.append(arguments)
@@ -109,13 +111,13 @@ def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
             raise KeyboardInterrupt
         return refill(self, *arguments)
 
-    monkeypatch.setattr(lantern_jax.engine.Engine, "refill", stop)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "refill", stop)
     assert main(command("--num", "4")) == 130
     error = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
         r"lantern: interrupted, [1-9] of 10 shards were written to set: give the same command to go on", error
     )
-    monkeypatch.setattr(lantern_jax.engine.Engine, "refill", refill)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "refill", refill)
     assert main(command("--num", "4")) == 0
     assert len(list(read_set(Path("set")))) == 20
 
@@ -148,7 +150,7 @@ def test_bad_input_is_one_line_and_writes_nothing(line, capsys, monkeypatch):
     Path("full").mkdir()
     Path("full/photo.png").write_text("x")
     Path("file").write_text("x")
-    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
     assert line in assert_refused(REFUSED[line], capsys)
 
 
@@ -156,7 +158,7 @@ def test_a_set_of_something_else_is_refused(capsys, saved, monkeypatch):
     assert main(command()) == 0
     capsys.readouterr()
     Path("others.txt").write_text("\n".join([*PROMPTS[:-1], "a river"]))
-    monkeypatch.setattr(lantern_jax.engine.Engine, "start", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
     before = written()
     for arguments, line in (
         (command("--seed", "1"), "set holds another set (seed 0, not 1)"),
@@ -208,7 +210,9 @@ def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
         assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
     assert there < len(list(killed.glob("*.tar"))) < 15
     assert start().wait() == 0
-    monkeypatch.setattr(lantern_jax.pipeline, "load", lambda model, dtype=None, mesh=None: pipeline_on(1))
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", lambda model, dtype=None, mesh=None: pipeline_on(1)
+    )
     assert main([*arguments, "--out", "whole"]) == 0
     ours, theirs = (
         {path.name: path.read_bytes() for path in Path(name).iterdir()} for name in ("killed", "whole")

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax import call
-from lantern_jax.checkpoints.checksums import checkpoint_digest
 from lantern_jax.checkpoints.store import save
+from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.programs import NotRefillable
+from lantern_jax.pipeline import call
 from lantern_jax.sets import plan as plans
 from lantern_jax.sets import writing
 from lantern_jax.sets.making import make_set
@@ -26,7 +25,8 @@ from lantern_jax.sets.mending import discard_damaged
 from lantern_jax.sets.merging import SUMS_FILE, merge
 from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, shard_paths
 from lantern_jax.sets.reading import is_set, read_arrays, read_set, unpacked
-from lantern_jax.settings import settings_json
+from lantern_jax.settings.settings import settings_json
+from lantern_jax.tensors.checksums import checkpoint_digest
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_checkpoint, tiny_pipeline
 
 KNOBS = {"batch": 4}

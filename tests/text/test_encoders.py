@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
+from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.packed import PackedRows
 
 T5 = T5Config(12, 1, 2, 4, 16, 40, 8, 20)

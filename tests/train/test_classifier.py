@@ -7,8 +7,8 @@ import pytest
 
 from configs.demo_classifier import get_config
 from lantern_jax.checkpoints.store import save
-from lantern_jax.data.prompts import ATTRIBUTES
 from lantern_jax.metrics.demo_classifier import VALUES
+from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
 from train import classifier
 

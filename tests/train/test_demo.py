@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
-from lantern_jax.pipeline import load
+from lantern_jax.pipeline.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
 from train import demo, evaluate
 from train.feature_store import FeatureStore, count_shards

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from configs import tiny_drafter, tiny_target
-from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
-from lantern_jax.settings import Settings
+from lantern_jax.settings.settings import Settings
+from lantern_jax.text.landscapes import LANDSCAPES
 from train import chains, drafter, features, sources, target, tree
 from train.encode import write_tokens
 from train.feature_store import FeatureStore, count_shards

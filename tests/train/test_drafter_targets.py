@@ -14,11 +14,11 @@ from PIL import Image
 import lantern_jax
 from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
-from lantern_jax.data.folder import PictureFolder
-from lantern_jax.families import family_of
+from lantern_jax.families.registry import family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
+from lantern_jax.pictures.folder import PictureFolder
 from tests.command import files
 from tests.fixtures import published_layouts as layouts
 from train import chains, drafter, export, features, sources, target

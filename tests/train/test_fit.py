@@ -4,7 +4,7 @@ import numpy as np
 
 from lantern_jax.decoding.echo import Echo
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.pipeline import Pipeline
+from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import TREE, tiny_checkpoint
 from train import fit as fitting
 from train.fit import BETAS, SHARES, best_mixture, fit

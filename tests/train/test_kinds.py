@@ -19,13 +19,13 @@ from configs import (
     tiny_target,
 )
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
-from lantern_jax.data.prompts import LANDSCAPES
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
-from lantern_jax.settings import Settings
+from lantern_jax.settings.settings import Settings
+from lantern_jax.text.landscapes import LANDSCAPES
 from train import chains, drafter, features, loop, sources, target
 from train.feature_store import FeatureStore
 

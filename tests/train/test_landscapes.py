@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.data.prompts import ATTRIBUTES, parse_prompt
+from lantern_jax.text.landscapes import ATTRIBUTES, parse_prompt
 from train.painter.landscapes import Scene, caption, render, render_batch, sample_scene
 
 

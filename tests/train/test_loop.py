@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.tiny_tokenizer import get_config
-from lantern_jax import command_line
+from lantern_jax.commands import command_line
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train.loop import (
     LoopConfig,

@@ -7,9 +7,9 @@ import pytest
 
 from configs import tiny_drafter, tiny_target
 from lantern_jax.checkpoints.store import Checkpoint
-from lantern_jax.data.prompts import LANDSCAPES
-from lantern_jax.families import family_of
-from lantern_jax.partition import device_grid, mesh_of, place, where_on
+from lantern_jax.devices.partition import device_grid, mesh_of, place, where_on
+from lantern_jax.families.registry import family_of
+from lantern_jax.text.landscapes import LANDSCAPES
 from tests.tiny_checkpoint import random_leaves
 from train import drafter, features, sources, target
 from train.feature_store import FeatureStore

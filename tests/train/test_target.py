@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs import tiny_target
-from lantern_jax.data.prompts import LANDSCAPES
+from lantern_jax.text.landscapes import LANDSCAPES
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train import target
 from train.encode import write_tokens

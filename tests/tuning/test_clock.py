@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from lantern_jax.generation import Timing
-from lantern_jax.tuning import costs, tune
-from lantern_jax.tuning.clock import Clock
-from lantern_jax.tuning.paths import MAX_DEPTH
-from lantern_jax.tuning.samples import Decodings, Samples, sample_prompts
+from lantern_jax.engine.generation import Timing
+from lantern_jax.measuring import costs, tune
+from lantern_jax.measuring.clock import Clock
+from lantern_jax.measuring.paths import MAX_DEPTH
+from lantern_jax.measuring.samples import Decodings, Samples, sample_prompts
 from tests.tiny_checkpoint import tiny_pipeline
 
 

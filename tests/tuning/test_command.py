@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-import lantern_jax.pipeline
+import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from lantern_jax.tuning import choose, costs, samples, tune, tuned
-from lantern_jax.tuning.samples import sample_prompts
+from lantern_jax.measuring import choose, costs, samples, tune
+from lantern_jax.measuring.samples import sample_prompts
+from lantern_jax.settings import tuned
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
@@ -30,7 +31,9 @@ def folder(tmp_path, monkeypatch):
     cache = tmp_path.parent / f"{tmp_path.name}-cache"
     cache.mkdir()
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
-    monkeypatch.setattr(lantern_jax.pipeline, "load", sharing_programs(lantern_jax.pipeline.load))
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", sharing_programs(lantern_jax.pipeline.pipeline.load)
+    )
     monkeypatch.setattr(costs, "NODES", (1, 4))
     monkeypatch.setattr(costs, "WIDTHS", (1,))
     monkeypatch.setattr(costs, "_WINDOW", 3)

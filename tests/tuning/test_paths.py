@@ -10,10 +10,10 @@ import pytest
 
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.pipeline import Pipeline
-from lantern_jax.tuning import paths
-from lantern_jax.tuning.ranks import collect_ranks, rank_of
-from lantern_jax.tuning.samples import Samples, sample_prompts
+from lantern_jax.measuring import paths
+from lantern_jax.measuring.ranks import collect_ranks, rank_of
+from lantern_jax.measuring.samples import Samples, sample_prompts
+from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import TOKENS, drafters, tiny_checkpoint
 
 PICTURES, SEED = 6, 3

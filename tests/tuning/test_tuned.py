@@ -9,9 +9,9 @@ import pytest
 
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.checkpoints.store import save
-from lantern_jax.pipeline import Pipeline, load
-from lantern_jax.tuning import tuned
-from lantern_jax.tuning.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
+from lantern_jax.pipeline.pipeline import Pipeline, load
+from lantern_jax.settings import tuned
+from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
 KNOBS = {"method": "led", "window": 3, "reach": 1}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
-from lantern_jax.data.prompts import ATTRIBUTES
+from lantern_jax.text.landscapes import ATTRIBUTES
 from train.painter import terrain
 from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
 from train.painter.sky import PALETTES, paint_sky

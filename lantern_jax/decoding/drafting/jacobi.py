@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lantern_jax import errors
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
@@ -33,7 +32,8 @@ from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.partition import split
+from lantern_jax.devices.partition import split
+from lantern_jax.io import errors
 
 INITIALS = ("repeat", "left", "above", "mixed", "random")
 # Those that look at the row above.

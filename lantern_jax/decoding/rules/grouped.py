@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule, number
-from lantern_jax.partition import whole
+from lantern_jax.devices.partition import whole
 
 SIZE, P_GAP, SQUARED_DISTANCE = 14, 0.15, 0.5
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from lantern_jax import errors
 from lantern_jax.decoding.acceptance import Lantern, LanternPlusPlus, Rule, Strict
 from lantern_jax.decoding.rules.cool import Cool
 from lantern_jax.decoding.rules.grouped import Grouped
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.decoding.rules.typical import Tolerance, Typical
+from lantern_jax.io import errors
 
 RULES: Mapping[str, type[Rule]] = {
     "strict": Strict,

@@ -1,1 +1,0 @@
-"""How fast decoding is, measured side by side."""

@@ -1,0 +1,129 @@
+"""What an argument of a script may be: each function is, or makes, a ``type`` of argparse.
+
+It checks before any work. An ``ArgumentTypeError`` is one line: what was given and what to give.
+"""
+
+import dataclasses
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+
+from lantern_jax.decoding.knobs import MOST_INT, MOST_SEED, Knob
+from lantern_jax.io.errors import quoted
+from lantern_jax.io.files import check_new_file, check_writable, open_file
+
+MOST = MOST_INT
+
+
+def typed(knob: Knob) -> Callable[[str], int | float]:
+    """A number in a knob's range."""
+    unnamed = dataclasses.replace(knob, name="")  # Argparse says which argument it is.
+
+    def parse(text: str) -> int | float:
+        try:
+            return unnamed.read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
+    """A whole number of that range."""
+    return typed(Knob("", int, None, "", low=least, high=most))
+
+
+def number(
+    least: float = 0.0,
+    most: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    finite: bool = True,
+) -> Callable[[str], float]:
+    """A number from ``least`` to ``most``, these left out with ``above`` and ``below``.
+
+    Infinity is one where it need not be finite.
+    """
+    parse = typed(Knob("", float, None, "", low=least, high=most, low_open=above, high_open=below))
+    return parse if finite else lambda text: math.inf if text == "inf" else parse(text)
+
+
+seed = whole(0, MOST_SEED)
+
+
+def words(text: str) -> list[str]:
+    """Words with commas between them, at least one, each once."""
+    found = text.split(",")
+    if not all(found) or len(set(found)) < len(found):
+        raise ArgumentTypeError(
+            f"{quoted(text)} is not valid: give words with commas between them, each once"
+        )
+    return found
+
+
+def wholes(text: str) -> list[int]:
+    """Whole numbers from 0 on with commas between them, each once."""
+    return [whole(0)(word) for word in words(text)]
+
+
+def file(text: str) -> Path:
+    """A file that can be read."""
+    path = _path(text)
+    if not path.is_file():
+        raise ArgumentTypeError(f"{quoted(text)} is not a file: give one that is there")
+    try:
+        open_file(path).close()
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return path
+
+
+def folder(text: str) -> Path:
+    """A folder that is there."""
+    path = _path(text)
+    if not path.is_dir():
+        raise ArgumentTypeError(f"{quoted(text)} is not a folder: give one that is there")
+    return path
+
+
+def model(text: str) -> str:
+    """``demo`` or a checkpoint's folder."""
+    return text if text == "demo" else str(folder(text))
+
+
+def new_file(text: str) -> Path:
+    """A file that can be written; one that is there is replaced."""
+    path = _path(text)
+    _told(check_new_file, path, True)
+    return path
+
+
+def working_folder(text: str) -> Path:
+    """A folder to write into: there, or to be made."""
+    path = _path(text)
+    if path.exists() and not path.is_dir():
+        raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")
+    lowest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    _told(check_writable, lowest)
+    return path
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise ArgumentTypeError(f"{quoted(text)} is not a name: give one of a file or folder")
+    try:
+        Path(text).exists()
+    except OSError as error:
+        raise ArgumentTypeError(
+            f"{quoted(text, 40)} is not a name ({error.strerror}): give another"
+        ) from None
+    return Path(text)
+
+
+def _told(check: Callable[..., None], *given: object) -> None:
+    try:
+        check(*given)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -1,0 +1,175 @@
+"""How commands and scripts end: in one line on stderr where something was wrong, and with a status for other programs.
+
+0     all is done
+2     an error of whoever called it, said in a line: what was given, what was expected, what to do
+130   Ctrl-C
+141   nobody reads any more what it prints, as after `| head`; nothing is said of it
+143   SIGTERM, as schedulers send it before they take the machine
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NoReturn
+
+from lantern_jax.io import errors, streams
+from lantern_jax.io.interruption import Signals, at_work
+
+_INTERRUPTED = (130, 143)
+_UNREAD = 141
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ValueError, one line, where argparse prints its usage; no option may be shortened, or given nothing."""
+
+    def __init__(self, **options):
+        super().__init__(**{"allow_abbrev": False} | options)
+
+    def parse_known_args(self, args=None, namespace=None):
+        args = sys.argv[1:] if args is None else list(args)
+        # A variable of a shell script that was never set, most often.
+        empty = [flag for flag, value in pairwise(args) if flag.startswith("--") and not value.strip()]
+        empty += [flag[:-1] for flag in args if flag.startswith("--") and flag.endswith("=")]
+        if empty:
+            self.error(f"{empty[0]} is given nothing: give it a value, or leave it out")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        # A value that is not valid is told of in the same words wherever that is found.
+        raise ValueError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
+
+
+def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:
+    """Does a command's work; returns the exit status, after a line on stderr unless that is 0.
+
+    Args:
+        name: of the command, which begins the line.
+        work: parses arguments and does what they say. What it raises of bugs is raised.
+        words: the arguments, of which an error quotes the beginning where they are long; None: this process's.
+    """
+    words = sys.argv[1:] if words is None else words
+    with at_work(name) as signals:
+        status = _printed(name, _run(name, work, signals, words))
+    if status and hosts_joined():
+        from lantern_jax.devices import hosts
+
+        hosts.leave(status)
+    return status
+
+
+def run_script(main: Callable[[], object]) -> NoReturn:
+    """Does the work of ``python -m PACKAGE.SCRIPT``, whose ``main`` that is, and ends the process."""
+    leave(run(sys.modules["__main__"].__spec__.name, main))
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process; after an interruption at once, since threads of a program that still runs may crash else."""
+    if status in _INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+    raise SystemExit(status)
+
+
+def hosts_joined() -> bool:
+    """Whether this process is one of several; JAX is not imported for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequence[str]) -> int:
+    try:
+        work()
+        signals.check()
+    except SystemExit as stop:
+        # Rich leaves like this where a pipe is broken.
+        return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
+    except KeyboardInterrupt as stop:
+        return _interrupted(signals, str(stop))
+    except Exception as error:
+        # Libraries turn an interrupt into errors of their own, and processes that were ended with this one fail it.
+        if signals.came is not None:
+            return _interrupted(signals, "")
+        line = _line(error) or _platform_line()
+        if line is None:
+            raise
+        if isinstance(error, BrokenPipeError) and streams.unread():
+            return _UNREAD
+        return _say(f"{name}: error: {_shortened(line, words)}", 2)
+    return 0
+
+
+def _printed(name: str, status: int) -> int:
+    """The status, once all that was printed is written; another one where it cannot be."""
+    failed = streams.flushed()
+    if status or failed is None:
+        return status
+    if isinstance(failed, BrokenPipeError):
+        return _UNREAD
+    return _say(
+        f"{name}: error: what it prints cannot be written ({failed.strerror}): look at where that goes", 2
+    )
+
+
+def _interrupted(signals: Signals, said: str) -> int:
+    came = signals.came is not None
+    return _say(
+        f"{signals.name}: {said or (signals.word if came else 'interrupted')}",
+        signals.status if came else 130,
+    )
+
+
+def _line(error: Exception) -> str | None:
+    """What to say of an error; None of one that nobody who calls a command can do anything about."""
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{errors.printable(error.filename, 200)}: "
+        return f"{place}{error.strerror}"
+    if isinstance(error, ValueError | OSError | ImportError):
+        return str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return "this machine has too little memory for this: give a smaller one"
+    if not isinstance(error, RuntimeError):
+        return None
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return "the device has too little memory for this: give a smaller --batch or --tree"
+    if not hosts_joined():
+        return None
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
+
+
+def _shortened(line: str, words: Iterable[str]) -> str:
+    """The line with the beginnings of long arguments, which argparse and names of files show whole."""
+    for word in words:
+        for value in (word, word.partition("=")[2]):
+            if len(value) > errors.MOST_QUOTED:
+                line = line.replace(repr(value), value).replace(value, errors.quoted(value))
+    return line
+
+
+def _platform_line() -> str | None:
+    """What is wrong with the platform that JAX is asked for, of which everything may fail; None where it is there."""
+    if "jax" not in sys.modules:
+        return None
+    from lantern_jax.devices.platform import check_platform
+
+    try:
+        check_platform()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _say(line: str, status: int) -> int:
+    # What a line says may come from a file, or from whoever made a mistake: names of tensors, words, sizes.
+    # The longest is a quoted value with its marks.
+    words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
+    with contextlib.suppress(OSError):  # Nobody may be there to be told.
+        print(errors.printable(" ".join(words)), file=sys.stderr)
+    streams.flushed()
+    return status

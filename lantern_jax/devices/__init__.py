@@ -1,0 +1,1 @@
+"""Devices: the mesh that a model lies on, several machines, compiled programs on the disk."""

@@ -1,0 +1,252 @@
+"""Models over several devices: which axis of a parameter is split, and how the work of one sequence is.
+
+A mesh has the axes "data", over which sequences are spread, and "model", over which heads, feed-forward columns and
+codes are. Programs are manual over "data" alone (``over_mesh``): code speaks of one group's sequences.
+Along "model" the compiler splits what is computed, by the parameters it is given; ``split`` and ``whole`` tell it
+where it would choose otherwise. Without a model axis both change nothing.
+
+Axes: V codes.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
+from jaxtyping import Array, PyTree
+
+from lantern_jax.devices.mesh import AXES, mesh_sizes
+from lantern_jax.devices.platform import check_platform
+from lantern_jax.io import errors
+
+DATA, MODEL = AXES
+
+_WHOLE = None
+# The first rule whose pattern ends a parameter's path and that has as many axes decides; what none names is whole.
+# Heads, feed-forward columns and codes have axes of their own, so that what is split stays so from product to product.
+# Embeddings are split along the width: a look-up then moves nothing but the rows it found.
+_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"qkv/kernel", (_WHOLE, _WHOLE, MODEL, _WHOLE)),
+    (r"out/kernel", (MODEL, _WHOLE, _WHOLE)),
+    (r"gate_up/kernel", (_WHOLE, _WHOLE, MODEL)),
+    (r"down/kernel", (MODEL, _WHOLE)),
+    # Scales of kernels in eight bits, one an output.
+    (r"qkv/kernel_scale", (_WHOLE, MODEL, _WHOLE)),
+    (r"gate_up/kernel_scale", (_WHOLE, MODEL)),
+    (r"(query|key)_norm/(scale|bias)", (MODEL, _WHOLE)),
+    (r"head(/kernel)?", (_WHOLE, MODEL)),
+    # Of low rank: the rows are small, the products with ``out`` as large as a head's.
+    (r"markov/tokens/embedding", (_WHOLE, _WHOLE)),
+    (r"markov/out", (_WHOLE, MODEL)),
+    (r"(tokens|labels)/embedding", (_WHOLE, MODEL)),
+    # A caption's projection: columns, then rows.
+    (r"caption/fc1/kernel", (_WHOLE, MODEL)),
+    (r"caption/fc2/kernel", (MODEL, _WHOLE)),
+    # Drafters: the product that joins token and feature, Medusa's blocks and heads.
+    (r"fc/kernel", (_WHOLE, MODEL)),
+    (r"fc/bias", (MODEL,)),
+    (r"params/kernel", (_WHOLE, _WHOLE, _WHOLE, MODEL)),
+    (r"params/bias", (_WHOLE, _WHOLE, MODEL)),
+    (r"params/heads", (_WHOLE, _WHOLE, MODEL)),
+)
+# Parts that are whole on every device, whatever their parameters are called.
+_WHOLE_PARTS = ("tokenizer", "text_encoder", "codebook", "neighbours", "codes")
+
+
+def parameter_spec(path: Sequence[str], shape: Sequence[int], shards: int) -> PartitionSpec:
+    """How a parameter lies on a mesh whose model axis is so long; an axis that does not divide is whole.
+
+    Args:
+        path: names from the outside in: "target", "params", "head", "kernel".
+    """
+    if path and path[0] in _WHOLE_PARTS:
+        return PartitionSpec()
+    name = "/".join(path)
+    for pattern, axes in _RULES:
+        if len(axes) == len(shape) and re.search(rf"(^|/){pattern}$", name):
+            pairs = zip(axes, shape, strict=True)
+            return PartitionSpec(*(axis if axis and size % shards == 0 else None for axis, size in pairs))
+    return PartitionSpec()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How parameters lie on a mesh with a model axis."""
+
+    mesh: Mesh
+
+    def sharding(self, path: Sequence[str], shape: Sequence[int]) -> NamedSharding:
+        """Where the parameter of that path lies."""
+        return NamedSharding(self.mesh, parameter_spec(path, shape, self.mesh.shape[MODEL]))
+
+
+# Where parameters go: all to one place, or each to its own.
+Where = Sharding | Layout
+
+
+def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Sharding:
+    """Where the parameter of that path goes; keys of a JAX tree's path, or names."""
+    if isinstance(where, Sharding):
+        return where
+    return where.sharding([_name(key) for key in path], shape)
+
+
+def place(tree: PyTree, where: Where) -> PyTree:
+    """The tree's arrays put where they belong."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: put(leaf, sharding_at(where, path, leaf.shape)), tree
+    )
+
+
+def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
+    """The tree with its host's values whole on every device, those of other processes too, which have the same."""
+
+    def spread(leaf):
+        is_there = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        return leaf if is_there else put(np.asarray(leaf), NamedSharding(mesh, PartitionSpec()))
+
+    return jax.tree.map(spread, tree)
+
+
+def put(leaf: Any, sharding: Sharding) -> Array:
+    """An array put where it belongs."""
+    if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        return jax.device_put(leaf, sharding)
+    # Each process puts its own devices' parts; ``device_put`` would send the whole around to compare it first.
+    return jax.make_array_from_callback(leaf.shape, sharding, np.asarray(leaf).__getitem__)
+
+
+def _name(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def shards() -> int:
+    """How many devices the model is split over in the program that is being traced; 1 without a model axis."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or MODEL not in mesh.axis_names:
+        return 1
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return mesh.shape[MODEL] if types[MODEL] == AxisType.Auto else 1
+
+
+def divides(size: int) -> bool:
+    """Whether there is a model axis, and an axis of so many entries is split over it."""
+    count = shards()
+    return count > 1 and size % count == 0
+
+
+def split(array: Array, axis: int) -> Array:
+    """The array, its axis split over the model axis where it divides, else whole."""
+    if shards() == 1:
+        return array
+    axes: list[str | None] = [None] * array.ndim
+    if divides(array.shape[axis]):
+        axes[axis] = MODEL
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*axes))
+
+
+def whole(array: Array) -> Array:
+    """The array, the same on every device of the model axis."""
+    return array if shards() == 1 else jax.lax.with_sharding_constraint(array, PartitionSpec())
+
+
+def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
+    """``function`` on each device's part of an array whose axis is split, and its results, split likewise, as one.
+
+    For what the compiler does not know how to split: it would gather the array.
+    """
+    axes: list[str | None] = [None] * array.ndim
+    axes[axis] = MODEL
+    spec = PartitionSpec(*axes)
+    return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names={MODEL}, check_vma=False)(array)
+
+
+def varying_like(tree: Any, source: Array) -> Any:
+    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
+
+    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
+    ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
+
+    Args:
+        tree: pytree of arrays, random keys included.
+        source: an array, or random keys, with at least one entry.
+    """
+    if jnp.issubdtype(source.dtype, jax.dtypes.prng_key):
+        source = jax.random.key_data(source)
+    entry = source[(0,) * source.ndim].astype(bool)
+    return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)
+
+
+def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np.ndarray:
+    """The devices of a mesh, [data, model].
+
+    Args:
+        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones there are, and all of them where
+            there are several processes (``jax.distributed``); a mesh with axes of those names, one or both, in any
+            order; devices [data] or [data, model]; None for all devices of this process, each with a whole model.
+
+    Raises:
+        ValueError: a text or an axis that is not valid, another number of devices than there are, or a platform that
+            JAX is asked for and has not here.
+    """
+    check_platform()
+    if isinstance(devices, str):
+        shape, there = tuple(mesh_sizes(devices).values()), jax.devices()
+        if math.prod(shape) > len(there):
+            raise errors.invalid("mesh", devices, f"at most {len(there)} device(s), which is what there is")
+        if jax.process_count() > 1 and math.prod(shape) < len(there):
+            wanted = f"all {len(there)} devices of the {jax.process_count()} processes"
+            raise errors.invalid("mesh", devices, wanted)
+        return np.array(there[: math.prod(shape)]).reshape(shape)
+    if isinstance(devices, Mesh):
+        names = devices.axis_names
+        if not names or not set(names) <= set(AXES):
+            raise errors.invalid("mesh", names, "axes with the names data and model, one or both")
+        order = [names.index(name) for name in AXES if name in names]
+        return devices.devices.transpose(order).reshape([devices.shape.get(name, 1) for name in AXES])
+    grid = np.array(jax.local_devices() if devices is None else devices)
+    if not grid.ndim:
+        raise errors.invalid("mesh", devices, 'a text such as "data=2,model=4" or a jax.sharding.Mesh')
+    return grid[:, None] if grid.ndim == 1 else grid
+
+
+def mesh_of(grid: np.ndarray) -> Mesh | None:
+    """The mesh of devices [data, model]; without the model axis where that has but one. None for a single device."""
+    if grid.shape[1] > 1:
+        return Mesh(grid, AXES)
+    return None if grid.size == 1 else Mesh(grid[:, 0], (DATA,))
+
+
+def where_on(grid: np.ndarray) -> Where:
+    """Where the parameters of a model go on devices [data, model]."""
+    mesh = mesh_of(grid)
+    if mesh is None:
+        return SingleDeviceSharding(grid[0, 0])
+    return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
+
+
+def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
+    """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
+    axis_types = (AxisType.Auto,) * len(mesh.axis_names)
+    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
+    mesh = mesh.update(axis_types=axis_types)
+    names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
+    )

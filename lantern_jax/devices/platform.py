@@ -1,0 +1,66 @@
+"""What computes here, and with what software."""
+
+import os
+import platform
+from importlib import metadata
+
+import jax
+import numpy as np
+from jax.extend import backend
+
+from lantern_jax import __version__
+from lantern_jax.io import errors
+
+
+def check_platform() -> None:
+    """Raises ValueError where JAX is asked for a platform that it has not here; it looks for devices."""
+    try:
+        jax.devices()
+    # A platform of an extra of JAX's that is not installed is an assertion's matter.
+    except (RuntimeError, AssertionError) as error:
+        asked, why = jax.config.jax_platforms, errors.short(str(error).partition("': ")[2] or "not installed")
+        jax.config.update("jax_platforms", None)
+        try:
+            there = ", ".join(sorted({device.platform for device in jax.devices()}))
+        except RuntimeError as none:
+            raise ValueError(
+                f"JAX finds no device here ({errors.short(none)}): look at its installation"
+            ) from None
+        finally:
+            jax.config.update("jax_platforms", asked)
+            # JAX would go on with what it found just now, whatever it is asked for.
+            backend.clear_backends()
+        raise ValueError(
+            f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
+            "JAX_PLATFORMS, or nothing"
+        ) from None
+
+
+def device_name(grid: np.ndarray | None = None) -> str:
+    """The kind of the devices and how many there are, of a CPU its cores too: what speed depends on.
+
+    Args:
+        grid: the devices [data, model] of an engine; None for all of this process, each with a whole model.
+    """
+    grid = np.array(jax.local_devices())[:, None] if grid is None else grid
+    devices, model = grid.ravel(), grid.shape[1]
+    kind = devices[0].device_kind
+    if devices[0].platform == "cpu":
+        kind = f"{kind} of {core_count()} cores"
+    name = kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+    return name if model == 1 else f"{name}, a model over {model}"
+
+
+def core_count() -> int:
+    """Cores that this process may use: it may have been given fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def versions() -> dict[str, str]:
+    """Of the library, JAX and Python."""
+    return {
+        "lantern_jax": __version__,
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "python": platform.python_version(),
+    }

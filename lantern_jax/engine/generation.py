@@ -1,0 +1,255 @@
+"""What a generation hands back: pictures, tokens and statistics.
+
+Axes: n pictures, H W height and width, T codes of a picture, L accepted counts (tree depth + 1).
+"""
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image
+
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.pictures import images as picture_files
+from lantern_jax.pictures import notebook
+from lantern_jax.pictures.race import Race
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums and ratios over all pictures of a call.
+
+    Attributes:
+        pictures: n.
+        tokens: tokens sampled; forced and given ones are left out.
+        rounds: target passes after prefill.
+        step_compression: (tokens - n) / rounds: tokens after the first of each picture, a target pass; with given
+            first tokens, which leave nothing to prefill, tokens / rounds.
+        seconds: wall time of decoding tokens, prefill included, without compiling and without the VQ decoder; of an
+            interrupted call also what was spent on pictures that are not done.
+        picture_seconds: wall time of the VQ decoder.
+        compile_seconds: wall time of tracing and compiling in this call; near 0 when programs were at hand.
+        tokens_per_second: tokens / seconds.
+        substituted: fraction of tokens that a relaxed rule accepted where the strict one, on the same random
+            numbers, refuses.
+        mean_distance: mean codebook distance of those to the strict rule's token; 0 when there are none.
+        accepted: how many rounds accepted 0, 1, 2, ... draft tokens.
+        speedup: with ``compare``, seconds of plain decoding / seconds; else None.
+        same_tokens: with ``compare``, fraction of tokens equal to plain decoding's; else None.
+
+    Example:
+        >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
+        >>> statistics = generation.statistics  # of 512 tokens, in some 200 rounds
+        >>> statistics.pictures, statistics.rounds < statistics.tokens, statistics.substituted
+        (2, True, 0.0)
+    """
+
+    pictures: int
+    tokens: int
+    rounds: int
+    step_compression: float
+    seconds: float
+    picture_seconds: float
+    compile_seconds: float
+    tokens_per_second: float
+    substituted: float
+    mean_distance: float
+    accepted: tuple[int, ...]
+    speedup: float | None = None
+    same_tokens: float | None = None
+
+    def to_json(self) -> dict:
+        """Plain numbers and lists by name; ``speedup`` and ``same_tokens`` only where there was a comparison."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a call, by what they were spent on.
+
+    Example:
+        >>> lantern_jax.Timing(decoding=1.0) + lantern_jax.Timing(decoding=0.5, drawing=0.25)
+        Timing(decoding=1.5, drawing=0.25, compiling=0.0)
+    """
+
+    decoding: float = 0.0
+    drawing: float = 0.0
+    compiling: float = 0.0
+
+    def __add__(self, other: "Timing") -> "Timing":
+        return Timing(
+            self.decoding + other.decoding, self.drawing + other.drawing, self.compiling + other.compiling
+        )
+
+
+def summarise(decoded: Decoded, timing: Timing, given: int = 0) -> Statistics:
+    """Statistics of decoded sequences (NumPy leaves, forced tokens left out); so many tokens of each were given."""
+    count, rounds = len(decoded.tokens), int(decoded.rounds.sum())
+    tokens, before = decoded.tokens.size - count * given, 0 if given else count
+    substituted = int(decoded.substituted.sum())
+    return Statistics(
+        pictures=count,
+        tokens=tokens,
+        rounds=rounds,
+        step_compression=(tokens - before) / max(rounds, 1),
+        seconds=timing.decoding,
+        picture_seconds=timing.drawing,
+        compile_seconds=timing.compiling,
+        tokens_per_second=tokens / timing.decoding,
+        substituted=substituted / tokens,
+        mean_distance=float(decoded.distance.sum()) / max(substituted, 1),
+        accepted=tuple(int(number) for number in decoded.accepted.sum(axis=0)),
+    )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a call is; given to ``progress`` now and then, and once at the end. With ``compare`` plain decoding's
+    tokens and pictures count too.
+
+    Attributes:
+        tokens, total: tokens known and tokens there will be, of all pictures of the call.
+        pictures: pictures whose tokens are all known.
+        seconds: wall time of decoding so far, without compiling.
+
+    Example:
+        >>> def show(progress):  # for generate(..., progress=show)
+        ...     print(f"{progress.tokens / progress.total:.0%}")
+        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, seconds=0.5))
+        25%
+    """
+
+    tokens: int
+    total: int
+    pictures: int
+    seconds: float
+
+
+class Interrupted(KeyboardInterrupt):
+    """A generation was stopped by Ctrl-C.
+
+    Attributes:
+        generation: the pictures that were done by then; None where there were none.
+
+    Example:
+        >>> try:  # a generation, stopped before its first picture
+        ...     raise lantern_jax.Interrupted(None)
+        ... except lantern_jax.Interrupted as stopped:
+        ...     print(stopped.generation)
+        None
+    """
+
+    def __init__(self, generation: "Generation | None"):
+        super().__init__()
+        self.generation = generation
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A single picture, as soon as it is done.
+
+    Attributes:
+        number: of the call's pictures, from ``first`` on.
+        prompt: what it was made from.
+        picture: uint8 [H, W, 3]; None when the checkpoint has no VQ tokenizer.
+        tokens: int32 [T], as in ``Generation``.
+        rounds: target passes after prefill.
+
+    Example:
+        >>> pixels, tokens = np.zeros((128, 128, 3), np.uint8), np.zeros(256, np.int32)
+        >>> picture = lantern_jax.Picture(number=3, prompt="a lake", picture=pixels, tokens=tokens, rounds=70)
+        >>> picture.image.size
+        (128, 128)
+    """
+
+    number: int
+    prompt: str
+    picture: UInt8[np.ndarray, "H W 3"] | None
+    tokens: Int[np.ndarray, " T"]
+    rounds: int
+
+    @property
+    def image(self) -> Image.Image | None:
+        """The picture as a PIL image."""
+        return None if self.picture is None else Image.fromarray(self.picture)
+
+
+@dataclass(frozen=True, repr=False)
+class Generation:
+    """Pictures of a call, in the order of the prompts, ``num`` for each. In a notebook it shows them.
+
+    Attributes:
+        prompts: the prompt of every picture.
+        pictures: uint8 [n, H, W, 3]; None when the checkpoint has no VQ tokenizer.
+        tokens: int32 [n, T], the picture's codes row by row; tokens that the format forces are left out.
+        round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill, or a token that was given.
+        statistics: see ``Statistics``.
+        numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
+        plain: the same by plain decoding, with ``compare``; else None.
+
+    Example:
+        >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
+        >>> generation.prompts, generation.numbers.tolist()
+        (('a foggy forest', 'a foggy forest'), [0, 1])
+        >>> generation.images[0].save("forest.png")  # 128 x 128 pixels, of generation.tokens[0], 256 codes
+    """
+
+    prompts: tuple[str, ...]
+    pictures: UInt8[np.ndarray, "n H W 3"] | None
+    tokens: Int[np.ndarray, "n T"]
+    round_of_token: Int[np.ndarray, "n T"]
+    statistics: Statistics
+    numbers: Int[np.ndarray, " n"]
+    plain: "Generation | None" = None
+
+    def __repr__(self) -> str:
+        return f"<Generation: {notebook.line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.as_html(self)
+
+    def _repr_png_(self) -> bytes | None:
+        return notebook.as_png(self)
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The pictures as PIL images."""
+        return [] if self.pictures is None else picture_files.to_images(self.pictures)
+
+    def race(self, number: int = 0) -> Race:
+        """Plain and speculative decoding painting one of the pictures; in a notebook it runs, ``save`` writes it.
+
+        Raises:
+            ValueError: without ``compare``, or without pictures; no picture of that number.
+        """
+        if self.plain is None or self.pictures is None:
+            raise ValueError(
+                "a race needs pictures with plain decoding beside them: generate with compare=True"
+            )
+        if not 0 <= number < len(self.pictures):
+            raise ValueError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
+        return Race(self, number)
+
+    def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
+        """The pictures with the number of draft tokens that each round accepted drawn over them.
+
+        ``columns`` is the number of tokens a row; None for a square of tokens.
+        """
+        columns = int(self.tokens.shape[1] ** 0.5) if columns is None else columns
+        deepest = len(self.statistics.accepted) - 1
+        return [
+            picture_files.draw_acceptance(picture, rounds, columns, deepest)
+            for picture, rounds in zip(self.pictures, self.round_of_token, strict=True)
+        ]
+
+
+def compared(speculative: Generation, plain: Generation) -> Generation:
+    """A generation with plain decoding's beside it, and what the comparison gives."""
+    ours, theirs = speculative.statistics, plain.statistics
+    statistics = replace(
+        ours,
+        compile_seconds=ours.compile_seconds + theirs.compile_seconds,
+        speedup=theirs.seconds / ours.seconds,
+        same_tokens=float(np.mean(speculative.tokens == plain.tokens)),
+    )
+    return replace(speculative, statistics=statistics, plain=plain)

@@ -1,0 +1,81 @@
+"""What an engine is asked to decode, and how far a batch of it is.
+
+Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key
+
+from lantern_jax.decoding.acceptance import Rule, Strict
+from lantern_jax.decoding.program import Program, State
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.engine.generation import Timing
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a batch is decoded.
+
+    Attributes:
+        program: what is compiled.
+        guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
+        sampling, rule: swept, but for what is static in them.
+        drafter: whose parameters the drafting takes; None where it has none.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> job = lantern_jax.Job(lantern_jax.Program(target), guidance=4.0)
+        >>> job.rule.is_strict, job.program.drafting.max_depth  # plain decoding
+        (True, 0)
+    """
+
+    program: Program
+    guidance: float = 1.0
+    sampling: SamplingParams = field(default_factory=SamplingParams.create)
+    rule: Rule = field(default_factory=Strict)
+    drafter: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A batch on its way. ``Engine.advance`` takes it and leaves it empty: go on with what it returns.
+
+    Attributes:
+        job: what it was started with.
+        seeds, numbers: int64 [n], what the sequence in each slot draws from.
+        lengths: int32 [n], stream tokens that each sequence knows.
+        timing: seconds so far.
+        keys, state: the sequences' and the loop's, on the devices.
+        shared: what programs take besides: parameters of target and drafting, guidance, sampling, rule, codebook.
+        conditioning: that of a sequence, leaves [1, ...], whichever it is.
+        program: what names the one that advances it.
+    """
+
+    job: Job
+    seeds: Int[np.ndarray, " n"]
+    numbers: Int[np.ndarray, " n"]
+    lengths: Int[np.ndarray, " n"]
+    timing: Timing
+    keys: Key[Array, " B"]
+    state: State
+    shared: tuple
+    conditioning: Any
+    program: tuple
+
+    @property
+    def total(self) -> int:
+        """T."""
+        return self.job.program.target.num_tokens
+
+    @property
+    def finished(self) -> Bool[np.ndarray, " n"]:
+        """bool [n], which sequences are done."""
+        return self.lengths >= self.total
+
+    @property
+    def done(self) -> bool:
+        """Whether all are."""
+        return bool(self.finished.all())

@@ -1,0 +1,53 @@
+"""A checkpoint's parameters as an engine asks for them: in the dtype of the call, straight onto its devices."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from lantern_jax.checkpoints.store import Checkpoint, load, load_drafter
+from lantern_jax.devices.partition import Where, place
+from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.registry import family_of
+from lantern_jax.io import errors
+from lantern_jax.models.quantization import is_fixed
+
+
+def parameter_dtype(dtype: Any) -> np.dtype:
+    """The dtype that ``load`` uses when asked for ``dtype``; ValueError unless it is None or a floating one."""
+    if dtype is None:
+        return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    try:
+        known = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        known = False
+    if not known:
+        raise ValueError(f"dtype {errors.quoted(dtype)} is not valid: give float32 or bfloat16")
+    return jnp.dtype(dtype)
+
+
+def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:
+    """A checkpoint's parameters by their part in decoding, the target's in one dtype, drafters left out.
+
+    The engine holds this and not its pipeline, else parameters stayed in memory until Python looks for cycles.
+    """
+    if checkpoint.is_abstract:
+        checkpoint = load(checkpoint.directory, dtype, where, drafters=())
+    target = jax.tree_util.tree_map_with_path(partial(_cast, dtype), checkpoint.target_params)
+    return Parameters(target, {}, checkpoint.tokenizer_params, checkpoint.codebook)
+
+
+def read_drafter(
+    checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Where
+) -> PyTree:
+    """The parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
+    drafter = place(load_drafter(checkpoint, kind, dtype, where), where)
+    head = family_of(checkpoint.target_config).head(parameters.target)
+    return {"drafter": jax.tree_util.tree_map_with_path(partial(_cast, dtype), drafter), "head": head}
+
+
+def _cast(dtype: np.dtype, path: tuple, leaf):
+    return leaf if leaf.dtype == dtype or is_fixed(path, leaf.dtype) else leaf.astype(dtype)

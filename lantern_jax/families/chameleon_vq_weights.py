@@ -1,0 +1,45 @@
+"""Chameleon's published VQGAN (``vqgan.ckpt`` of Anole and Lumina-mGPT) to `VQModel` parameters.
+
+Tensor names are those of taming-transformers: `encoder.down.{l}.block.{b}`, `.downsample.conv`,
+`encoder.mid.{block_1,attn_1,block_2}`, `decoder.up.{l}.block.{b}`, `.upsample.conv`, where the decoder's levels are
+numbered like the encoder's, finest first. Codes are not normalized; attention is in the middle only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.matching import Progress
+
+_MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
+
+
+def _place(path: tuple[str, ...], levels: int) -> str:
+    parts = []
+    for part in path:
+        kind, _, number = part.rpartition("_")
+        if kind == "level" and path[0] == "encoder":
+            parts += ["down", number]
+        elif kind == "level":
+            parts += ["up", str(levels - 1 - int(number))]
+        elif kind in ("res", "attn"):
+            parts += ["block" if kind == "res" else "attn", number]
+        elif part in ("downsample", "upsample"):
+            parts += [part, "conv"]
+        else:
+            parts.append(_MIDDLE.get(part, part))
+    return ".".join(parts)
+
+
+# What training compared pictures with: a perceptual network and the discriminator.
+CHAMELEON = VQLayout("Chameleon VQGAN", _place, False, (r"loss\..*",))
+
+
+def convert_vqgan(
+    tensors: Mapping[str, Any], dtype: Any = np.float32, *, progress: Progress | None = None
+) -> tuple[VQConfig, dict[str, Any]]:
+    """(sizes, `VQModel` parameters as NumPy arrays of `dtype`) of the published VQGAN's tensors, as `convert_vq`."""
+    return convert_vq(tensors, dtype=dtype, layout=CHAMELEON, progress=progress)

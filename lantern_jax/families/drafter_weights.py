@@ -1,0 +1,96 @@
+"""LANTERN's released drafters (LlamaGen, LlamaGen-2, Anole) to our parameter tree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.tensors.layer_names import (
+    HEAD_NORM_NAMES,
+    LLAMA_LAYER_NAMES,
+    buffers,
+    config_from,
+    deciding_shapes,
+    heads_of_norm,
+    join_pieces,
+    layer_table,
+)
+from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+
+DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
+QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
+
+
+def convert_drafter(
+    tensors: Mapping[str, np.ndarray],
+    config: DrafterConfig | Mapping[str, Any] | None = None,
+    *,
+    target: LlamaGenConfig | ChameleonConfig | None = None,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    dtype: Any = np.float32,
+    progress: Progress | None = None,
+) -> tuple[DrafterConfig, dict[str, Any]]:
+    """The config and ``{"params": ...}`` of a released drafter from its tensors.
+
+    Args:
+        tensors: {name: array}.
+        config: the drafter's ``config.json`` or a mapping of ``DrafterConfig`` fields; or the whole config.
+        target: the model it drafts for: what they share and (unless ``config`` has it) the number of heads.
+        order: published id of every row of our table, where they differ (``ChameleonVocabulary.order``).
+        dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
+
+    Raises:
+        ValueError: as ``convert_gpt``; also a drafter of another width or vocabulary than the target's.
+    """
+    if not isinstance(config, DrafterConfig):
+        config = drafter_config_from_shapes(tensors, config, target)
+    if target is not None:
+        for name, theirs in target.shared_with_drafter.items():
+            ours = getattr(config, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
+                )
+    norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None
+    params = read_tensors(
+        tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
+    return config, {"params": join_pieces(params)}
+
+
+def drafter_config_from_shapes(
+    tensors: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    target: LlamaGenConfig | ChameleonConfig | None = None,
+) -> DrafterConfig:
+    """The config of a drafter from shapes, its ``config.json`` and its target."""
+    gate, norm = DRAFTER_NAMES["gate"].format(i=0), QUERY_NORM
+    wanted = {DRAFTER_NAMES["tokens"]: 2, gate: 2} | ({norm: 2} if norm in tensors else {})
+    shapes = deciding_shapes(tensors, wanted, "LANTERN drafter")
+    vocab_size, dim = shapes[DRAFTER_NAMES["tokens"]]
+    found: dict[str, Any] = {} if target is None else dict(target.shared_with_drafter)
+    found |= {"dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0]}
+    if norm in tensors:
+        found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
+    return config_from(DrafterConfig, found, settings, None if target is None else target.num_heads)
+
+
+def drafter_table(
+    config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None, norm_rows: int | None = None
+) -> dict[str, Entry]:
+    """{published name: Entry} of a drafter; ``order`` as in ``convert_drafter``, ``norm_rows`` in ``layer_table``."""
+    shape = (config.vocab_size, config.dim)
+    # LlamaGen's pairs are interleaved, Chameleon's are not.
+    interleaved = config.rotary == "grid"
+    return {
+        DRAFTER_NAMES["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order)),
+        "fc.weight": Entry(("fc", "kernel"), (config.dim, 2 * config.dim), transpose),
+        "fc.bias": Entry(("fc", "bias"), (config.dim,)),
+        **layer_table(DRAFTER_NAMES, 0, config.transformer, interleaved=interleaved, norm_rows=norm_rows),
+    }

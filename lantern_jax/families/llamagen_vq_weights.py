@@ -1,0 +1,144 @@
+"""Published VQ tokenizers to `VQModel` parameters, and how LlamaGen's name their tensors.
+
+LlamaGen: `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `.downsample.conv`, `encoder.mid.{0,1,2}`, the same for
+the decoder with `.upsample.conv`, `quant_conv`, `post_quant_conv`, `quantize.embedding.weight`. Another family with
+the same network is a `VQLayout` of its own.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.tensors.layer_names import deciding_shapes, one_more
+from lantern_jax.tensors.matching import Entry, Progress, convolution, identity, read_tensors
+
+# Levels, and blocks of a level: published tokenizers have five of the one and two of the other.
+_MOST_PARTS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class VQLayout:
+    """How a family of published tokenizers names its tensors, and what their shapes do not tell.
+
+    `place` is the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
+    `ignored` are patterns of names that are not weights of the tokenizer.
+    """
+
+    what: str
+    place: Callable[[tuple[str, ...], int], str]
+    l2_norm: bool
+    ignored: tuple[str, ...]
+
+    def name(self, path: tuple[str, ...], levels: int = 0) -> str:
+        """The published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
+        if path == ("codebook",):
+            return "quantize.embedding.weight"
+        return f"{self.place(path[:-1], levels)}.{'bias' if path[-1] == 'bias' else 'weight'}"
+
+
+def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
+    parts = []
+    for part in path:
+        kind, _, number = part.rpartition("_")
+        if kind == "level":
+            parts += ["conv_blocks", number]
+        elif kind in ("res", "attn"):
+            parts += [kind, number]
+        elif part in ("downsample", "upsample"):
+            parts += [part, "conv"]
+        else:
+            parts.append(part)
+    return ".".join(parts)
+
+
+LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
+
+
+def vq_shapes(config: VQConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a tokenizer: what ``VQModel(config).init`` makes, as shapes."""
+    side = config.downsampling
+    pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+    return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
+
+
+def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
+    """{published name: Entry} of a tokenizer of these sizes."""
+    table = {}
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(vq_shapes(config)["params"])[0]:
+        path = tuple(key.key for key in keys)
+        shape, transform = leaf.shape, identity
+        if path[-1] == "kernel":
+            height, width, inputs, outputs = leaf.shape
+            shape, transform = (outputs, inputs, height, width), convolution
+        table[layout.name(path, len(config.ch_mult))] = Entry(path, tuple(shape), transform)
+    return table
+
+
+def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
+    """The sizes of a published tokenizer, from the names and shapes of its tensors (anything with `.shape`).
+
+    What shapes do not tell is as published: 32 groups, l2-normalized codes or not. Raises ValueError where a tensor
+    that decides a size is missing or has too few dimensions.
+    """
+
+    def count(*path: str, levels: int = 0) -> int:
+        """One more than the largest number at # in the published names of a module; 0 where there is none."""
+        pattern = re.escape(layout.place(path, levels)).replace(r"\#", r"(\d+)") + r"\."
+        return one_more((found[1] for name in tensors if (found := re.match(pattern, name))), _MOST_PARTS)
+
+    levels = count("encoder", "level_#")
+    conv_in = layout.name(("encoder", "conv_in", "kernel"))
+    conv_out = layout.name(("encoder", "conv_out", "kernel"))
+    decoder_out = layout.name(("decoder", "conv_out", "kernel"))
+    codebook = layout.name(("codebook",))
+    widths = [
+        layout.name(("encoder", f"level_{i}", "res_0", "conv2", "kernel")) for i in range(max(1, levels))
+    ]
+    decoder_block = layout.name(("decoder", "level_0", "res_0", "conv2", "kernel"), max(1, levels))
+    decisive = {name: 4 for name in (conv_in, conv_out, decoder_out, *widths, decoder_block)} | {codebook: 2}
+    deciding_shapes(tensors, decisive, layout.what)
+    ch = tensors[conv_in].shape[0]
+    codebook_size, codebook_dim = tensors[codebook].shape
+    decoder_ch = tensors[decoder_out].shape[1]
+    return VQConfig(
+        ch=ch,
+        decoder_ch=None if decoder_ch == ch else decoder_ch,
+        ch_mult=tuple(max(1, tensors[name].shape[0] // ch) for name in widths),
+        z_channels=tensors[conv_out].shape[0],
+        codebook_size=codebook_size,
+        codebook_dim=codebook_dim,
+        l2_norm=layout.l2_norm,
+        encoder_blocks=count("encoder", "level_0", "res_#"),
+        decoder_blocks=count("decoder", "level_0", "res_#", levels=levels),
+        level_attention=count("encoder", f"level_{levels - 1}", "attn_#") > 0,
+        mid_attention=layout.name(("encoder", "mid", "1", "q", "kernel")) in tensors,
+        patch=max(1, math.isqrt(tensors[conv_in].shape[1] // 3)),
+    )
+
+
+def convert_vq(
+    tensors: Mapping[str, Any],
+    config: VQConfig | None = None,
+    dtype: Any = np.float32,
+    *,
+    layout: VQLayout = LLAMAGEN,
+    progress: Progress | None = None,
+) -> tuple[VQConfig, dict[str, Any]]:
+    """(sizes, `VQModel` parameters as NumPy arrays of `dtype`) of a published tokenizer's tensors.
+
+    `config` None finds the sizes from the shapes. Raises ValueError, one line listing all missing, unexpected
+    and misshapen tensors.
+    """
+    config = vq_config_from_shapes(tensors, layout) if config is None else config
+    ignored = [name for name in tensors if any(re.fullmatch(pattern, name) for pattern in layout.ignored)]
+    params = read_tensors(
+        tensors, vq_table(config, layout), what=layout.what, ignored=ignored, dtype=dtype, progress=progress
+    )
+    return config, params

@@ -1,0 +1,143 @@
+"""LlamaGen's published GPTs to our parameter trees.
+
+Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hugging Face-style one of LlamaGen-T2I
+(``model.layers.{i}.self_attn.q_proj.weight``). Rotary pairs are interleaved in both.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.models.llamagen import SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
+from lantern_jax.tensors.layer_names import (
+    LLAMA_LAYER_NAMES,
+    buffers,
+    config_from,
+    count_layers,
+    deciding_shapes,
+    join_pieces,
+    layer_table,
+)
+from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+
+ORIGINAL_NAMES = {
+    "tokens": "tok_embeddings.weight",
+    "labels": "cls_embedding.embedding_table.weight",
+    "unconditional": "cls_embedding.uncond_embedding",
+    "fc1": "cls_embedding.cap_proj.fc1.weight",
+    "fc2": "cls_embedding.cap_proj.fc2.weight",
+    "norm": "norm.weight",
+    "head": "output.weight",
+    "attention_norm": "layers.{i}.attention_norm.weight",
+    "feed_forward_norm": "layers.{i}.ffn_norm.weight",
+    "qkv": "layers.{i}.attention.wqkv.weight",
+    "out": "layers.{i}.attention.wo.weight",
+    "gate": "layers.{i}.feed_forward.w1.weight",
+    "up": "layers.{i}.feed_forward.w3.weight",
+    "down": "layers.{i}.feed_forward.w2.weight",
+}
+HUGGING_FACE_NAMES = {
+    "tokens": "model.embed_tokens.weight",
+    "labels": "model.cls_embedding.embedding_table.weight",
+    "unconditional": "model.cls_embedding.uncond_embedding",
+    "fc1": "model.cls_embedding.cap_proj.fc1.weight",
+    "fc2": "model.cls_embedding.cap_proj.fc2.weight",
+    "norm": "model.norm.weight",
+    "head": "lm_head.weight",
+    **{part: f"model.{name}" for part, name in LLAMA_LAYER_NAMES.items()},
+}
+
+
+def convert_gpt(
+    tensors: Mapping[str, np.ndarray],
+    config: LlamaGenConfig | Mapping[str, Any] | None = None,
+    dtype: Any = np.float32,
+    *,
+    progress: Progress | None = None,
+) -> tuple[LlamaGenConfig, dict[str, Any]]:
+    """The config and ``{"params": ...}`` of a LlamaGen GPT from its published tensors, either layout.
+
+    Args:
+        tensors: {name: array}, class- or caption-conditional.
+        config: what shapes do not tell: the number of heads (found from the shapes for published sizes) and the
+            grid (16 unless given), as a mapping of ``LlamaGenConfig`` fields; or the whole config.
+        dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
+
+    Raises:
+        ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
+            is missing or contradicts the shapes.
+    """
+    names = gpt_names(tensors)
+    if not isinstance(config, LlamaGenConfig):
+        config = gpt_config_from_shapes(tensors, config)
+    params = read_tensors(
+        tensors, gpt_table(config, names), what="LlamaGen GPT", ignored=buffers(tensors), dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
+    return config, {"params": join_pieces(params)}
+
+
+def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
+    """The names of the layout that the tensors are in."""
+    hugging_face = HUGGING_FACE_NAMES["tokens"] in tensors or HUGGING_FACE_NAMES["head"] in tensors
+    return HUGGING_FACE_NAMES if hugging_face else ORIGINAL_NAMES
+
+
+def gpt_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> LlamaGenConfig:
+    """The config of a GPT from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+
+    Raises:
+        ValueError: tensors that decide a size are missing; the number of heads is not known; a setting is
+            unknown or contradicts the shapes.
+    """
+    names = gpt_names(tensors)
+    gate = names["gate"].format(i=0)
+    wanted = {names["tokens"]: 2, gate: 2}
+    conditioning = "labels" if names["labels"] in tensors else "unconditional"
+    wanted[names[conditioning]] = 2
+    vocab_size, dim = deciding_shapes(tensors, wanted, "LlamaGen GPT")[names["tokens"]]
+    layers = count_layers(tensors, names["attention_norm"])
+    found: dict[str, Any] = {
+        "dim": dim, "num_layers": layers, "vocab_size": vocab_size, "hidden_dim": tensors[gate].shape[0],
+    }  # fmt: skip
+    if conditioning == "labels":
+        found["num_labels"] = tensors[names["labels"]].shape[0]
+    else:
+        found["caption_length"], found["caption_dim"] = tensors[names["unconditional"]].shape
+    heads = {(depth, width): count for depth, count, width in SIZES.values()}.get((layers, dim))
+    return config_from(LlamaGenConfig, found, settings, heads)
+
+
+def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:
+    """{published name: Entry} of a GPT; what is fused in our tree is left in pieces, joined after reading."""
+    dim, transformer = config.dim, config.transformer
+    table = {names["tokens"]: Entry(("tokens", "embedding"), (config.vocab_size, dim))}
+    if config.num_labels:
+        table[names["labels"]] = Entry(("labels", "embedding"), (config.num_labels, dim))
+    else:
+        shape = (config.caption_length, config.caption_dim)
+        table[names["unconditional"]] = Entry(("caption", "unconditional"), shape)
+        table[names["fc1"]] = Entry(("caption", "fc1", "kernel"), (dim, config.caption_dim), transpose)
+        table[names["fc2"]] = Entry(("caption", "fc2", "kernel"), (dim, dim), transpose)
+    for i in range(config.num_layers):
+        table |= layer_table(names, i, transformer, interleaved=True)
+    table[names["norm"]] = Entry(("transformer", "norm", "scale"), (dim,))
+    table[names["head"]] = Entry(("head", "kernel"), (config.vocab_size, dim), transpose)
+    return table
+
+
+def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
+    """The abstract parameter tree of a GPT: what ``LlamaGen(config).init`` makes, as shapes."""
+    if config.num_labels:
+        conditioning: Any = jnp.zeros((1, config.label_slots), jnp.int32)
+    else:
+        features = jax.ShapeDtypeStruct((1, config.caption_length, config.caption_dim), jnp.float32)
+        conditioning = CaptionConditioning(features, jax.ShapeDtypeStruct(features.shape[:2], jnp.bool_))
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return jax.eval_shape(LlamaGen(config).init, jax.random.key(0), conditioning, tokens)

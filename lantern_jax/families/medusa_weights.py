@@ -1,0 +1,104 @@
+"""Medusa's released heads (``medusa_lm_head.pt``, FasterDecoding/Medusa) to our parameter tree.
+
+Head i is a list: its residual blocks ``i.0.linear`` to ``i.{layers - 1}.linear``, each a weight [D, D] and a bias, then
+``i.{layers}.weight`` [V, D]. In a whole model's checkpoint a ``medusa_head.`` stands before the names, among tensors of
+the target, which are not read. The ``config.json`` that lies beside the released heads is not read either: it speaks of
+two heads where the file holds more.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.medusa import MedusaConfig
+from lantern_jax.tensors.layer_names import normalize_settings, one_more
+from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+
+# Heads, and layers of a head: published sets have five of the one and one of the other.
+_MOST = 64
+_PREFIX = re.compile(r"medusa_heads?\.")
+
+
+def convert_medusa(
+    tensors: Mapping[str, np.ndarray],
+    config: MedusaConfig | Mapping[str, Any] | None = None,
+    *,
+    target: LlamaGenConfig | ChameleonConfig,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    dtype: Any = np.float32,
+    progress: Progress | None = None,
+) -> tuple[MedusaConfig, dict[str, Any]]:
+    """The config and ``{"params": ...}`` of released heads from their tensors.
+
+    Args:
+        tensors: {name: array}.
+        config: the heads' config, or a mapping of its fields, which must be those of the tensors.
+        target: the model they draft for.
+        order: published id of every row of the target's table, where they differ; the codes' come first.
+        dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
+
+    Raises:
+        ValueError: as ``read_tensors``; also heads of another width or vocabulary than the target's.
+    """
+    if any(map(_PREFIX.match, tensors)):
+        tensors = {_PREFIX.sub("", name, 1): tensors[name] for name in filter(_PREFIX.match, tensors)}
+    if not isinstance(config, MedusaConfig):
+        config = medusa_config_from_names(tensors, config, target)
+    published = target.num_codes if order is None else len(order)
+    codes = None if order is None else order[: target.num_codes]
+    table = medusa_table(config, published, codes)
+    params = read_tensors(tensors, table, what="set of Medusa heads", dtype=dtype, progress=progress)
+    return config, {"params": _stacked(params, config)}
+
+
+def medusa_config_from_names(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, target: LlamaGenConfig | ChameleonConfig
+) -> MedusaConfig:
+    """The config of heads from the names of their tensors and their target."""
+    places = [match.groups() for name in tensors if (match := re.fullmatch(r"(\d+)\.(\d+)\..+", name))]
+    if not places:
+        raise ValueError("these tensors are not a set of Medusa heads: no name is like 0.0.linear.weight")
+    heads, layers = (one_more((place[part] for place in places), _MOST) for part in (0, 1))
+    found = {
+        "dim": target.dim,
+        "vocab_size": target.vocab_size,
+        "num_codes": target.num_codes,
+        "heads": heads,
+        "layers": layers - 1,
+    }
+    return MedusaConfig(**found | normalize_settings(settings or {}, MedusaConfig))
+
+
+def medusa_table(
+    config: MedusaConfig, vocab_size: int, codes: Int[np.ndarray, " V"] | None = None
+) -> dict[str, Entry]:
+    """{published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None is all."""
+    table, rows = {}, reordered_rows(codes)
+
+    def turned(tensor: np.ndarray) -> np.ndarray:
+        return transpose(rows(tensor))
+
+    for i in range(config.heads):
+        for layer in range(config.layers):
+            name, at = f"{i}.{layer}.linear", (str(i), str(layer))
+            table[f"{name}.weight"] = Entry((*at, "kernel"), (config.dim, config.dim), transpose)
+            table[f"{name}.bias"] = Entry((*at, "bias"), (config.dim,))
+        table[f"{i}.{config.layers}.weight"] = Entry((str(i), "head"), (vocab_size, config.dim), turned)
+    return table
+
+
+def _stacked(params: dict[str, Any], config: MedusaConfig) -> dict[str, Any]:
+    """Head by head to arrays with leading axes of heads and layers; a head's own arrays are given up on the way."""
+    each = [params.pop(str(i)) for i in range(config.heads)]
+    blocks = [[head.pop(str(layer)) for layer in range(config.layers)] for head in each]
+    return {
+        "kernel": np.stack([np.stack([block["kernel"] for block in head]) for head in blocks]),
+        "bias": np.stack([np.stack([block["bias"] for block in head]) for head in blocks]),
+        "heads": np.stack([head.pop("head") for head in each]),
+    }

@@ -1,0 +1,127 @@
+"""T5's published encoder (T5 1.1 and Flan-T5; Hugging Face names) to our parameter tree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.tensors.layer_names import config_from, count_layers, deciding_shapes
+from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+
+# The embedding table goes by either name, and often by both.
+TOKENS = ("shared.weight", "encoder.embed_tokens.weight")
+RELATIVE_BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+NORM = "encoder.final_layer_norm.weight"
+LAYER_NAMES = {
+    "attention_norm": "encoder.block.{i}.layer.0.layer_norm.weight",
+    "query": "encoder.block.{i}.layer.0.SelfAttention.q.weight",
+    "key": "encoder.block.{i}.layer.0.SelfAttention.k.weight",
+    "value": "encoder.block.{i}.layer.0.SelfAttention.v.weight",
+    "out": "encoder.block.{i}.layer.0.SelfAttention.o.weight",
+    "feed_forward_norm": "encoder.block.{i}.layer.1.layer_norm.weight",
+    "gate": "encoder.block.{i}.layer.1.DenseReluDense.wi_0.weight",
+    "up": "encoder.block.{i}.layer.1.DenseReluDense.wi_1.weight",
+    "down": "encoder.block.{i}.layer.1.DenseReluDense.wo.weight",
+}
+# The half of the model that writes text.
+DECODER = ("decoder.", "lm_head.")
+
+# Settings as T5's config.json calls them.
+_ALIASES = {
+    "d_model": "dim",
+    "d_kv": "head_dim",
+    "d_ff": "hidden_dim",
+    "relative_attention_num_buckets": "num_buckets",
+    "relative_attention_max_distance": "max_distance",
+    "layer_norm_epsilon": "norm_eps",
+}
+FEED_FORWARD = "gated-gelu"
+
+
+def convert_t5(
+    tensors: Mapping[str, np.ndarray],
+    config: T5Config | Mapping[str, Any] | None = None,
+    dtype: Any = np.float32,
+    *,
+    progress: Progress | None = None,
+) -> tuple[T5Config, dict[str, Any]]:
+    """The config and ``{"params": ...}`` of a T5 encoder from its published tensors.
+
+    Args:
+        tensors: {name: array} of the whole model or its encoder; decoder and head are left out on purpose.
+        config: the model's ``config.json`` or a mapping of ``T5Config`` fields, for what shapes do not tell
+            (``max_distance`` and ``norm_eps``); or the whole config.
+        dtype: of the returned NumPy arrays.
+        progress: as in ``read_tensors``.
+
+    Raises:
+        ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
+            contradicts the shapes.
+    """
+    if not isinstance(config, T5Config):
+        config = t5_config_from_shapes(tensors, config)
+    table = t5_table(config, tokens=_tokens_name(tensors))
+    ignored = [name for name in tensors if name in TOKENS or name.startswith(DECODER)]
+    params = read_tensors(tensors, table, what="T5 encoder", ignored=ignored, dtype=dtype, progress=progress)
+    return config, {"params": params}
+
+
+def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> T5Config:
+    """The config of an encoder from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+
+    Raises:
+        ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes; the
+            feed-forward layers are of another kind (T5 1.0).
+    """
+    settings = {_ALIASES.get(name, name): value for name, value in (settings or {}).items()}
+    kind = settings.pop("feed_forward_proj", FEED_FORWARD)
+    if kind != FEED_FORWARD:
+        raise ValueError(
+            f"feed_forward_proj is {kind!r}: only {FEED_FORWARD!r} encoders are read (T5 1.1, Flan-T5)"
+        )
+    tokens, query, gate = (
+        _tokens_name(tensors),
+        *(LAYER_NAMES[part].format(i=0) for part in ("query", "gate")),
+    )
+    shapes = deciding_shapes(tensors, dict.fromkeys((tokens, RELATIVE_BIAS, query, gate), 2), "T5 encoder")
+    (vocab_size, dim), (num_buckets, num_heads) = shapes[tokens], shapes[RELATIVE_BIAS]
+    found = {
+        "dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0], "num_buckets": num_buckets,
+        "num_heads": num_heads, "head_dim": shapes[query][0] // num_heads,
+        "num_layers": count_layers(tensors, LAYER_NAMES["attention_norm"]),
+    }  # fmt: skip
+    return config_from(T5Config, found, settings, None)
+
+
+def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
+    """{published name: Entry} of an encoder; ``tokens`` is the name its embedding table goes by."""
+    dim, hidden, inner = config.dim, config.hidden_dim, config.num_heads * config.head_dim
+    shapes = {
+        "query": (inner, dim), "key": (inner, dim), "value": (inner, dim), "out": (dim, inner),
+        "gate": (hidden, dim), "up": (hidden, dim), "down": (dim, hidden),
+    }  # fmt: skip
+    table = {
+        tokens: Entry(("tokens", "embedding"), (config.vocab_size, dim)),
+        RELATIVE_BIAS: Entry(("relative_bias",), (config.num_buckets, config.num_heads)),
+        NORM: Entry(("norm", "scale"), (dim,)),
+    }
+    for i in range(config.num_layers):
+        for part, name in LAYER_NAMES.items():
+            if part in shapes:
+                entry = Entry((f"layer_{i}", part, "kernel"), shapes[part], transpose)
+            else:
+                entry = Entry((f"layer_{i}", part, "scale"), (dim,))
+            table[name.format(i=i)] = entry
+    return table
+
+
+def t5_shapes(config: T5Config) -> dict[str, Any]:
+    """The abstract parameter tree of an encoder: what ``T5Encoder(config).init`` makes, as shapes."""
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
+    return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
+
+
+def _tokens_name(tensors: Mapping[str, Any]) -> str:
+    return next((name for name in TOKENS if name in tensors), TOKENS[0])

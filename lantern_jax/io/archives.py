@@ -1,0 +1,163 @@
+"""Zip archives that may be a stranger's (.npz files, PyTorch's), read only where what they declare fits the file.
+
+An archive of a few megabytes can declare terabytes. Nothing is unpacked before sizes, places and the headers of arrays
+are checked, so that reading takes about as much memory as the file says on disk.
+"""
+
+import contextlib
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import open_descriptor, open_file
+
+# The list of an archive's entries: a hundred thousand of them fit.
+_LONGEST_DIRECTORY = 8 * 2**20
+# Compressed arrays may become so many times as large, small archives any size up to this.
+_EXPANSION, _ALWAYS = 8, 64 * 2**20
+_LOCAL_HEADER = 30
+_KINDS = "biufU"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+@contextlib.contextmanager
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An archive whose entries declare sizes that suit the file, also where they overlap.
+
+    Raises:
+        ValueError: one line: it is not, or, inside the block, an entry is damaged.
+    """
+    try:
+        with _Archive(path) as file, zipfile.ZipFile(file) as archive:
+            file.longest = None
+            _check(archive, os.fstat(file.fileno()).st_size)
+            yield archive
+    except (
+        zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, OverflowError,
+        MemoryError, UnicodeDecodeError,
+    ) as error:  # fmt: skip
+        raise ValueError(
+            f"{path} is not a whole archive ({errors.short(error)}): fetch it again or name another"
+        ) from error
+
+
+def read_arrays(path: Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """{name: array} of an .npz file: booleans, numbers and texts; ``names`` are those wanted, all if None.
+
+    Raises:
+        ValueError: one line: as ``open_archive``; also Python objects, and arrays of another size than they declare.
+    """
+    with open_archive(path) as archive:
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        return {
+            name: _read_array(archive, entry)
+            for name, entry in entries.items()
+            if names is None or name in names
+        }
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(shape, whether columns come first, dtype) at the start of an array in NumPy's format.
+
+    Raises:
+        ValueError: no such header, or an array of Python objects.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        shape, columns_first, dtype = _HEADERS[version](file)
+    # NumPy parses it as Python, with whatever errors that has.
+    except Exception as error:
+        raise ValueError(f"it does not begin as an array ({errors.short(error)})") from error
+    if dtype.kind not in _KINDS or any(size < 0 for size in shape):
+        raise ValueError(
+            f"{errors.short(dtype)} {errors.short(list(shape))} is not an array of numbers or text"
+        )
+    return shape, columns_first, dtype
+
+
+def map_array(path: Path) -> np.ndarray:
+    """An array [n, ...] of an .npy file, mapped into memory.
+
+    Raises:
+        ValueError: one line: no such file, or a truncated one.
+    """
+    try:
+        with open_file(path) as file:
+            shape, columns_first, dtype = read_header(file)
+            if not shape:
+                raise ValueError("no list of arrays")
+            order = "F" if columns_first else "C"
+            return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
+
+
+def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Where in the file the contents of an entry begin, which are stored as they are.
+
+    Raises:
+        ValueError: the entry is compressed, or does not begin where the archive says.
+    """
+    if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+        raise ValueError(f"{errors.short(entry.filename)} is compressed")
+    assert archive.fp is not None
+    archive.fp.seek(entry.header_offset)
+    header = archive.fp.read(_LOCAL_HEADER)
+    if len(header) != _LOCAL_HEADER or header[:4] != b"PK\3\4":
+        raise ValueError(f"{errors.short(entry.filename)} is not where the archive says")
+    start = entry.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", header[26:]))
+    if start + entry.file_size > archive.start_dir:
+        raise ValueError(f"{errors.short(entry.filename)} is truncated")
+    return start
+
+
+class _Archive(io.BufferedReader):
+    """A file of which no more than ``longest`` bytes are read at once, so that an endless directory is not."""
+
+    longest: int | None = _LONGEST_DIRECTORY
+
+    def __init__(self, path: Path):
+        super().__init__(io.FileIO(open_descriptor(path)))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.longest is not None and size is not None and size > self.longest:
+            raise zipfile.BadZipFile(f"its directory has {size} bytes")
+        return super().read(size)
+
+
+def _check(archive: zipfile.ZipFile, size: int) -> None:
+    entries = archive.infolist()
+    if len({entry.filename for entry in entries}) != len(entries):
+        raise zipfile.BadZipFile("a name occurs twice")
+    for entry in entries:
+        if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise zipfile.BadZipFile(
+                f"{errors.short(entry.filename)} is encrypted or compressed in a rare way"
+            )
+        if entry.compress_type == zipfile.ZIP_STORED and entry.file_size != entry.compress_size:
+            raise zipfile.BadZipFile(f"{errors.short(entry.filename)} declares two sizes")
+    declared = sum(entry.file_size for entry in entries)
+    if declared > max(_ALWAYS, _EXPANSION * size):
+        raise zipfile.BadZipFile(f"it has {size} bytes and declares {declared}")
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    try:
+        with archive.open(entry) as file:
+            shape, _, dtype = read_header(file)
+            declared = math.prod(shape) * dtype.itemsize
+            if declared != entry.file_size - file.tell():
+                raise ValueError(f"it declares {errors.short(declared)} bytes and has others")
+            file.seek(0)
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except ValueError as error:
+        raise zipfile.BadZipFile(f"{errors.short(entry.filename, 60)}: {errors.short(error)}") from error

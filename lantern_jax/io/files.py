@@ -1,0 +1,331 @@
+"""Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
+
+Reading files that may be a stranger's: regular files only, and what is read whole is of bounded size, JSON also of
+bounded depth and without numbers that are not finite or endless. Whatever a user names is opened by ``open_file``.
+
+New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
+written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
+names behind, nothing else; the next one that writes into that folder removes them (``locks``).
+"""
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from lantern_jax.io import errors, locks
+
+# Bytes, text (written as UTF-8), or a function that writes into the open file.
+Contents = bytes | str | Callable[[BinaryIO], object]
+# Deeper than anything that is read here, and far from where Python's own recursion ends.
+_DEEPEST = 32
+# Of a whole number in JSON: those of 64 bits have no more.
+_MOST_DIGITS = 20
+# Opening a pipe waits for whoever writes into it, unless told not to. Not all systems have all of these.
+_READING = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+)
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Opens a regular file to be read: a pipe would be waited for, and a device has no end.
+
+    Raises:
+        ValueError: one line: no regular file, one that is empty (so are those of /proc that have no end), or one that
+            cannot be read.
+    """
+    return os.fdopen(open_descriptor(path), "rb")
+
+
+def open_descriptor(path: str | Path) -> int:
+    """Opens a file as ``open_file`` does and raises what that raises; the descriptor is the caller's to close."""
+    try:
+        # A device may do something when it is opened: the name is looked at first, and then what was opened.
+        _check_regular(path, os.stat(path))
+        descriptor = os.open(path, _READING)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except ValueError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(path: str | Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a file: name one")
+    if not status.st_size:
+        raise ValueError(f"{path} is empty: name another file")
+
+
+def read_bounded(path: str | Path, most: int) -> bytes:
+    """The contents of a regular file.
+
+    Args:
+        most: how many bytes it may have.
+
+    Raises:
+        ValueError: one line: as ``open_file``, or a larger file.
+    """
+    with open_file(path) as file:
+        try:
+            content = file.read(most + 1)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+    if len(content) > most:
+        raise ValueError(f"{path} is larger than {most} bytes: name another file")
+    return content
+
+
+def read_text(path: str | Path, most: int) -> str:
+    """What a file in UTF-8 says, with or without a mark of its order of bytes.
+
+    Raises:
+        ValueError: one line: as ``read_bounded``, or another encoding.
+    """
+    try:
+        return read_bounded(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
+
+
+def read_json(path: str | Path, most: int) -> Any:
+    """What a JSON file holds; ``most`` is how many bytes it may have.
+
+    Raises:
+        ValueError: one line: as ``read_bounded`` and ``parse_json``.
+    """
+    return parse_json(read_bounded(path, most), str(path))
+
+
+def parse_json(content: bytes | str, place: str) -> Any:
+    """What a text in JSON holds; ``place`` is what to call it in an error.
+
+    Raises:
+        ValueError: one line: no JSON, numbers that are not finite or have more digits than any that is meant, or lists
+            and objects nested too deeply.
+    """
+    try:
+        value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
+    except RecursionError:
+        raise ValueError(f"{place} is nested too deeply: give another file") from None
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        parts = [
+            node.values() if isinstance(node, dict) else node
+            for node in level
+            if isinstance(node, dict | list)
+        ]
+        level = [node for part in parts for node in part if isinstance(node, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"{place} is nested too deeply: give another file")
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a finite number")
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    return number if math.isfinite(number) else _no_number(errors.short(word, 40))
+
+
+def whole_number(word: str) -> int:
+    """Reads a whole number of JSON; ValueError for one of more digits than any that is meant."""
+    if len(word.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(word)} digits")
+    return int(word)
+
+
+def _unreadable(path: str | Path, error: OSError) -> ValueError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ValueError(f"{path} is not a file: name one")
+    return ValueError(f"{path} cannot be read ({error.strerror or error}): name another file")
+
+
+def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
+    """Writes one file whole or not at all; ``parents`` makes the folders above it.
+
+    Raises:
+        OSError: one line: it cannot be written; what was there before is still there.
+    """
+    path = Path(path)
+    with _explained(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as temporary:
+            _fill(temporary, contents)
+
+
+def write_once(path: Path, contents: Contents) -> None:
+    """Writes one file whole unless there is one of that name, which stays: of several writers at once, the first's.
+
+    Raises:
+        OSError: one line: it cannot be written.
+    """
+    temporary = _beside(path)
+    with locks.writing(path.parent):
+        try:
+            with _explained(path):
+                _fill(temporary, contents)
+                with contextlib.suppress(FileExistsError):
+                    _link_or_rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _link_or_rename(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems know no links: the last of several writers wins there.
+        os.replace(temporary, path)
+
+
+def write_files(contents: Mapping[Path, Contents]) -> None:
+    """Writes several files all or none: they are renamed once every one is written.
+
+    Raises:
+        OSError: one line: a file cannot be written; nothing is left behind, and what was there before is.
+    """
+    with contextlib.ExitStack() as unwanted:
+        for folder in {path.parent for path in contents}:
+            unwanted.enter_context(locks.writing(folder))
+        waiting: dict[Path, Path] = {}
+        for path, data in contents.items():
+            waiting[path] = temporary = _beside(path)
+            unwanted.callback(temporary.unlink, missing_ok=True)
+            with _explained(path):
+                _fill(temporary, data)
+        with contextlib.ExitStack() as undo:
+            for path, temporary in waiting.items():
+                with _explained(path):
+                    undo.callback(_keep(path, unwanted))
+                    os.replace(temporary, path)
+            undo.pop_all()
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
+    temporary = _beside(Path(path))
+    with locks.writing(temporary.parent):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """An empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
+
+    Folders above it are made. After an error the new one is removed and the old one is where it was.
+    """
+    path = Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = _beside(path), _beside(path, "old")
+    with locks.writing(path.parent):
+        try:
+            temporary.mkdir()
+            yield temporary
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
+    """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    check_link(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    # Replacing a device would take it from everybody.
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file: name a new one")
+    if path.exists() and not overwrite:
+        raise errors.exists(path)
+    if not new_folder:
+        check_writable(path.absolute().parent)
+
+
+def check_new_folder(path: Path, overwrite: bool) -> None:
+    """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is not a folder: name a new one")
+    check_link(path)
+    if path.exists() and not overwrite:
+        raise errors.exists(path)
+    check_writable(path.absolute().parent)
+
+
+def check_link(path: Path) -> None:
+    """Raises ValueError for a link to nothing, or in a ring: no file can be made there."""
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link that leads nowhere: remove it, or name another")
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ValueError unless files can be made in ``folder``."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: make it first, or name another")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
+
+
+def _beside(path: Path, kind: str = "part") -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
+
+
+def _fill(temporary: Path, contents: Contents) -> None:
+    """A new file, never one that is there; like that of ``open``, its mode is the umask's matter."""
+    with temporary.open("xb") as file:
+        if callable(contents):
+            contents(file)
+        else:
+            file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
+    """What brings back what is at ``path`` now; ``unwanted`` takes the copy that this needs."""
+    if not path.exists():
+        return lambda: path.unlink(missing_ok=True)
+    old = _beside(path)
+    unwanted.callback(old.unlink, missing_ok=True)
+    try:
+        os.link(path, old)
+    except OSError:
+        # Some file systems know no links.
+        shutil.copy2(path, old)
+    return lambda: os.replace(old, path)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(errors.unwritable(str(path), error, "file")) from error

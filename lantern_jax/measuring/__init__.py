@@ -1,0 +1,1 @@
+"""Measuring how fast a model decodes (`lantern bench`), and choosing settings by it (`lantern tune`)."""

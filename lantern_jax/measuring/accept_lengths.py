@@ -1,0 +1,109 @@
+"""Which accepted lengths a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens in a round."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lantern_jax.decoding.knobs import MOST_INT
+from lantern_jax.io.errors import quoted
+from lantern_jax.io.files import parse_json, read_text
+
+HELP = (
+    "replay accepted lengths in place of what verification finds, which is done all the same: a mean number of tokens "
+    "a pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, or "
+    "a file with a JSON list)"
+)
+_WANTED = (
+    "a mean number of tokens a pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
+)
+# Bytes of a file of chances.
+_LARGEST = 1 << 16
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A distribution of accepted lengths, as somebody gave it.
+
+    Attributes:
+        mean: tokens a pass, the accepted ones and the one after them; None where ``chances`` are given.
+        chances: of 0, 1, 2, ... accepted tokens; empty where ``mean`` is given.
+    """
+
+    mean: float | None = None
+    chances: tuple[float, ...] = ()
+
+    def over(self, depth: int) -> tuple[float, ...]:
+        """The chances of 0 to ``depth`` accepted tokens.
+
+        Of a mean: each token is accepted with the same chance if those before it are, ``depth`` tokens at most, which
+        is a geometric distribution whose tail lies on ``depth``. Of a list: what lies beyond ``depth`` lies on it.
+
+        Raises:
+            ValueError: a mean that a tree of this depth cannot have.
+        """
+        if self.mean is None:
+            head = self.chances[:depth]
+            return (*head, *(0.0,) * (depth - len(head)), max(0.0, 1 - math.fsum(head)))
+        if self.mean > depth + 1:
+            raise ValueError(
+                f"accept lengths of mean {self.mean:g} need a tree of depth {math.ceil(self.mean) - 1}, and this one "
+                f"has {depth}: give a deeper tree or a smaller mean"
+            )
+        chance = _chance_of_mean(self.mean, depth)
+        return (*((1 - chance) * chance**length for length in range(depth)), chance**depth)
+
+    def to_json(self) -> float | list[float]:
+        """As ``parse_accept_lengths`` reads it."""
+        return list(self.chances) if self.mean is None else self.mean
+
+
+def parse_accept_lengths(text: str) -> Profile:
+    """A profile from the command's text: a mean, chances with commas, a JSON list, or a file that holds one of these.
+
+    Raises:
+        ValueError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
+    """
+    given = text.strip()
+    try:
+        if _is_file(given):
+            given = read_text(given, _LARGEST).strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
+    try:
+        numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
+    except ValueError:
+        numbers = []
+    if not numbers or not all(_is_number(number) for number in numbers):
+        raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
+    if len(numbers) == 1:
+        if not numbers[0] >= 1:
+            raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
+        return Profile(mean=float(numbers[0]))
+    if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
+        raise ValueError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
+    total = math.fsum(numbers)
+    return Profile(chances=tuple(number / total for number in numbers))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # Many chances are longer than a name may be.
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_INT
+
+
+def _chance_of_mean(mean: float, depth: int) -> float:
+    """The chance a of a token for which 1 + a + ... + a ** depth is the mean, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if math.fsum(middle**level for level in range(depth + 1)) < mean:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,184 @@
+"""Choosing by predicted tokens a second: what there is to choose from, and what each is expected to give.
+
+Axes: n pictures.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
+
+Point = TypeVar("Point")
+# Nodes of the trees that are looked at, the root not counted.
+SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
+# Windows that are looked at; neighbours stand beside each other.
+WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
+REACHES = (1, 2, 3, 4, 5, 6, 8)
+# Guesses for a place, and how many of the first places have several.
+FRONTS = ((1, 0), (2, 1), (3, 1), (2, 2), (3, 2), (4, 2))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way of decoding, and what is known of it.
+
+    Attributes:
+        name: for people.
+        knobs: what a generation is given for it.
+        nodes: of a pass, root included.
+        rounds: [n], of pictures that had no part in its making.
+        ms: of a round, predicted.
+        substituted: [n], the share of tokens that a relaxed rule put in place of the strict one's; empty if strict.
+        distance: their mean codebook distance.
+    """
+
+    name: str
+    knobs: Mapping[str, Any]
+    nodes: int
+    rounds: Float[np.ndarray, " n"]
+    ms: float
+    substituted: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
+    distance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What relaxed rules may cost; None is no bound, and without any bound there are no relaxed rules.
+
+    Attributes:
+        substituted: the largest share of tokens that may be put in place of the strict rule's.
+        distance: the largest mean distance in the codebook of these.
+    """
+
+    substituted: float | None = None
+    distance: float | None = None
+
+    @property
+    def allows_relaxed(self) -> bool:
+        """Whether there is any."""
+        return self.substituted is not None or self.distance is not None
+
+    def holds(self, substituted: Float[np.ndarray, " n"], distance: float) -> bool:
+        """Whether pictures kept to it; the share's standard error counts against it."""
+        if not len(substituted) or not np.any(substituted):
+            return True
+        error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
+        within = self.substituted is None or float(np.mean(substituted)) + error <= self.substituted
+        return self.allows_relaxed and within and (self.distance is None or distance <= self.distance)
+
+
+def tokens_a_second(
+    rounds: Float[np.ndarray, " n"], ms: float, *, tokens: int, begin: float, batch: int, error: float = 0.0
+) -> tuple[float, float]:
+    """(tokens a second, standard error) of batches, which are done when their slowest picture is.
+
+    Args:
+        rounds: of pictures, each of as many ``tokens``.
+        ms: of a round of the batch; ``error`` is its relative standard error.
+        begin: milliseconds before the first round.
+    """
+    spent = begin + slowest(rounds, batch) * ms
+    spread = float(np.std(rounds, ddof=1) / np.mean(rounds)) / len(rounds) ** 0.5 if len(rounds) > 1 else 0.0
+    rate = tokens * batch / spent * 1e3
+    return rate, rate * (1 - begin / spent) * (spread**2 + error**2) ** 0.5
+
+
+def best_trees(
+    counts: Counter[TreePath],
+    tokens: Callable[[list[TreePath]], float],
+    cost: Callable[[int, tuple[int, ...]], float],
+    *,
+    most: int = 1,
+    sizes: Iterable[int] = SIZES,
+    depth: int = MAX_DEPTH,
+) -> list[list[TreePath]]:
+    """The trees with the most tokens a millisecond, best first, no two of them of one depth.
+
+    The most frequent paths under every cap of depth, cut at every size. Where tokens are the counts' sum and a level's
+    cost does not depend on its width, that is the best of all trees of these sizes; else it is the best of those that
+    take the most frequent paths.
+
+    Args:
+        counts: of paths.
+        tokens: paths -> tokens a pass of their tree.
+        cost: (nodes with the root, nodes with children of the levels 1, 2, ...) -> milliseconds of a round.
+        most: how many at most.
+        sizes: nodes below the root.
+        depth: of the deepest.
+    """
+    found: dict[int, tuple[float, list[TreePath]]] = {}
+    sizes = list(sizes)
+    for cap in range(1, depth + 1):
+        grown = growth(counts, max(sizes), cap)
+        for size in sizes:
+            paths = grown[:size]
+            deepest = max(map(len, paths), default=0)
+            if len(paths) < size or deepest < cap:
+                # Too few were seen, or it was looked at under a lower cap.
+                continue
+            inner = {path[:-1] for path in paths}
+            expanded = tuple(sum(len(node) == level for node in inner) for level in range(1, deepest))
+            ms, (best, _) = cost(size + 1, expanded), found.get(deepest, (0.0, paths))
+            # No round gives more than a token a level, and its bonus.
+            if (1 + deepest) / ms > best and (rate := tokens(paths) / ms) > best:
+                found[deepest] = (rate, paths)
+    rated = sorted(found.values(), key=lambda pair: -pair[0])[:most]
+    return [sorted(paths, key=lambda path: (len(path), path)) for _, paths in rated]
+
+
+def climb(
+    starts: Iterable[Point],
+    neighbours: Callable[[Point], Sequence[Point]],
+    value: Callable[[Point], float],
+    more: Callable[[], bool] = lambda: True,
+) -> dict[Point, float]:
+    """What was looked at on the way up from the best of some points, to where no neighbour is better.
+
+    The first better neighbour is taken. The start's own value is always looked at, anything else while there is
+    ``more`` time.
+    """
+    seen: dict[Point, float] = {}
+    for start in starts:
+        if not seen or more():
+            seen[start] = value(start)
+    here = max(seen, key=seen.__getitem__)
+    while True:
+        better = None
+        for point in neighbours(here):
+            if point not in seen:
+                if not more():
+                    return seen
+                seen[point] = value(point)
+            if seen[point] > seen[here]:
+                better = point
+                break
+        if better is None:
+            return seen
+        here = better
+
+
+def beside(scale: Sequence[Point], value: Point) -> list[Point]:
+    """The entries of a scale beside a value; the nearest ones where it is not on it."""
+    if value not in scale:
+        scale = sorted([*scale, value])
+    at = list(scale).index(value)
+    return [scale[i] for i in (at + 1, at - 1) if 0 <= i < len(scale)]
+
+
+# (window, branches, levels, reach); reach 0 is no drafter.
+WindowPoint = tuple[int, int, int, int]
+
+
+def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
+    """One knob of a window changed by a notch; a front is never deeper than its window, nor led further."""
+    window, branches, levels, reach = point
+    near = [(other, branches, levels, reach) for other in beside(WINDOWS, window)]
+    near += [(window, *front, reach) for front in beside(FRONTS, (branches, levels))]
+    if reach:
+        near += [(window, branches, levels, other) for other in beside(REACHES, reach)]
+    return [at for at in near if at[2] <= at[0] and at[3] <= at[0]]

@@ -1,0 +1,283 @@
+"""What a round costs on this device: a pass by its nodes, a level of drafting by its width, a place of a window.
+
+Everything is a measured round of a compiled program of the checkpoint's real shapes, at the batch, dtype and guidance
+that are asked for; all programs take turns. What a single stage costs is a difference of two such rounds.
+
+Axes: none; all milliseconds are of a whole batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.decoding.protocols import Draft, Drafting
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.clock import Clock
+from lantern_jax.measuring.samples import Samples
+from lantern_jax.settings.settings import Settings
+
+# Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one more.
+NODES = (1, 2, 3, 5, 9, 17, 25, 33, 57, 121, 251)
+# Nodes of a level that has children.
+WIDTHS = (1, 4, 16)
+# A pass that costs so many steps is more than any tree gives back.
+MOST_STEPS = 9.0
+# Seconds that one timing should take.
+PIECE_SECONDS = 0.12
+_SHORT, _LONG, _BUSHY, _WINDOW = 1, 5, 3, 16
+# Passes that are measured however long that takes, and of a tuning's time when measuring others ends.
+_LEAST_PASSES, _PASSES_UNTIL, _WINDOW_UNTIL = 2, 0.35, 0.5
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What a kind of drafter costs: milliseconds.
+
+    Attributes:
+        root: of a round's first level: what was committed is taken in, the root's children are drafted.
+        levels: of every further one, by the number of nodes that have children.
+    """
+
+    root: float
+    levels: Mapping[int, float]
+
+    def level(self, width: int) -> float:
+        """Of a level of that width, between measured ones and beyond them by their line."""
+        return _on_line(self.levels, width)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What rounds cost: milliseconds.
+
+    Attributes:
+        passes: of a round that drafts nothing of worth, by nodes, root included.
+        begin: of prefill and the first token.
+        place: what each place of a window adds; 0 where there was no time to measure it.
+        drafts: by kind of drafter.
+        error: relative standard error of a measured round.
+    """
+
+    passes: Mapping[int, float]
+    begin: float = 0.0
+    place: float = 0.0
+    drafts: Mapping[str, Drafts] = field(default_factory=dict)
+    error: float = 0.0
+
+    def a_pass(self, nodes: int) -> float:
+        """Of a pass of so many nodes."""
+        return _on_line(self.passes, nodes)
+
+    def tree(self, kind: str, nodes: int, expanded: Sequence[int]) -> float:
+        """Of a round with a static tree.
+
+        Args:
+            nodes: root included.
+            expanded: nodes of the levels 1, 2, ... that have children.
+        """
+        drafts = self.drafts[kind]
+        return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
+
+    def window(self, tree: DraftTree, kind: str | None = None, reach: int = 0) -> float:
+        """Of a round with a window; with a kind of drafter, which leads ``reach`` places of it."""
+        spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
+        if kind is None:
+            return spent
+        return spent + self.drafts[kind].root + (min(reach, tree.max_depth) - 1) * self.drafts[kind].level(1)
+
+    def to_json(self) -> dict:
+        """Plain numbers, for people: nothing reads them back."""
+        return {
+            "ms_a_pass": {str(nodes): round(ms, 4) for nodes, ms in self.passes.items()},
+            "ms_begin": round(self.begin, 4),
+            "ms_a_place_of_a_window": round(self.place, 4),
+            "ms_drafts": {
+                kind: {"root": round(drafts.root, 4)}
+                | {f"level of {width}": round(ms, 4) for width, ms in drafts.levels.items()}
+                for kind, drafts in self.drafts.items()
+            },
+            "relative_error": round(self.error, 4),
+        }
+
+
+def _on_line(measured: Mapping[int, float], at: int) -> float:
+    """Piecewise linear through the measured points, beyond the last two on their line, never falling there."""
+    known = sorted(measured)
+    if at <= known[-1] or len(known) == 1:
+        return float(np.interp(at, known, [measured[x] for x in known]))
+    low, high = known[-2:]
+    slope = max(0.0, (measured[high] - measured[low]) / (high - low))
+    return measured[high] + slope * (at - high)
+
+
+@cache
+def filler(nodes: int) -> Drafting:
+    """Children of the root that cost nothing to draft and are worth nothing; the root not counted."""
+    tree = DraftTree.from_paths([(rank,) for rank in range(nodes)])
+
+    def propose(params, state, pending, draws, sampling):
+        root = pending.tokens[:, -1:]
+        return Draft(jnp.concatenate([root, jnp.zeros((len(root), nodes), jnp.int32)], axis=1), tree), state
+
+    return Drafting(lambda params, prefix, slots, span: (), propose, lambda params, state, outcome: state, 1)
+
+
+def chains(count: int, depth: int) -> DraftTree:
+    """So many chains below the root."""
+    return DraftTree.from_paths([(rank, *(0,) * level) for rank in range(count) for level in range(depth)])
+
+
+class Stopwatch:
+    """Times rounds of jobs at one batch: every job is begun anew, so that one cache at a time is in memory.
+
+    Args:
+        samples: what is decoded.
+        batch: pictures at once.
+    """
+
+    def __init__(self, samples: Samples, batch: int):
+        self._samples, self._batch = samples, batch
+        self._pace: dict[tuple, int] = {}
+
+    def begin(self, job: Job) -> float:
+        """Milliseconds of prefill."""
+        return self._start(job).timing.decoding * 1e3
+
+    def round(self, job: Job) -> float:
+        """Milliseconds of a round, of as many as take about ``PIECE_SECONDS``; the first call compiles."""
+        engine = self._samples.pipeline.engine
+        run = engine.advance(self._start(job), 1)
+        pace = self._pace.get(run.program, 3)
+        made, spent = int(run.state.decoded.rounds.max()), run.timing.decoding
+        after = engine.advance(run, pace)
+        more = int(after.state.decoded.rounds.max()) - made
+        if not more:
+            # A picture of so few tokens that the first round was the last.
+            return spent * 1e3
+        ms = (after.timing.decoding - spent) / more * 1e3
+        self._pace[run.program] = int(np.clip(PIECE_SECONDS * 1e3 / ms, 3, 200))
+        return ms
+
+    def _start(self, job: Job) -> Run:
+        rows = self._samples.rows(0, self._batch)
+        return self._samples.pipeline.engine.start(job, rows, seed=self._samples.seed, most=self._batch)
+
+
+def _timed(watch: Stopwatch, jobs: Mapping[object, Job], repeats: int) -> tuple[dict[object, float], float]:
+    """Median milliseconds of a round of each job, in turns, and their relative standard error."""
+    for job in jobs.values():
+        watch.round(job)
+    tasks = {name: (lambda repeat, job=job: watch.round(job)) for name, job in jobs.items()}
+    given = alternate(tasks, repeats)
+    errors = [np.std(times) / np.median(times) / repeats**0.5 for times in given.values()]
+    return {name: float(np.median(times)) for name, times in given.items()}, float(np.median(errors))
+
+
+def measure(
+    samples: Samples,
+    settings: Settings,
+    clock: Clock,
+    *,
+    repeats: int = 5,
+    report: Callable[[str], None] = lambda _: None,
+) -> Costs:
+    """The costs of passes and of windows.
+
+    Args:
+        settings: batch, guidance and sampling; the rest is not read.
+        clock: says how many passes there is time for, and is told what programs take.
+    """
+    watch = Stopwatch(samples, settings.batch)
+    plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
+    jobs: dict[object, Job] = {1: plain}
+    rough = {1: _first(watch, plain)}
+    for nodes in NODES[1:]:
+        if len(rough) >= _LEAST_PASSES and not clock.fits(_PASSES_UNTIL, program=2):
+            break
+        # What is too dear by the line of the others need not be compiled.
+        if _on_line(rough, nodes) > MOST_STEPS * rough[1]:
+            break
+        report(f"timing passes of {nodes} nodes")
+        jobs[nodes] = _filled(plain, nodes)
+        with clock.piece("program"):
+            rough[nodes] = _first(watch, jobs[nodes])
+    window = DraftTree.window(_WINDOW)
+    if clock.fits(_WINDOW_UNTIL, draft=1):
+        jobs["window"] = samples.pipeline.job(_with(settings, window, "jacobi"))
+    report("timing all in turns")
+    times, error = _timed(watch, jobs, repeats)
+    passes = _rising({nodes: ms for nodes, ms in times.items() if isinstance(nodes, int)})
+    begin = float(np.median([watch.begin(plain) for _ in range(repeats)]))
+    costs = Costs(passes, begin, error=error)
+    place = max(0.0, times.get("window", 0.0) - costs.a_pass(window.num_nodes)) / window.max_depth
+    return Costs(passes, begin, place, {}, error)
+
+
+def measure_drafts(
+    samples: Samples, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
+) -> Costs:
+    """With the costs of a kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
+    plain, watch = (
+        samples.pipeline.job(_with(settings, DraftTree.empty())),
+        Stopwatch(samples, settings.batch),
+    )
+    jobs = {1: plain, **draft_jobs(samples, settings, kind)}
+    for job in jobs.values():
+        with clock.piece("draft"):
+            watch.round(job)
+    times, error = _timed(watch, jobs, repeats)
+    pace = costs.passes[1] / times[1]
+    times = {name: ms * pace for name, ms in times.items()}
+    drafts = {**costs.drafts, kind: draft_costs(costs, times, kind)}
+    return Costs(costs.passes, costs.begin, costs.place, drafts, max(error, costs.error))
+
+
+def draft_jobs(samples: Samples, settings: Settings, kind: str) -> dict[object, Job]:
+    """Jobs whose rounds tell what drafting costs, by (kind, width, depth)."""
+    codes = samples.pipeline.checkpoint.target_config.num_codes
+    shapes = [(1, _SHORT), (1, _LONG), *((width, _BUSHY) for width in WIDTHS[1:] if width <= codes)]
+    return {(kind, *shape): samples.pipeline.job(_with(settings, chains(*shape), kind)) for shape in shapes}
+
+
+def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Drafts:
+    """From the rounds of ``draft_jobs``: what they cost beyond a pass of their nodes."""
+    beyond = {
+        shape: times[kind, *shape] - costs.a_pass(1 + shape[0] * shape[1])
+        for shape in (name[1:] for name in times if isinstance(name, tuple) and name[0] == kind)
+    }
+    root = max(0.0, beyond[1, _SHORT])
+    levels = {
+        width: max(0.0, (ms - root) / (depth - 1)) for (width, depth), ms in beyond.items() if depth > 1
+    }
+    return Drafts(root, _rising(levels))
+
+
+def _rising(measured: Mapping[int, float]) -> dict[int, float]:
+    """No less for more: where it falls that is noise of the clock, and neighbours are averaged until it does not."""
+    pools: list[list[float]] = []
+    for size in sorted(measured):
+        pools.append([measured[size]])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    values = [float(np.mean(pool)) for pool in pools for _ in pool]
+    return dict(zip(sorted(measured), values, strict=True))
+
+
+def _first(watch: Stopwatch, job: Job) -> float:
+    watch.round(job)
+    return watch.round(job)
+
+
+def _filled(plain: Job, nodes: int) -> Job:
+    program = plain.program._replace(drafting=filler(nodes - 1))
+    return Job(program, plain.guidance, plain.sampling)
+
+
+def _with(settings: Settings, tree: DraftTree, drafting: str | None = None) -> Settings:
+    """The strict settings of a tree or a window."""
+    return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")

@@ -1,0 +1,98 @@
+"""What a level of the draft costs: drafting alone, as deep as it is and one level deep, in turns.
+
+Axes: B batch.
+"""
+
+import dataclasses
+import statistics
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lantern_jax.decoding.program import Program, State
+from lantern_jax.decoding.stream import Stream
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from lantern_jax.devices.compilation import compile_ahead, run_timed
+from lantern_jax.engine import programs
+from lantern_jax.engine.jobs import Run
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.subject import Subject
+from lantern_jax.settings.settings import Settings
+
+_REPEATS = 5
+# A call should take so many seconds, so that what surrounds it is nothing.
+_CALL_SECONDS = 0.05
+
+
+def levels_of(settings: Settings) -> int:
+    """How many levels are drafted one after the other; 0 without a drafter."""
+    if settings.is_plain or settings.drafting in ("jacobi", "zipar"):
+        return 0
+    return (
+        min(settings.reach, settings.tree.max_depth)
+        if settings.drafting == "led"
+        else settings.tree.max_depth
+    )
+
+
+def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | None:
+    """Seconds that each level after the first adds to a draft; None where there are no others.
+
+    Args:
+        run: a batch that was just started with these settings, on one device.
+    """
+    levels = levels_of(settings)
+    if levels < 2 or len(run.state.length.devices()) > 1:
+        return None
+    batch = run.state.length.shape[0]
+    state = programs.own(run.state)
+    tasks = {}
+    for name, chosen in (("deep", settings), ("shallow", _shallow(settings))):
+        job = subject.job(chosen)
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(batch))
+        arguments = (subject.engine.drafter(job.drafter), keys, job.sampling, state)
+        function = partial(_draft_again, job.program)
+        program, _ = compile_ahead(function, *arguments, jnp.int32(1))
+        tasks[name] = partial(_a_draft, program, arguments)
+    taken = alternate(tasks, _REPEATS)
+    differences = [deep - shallow for deep, shallow in zip(taken["deep"], taken["shallow"], strict=True)]
+    return max(statistics.median(differences), 0.0) / (levels - 1)
+
+
+def _shallow(settings: Settings) -> Settings:
+    """The same with one level drafted."""
+    tree: Any = settings.tree
+    if settings.drafting == "led":
+        return dataclasses.replace(settings, reach=1)
+    if isinstance(tree, DynamicTree):
+        nodes = min(tree.nodes, tree.children)
+        return dataclasses.replace(settings, tree=dataclasses.replace(tree, depth=1, nodes=nodes))
+    return dataclasses.replace(settings, tree=DraftTree(tuple(path for path in tree.paths if len(path) == 1)))
+
+
+def _a_draft(program, arguments, repeat: int) -> float:
+    """Seconds of one draft, of a call that makes as many as take long enough."""
+    _, once = run_timed(program, *arguments, jnp.int32(2))
+    count = max(2, min(1000, int(2 * _CALL_SECONDS / max(once, 1e-6))))
+    return run_timed(program, *arguments, jnp.int32(count))[1] / count
+
+
+def _draft_again(program: Program, params, keys, sampling, state: State, count):
+    """So many drafts one after the other, each as if the last round had accepted nothing."""
+    drafting, stream = program.drafting, Stream(program.target)
+
+    def draft(i, carry):
+        drafting_state, last = carry
+        pending = stream.pending(state.decoded, state.length, state.pending)
+        # Always 0, but not to the compiler: a draft comes after the one before it.
+        pending = pending.replace(tokens=pending.tokens + jnp.minimum(last, 0))
+        draws = program.coupling.draws(
+            keys, state.length, state.decoded.rounds + i, drafting.max_depth + 1, program.target.vocab_size, sampling
+        )  # fmt: skip
+        made, drafting_state = drafting.propose(params, drafting_state, pending, draws, sampling)
+        return drafting_state, jnp.max(made.tokens)
+
+    return lax.fori_loop(jnp.int32(0), count, draft, (state.drafting, jnp.int32(0)))[1]

@@ -1,0 +1,305 @@
+"""Measuring configurations beside plain decoding, in turns: a slow minute of the machine slows all of them.
+
+Every repetition decodes one batch of the same pictures plainly and with each configuration, and reads memory for its
+bandwidth. Ratios are taken within a repetition, and of those the median: a single disturbance is then nothing.
+
+Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.devices.platform import device_name, versions
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.measuring import machine
+from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.bandwidth import Bandwidth
+from lantern_jax.measuring.forced import forced
+from lantern_jax.measuring.levels import seconds_a_level
+from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
+from lantern_jax.measuring.rows import Row
+from lantern_jax.measuring.subject import Subject
+from lantern_jax.measuring.sweep import Configuration
+from lantern_jax.settings.settings import Settings
+
+PLAIN = "ar"
+LEAST_REPEATS = 3
+# Passes that nobody times, before any that somebody does.
+_WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How configurations are measured.
+
+    Attributes:
+        pictures: decoded by each, a whole batch at least ``LEAST_REPEATS`` times.
+        passes: a picture is stopped after so many, and the rest reckoned; None for whole pictures.
+        seed: of the pictures.
+        profile: accepted lengths to replay; None for those that verification finds.
+        compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
+        levels: whether a level of the draft is measured.
+        parts: whether a pass is taken apart by a profile.
+    """
+
+    pictures: int = 8
+    passes: int | None = None
+    seed: int = 0
+    profile: Profile | None = None
+    compile_twice: bool = True
+    levels: bool = True
+    parts: bool = False
+
+    def repeats(self, batch: int) -> int:
+        """How many batches are decoded."""
+        return max(LEAST_REPEATS, -(-self.pictures // batch))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A configuration with what it comes to for a model."""
+
+    configuration: Configuration
+    settings: Settings
+    job: Job
+
+    @property
+    def group(self) -> tuple:
+        """Members of a group have the same plain decoding."""
+        chosen = self.settings
+        return chosen.batch, chosen.guidance, chosen.temperature, chosen.top_k, chosen.top_p
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One batch, decoded.
+
+    Attributes:
+        seconds: a picture.
+        pass_seconds: of the whole batch.
+        tokens, rounds: after the first token of each picture; passes of each picture, summed up.
+        accepted: int64 [L], how many passes accepted 0, 1, ... draft tokens.
+        substituted, distance: sums, as in ``Decoded``.
+        passes: of a picture, reckoned to its end.
+    """
+
+    seconds: float
+    pass_seconds: float
+    tokens: int
+    rounds: int
+    accepted: Int[np.ndarray, " L"]
+    substituted: int
+    distance: float
+    passes: float
+
+
+def members(
+    subject: Subject, configurations: Iterable[Configuration], profile: Profile | None = None
+) -> tuple[list[list[Member]], list[str]]:
+    """Groups of members, plain decoding first in each, and why the other configurations cannot be measured."""
+    groups: dict[tuple, dict[Settings, Member]] = {}
+    reasons = []
+    for configuration in configurations:
+        try:
+            settings = subject.settings(configuration.given)
+            # Neither knob changes what is compiled: nobody wants to read the same row twice.
+            same = dataclasses.replace(settings, method=None)
+            plain = subject.job(settings, plain=True)
+            job = _forced(subject.job(settings), settings, profile)
+        except ValueError as error:
+            reasons.append(f"{configuration}: {error}")
+            continue
+        member = Member(configuration, settings, job)
+        if member.group not in groups:
+            knobs = {name: value for name, value in configuration.knobs.items() if name in _SAMPLING}
+            first = dataclasses.replace(configuration, method=PLAIN, knobs=knobs)
+            settings_of_plain = subject.settings(first.given)
+            key = dataclasses.replace(settings_of_plain, method=None)
+            groups[member.group] = {key: Member(first, settings_of_plain, plain)}
+        if not settings.is_plain:
+            groups[member.group].setdefault(same, member)
+    return [list(group.values()) for group in groups.values()], reasons
+
+
+_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def _forced(job: Job, settings: Settings, profile: Profile | None) -> Job:
+    if profile is None or settings.is_plain:
+        return job
+    if job.program.rows is not None:
+        raise ValueError("rows in parallel accept nothing: leave the accept lengths or the method zipar out")
+    chances = profile.over(settings.tree.max_depth)
+    return dataclasses.replace(job, program=forced(job.program, chances))
+
+
+def measure(subject: Subject, group: Sequence[Member], plan: Plan) -> list[Row]:
+    """The rows of one group, plain decoding's first.
+
+    Args:
+        group: of ``members``.
+
+    Raises:
+        ValueError: a model whose numbers are not finite.
+    """
+    cold, warm = _compile(subject, group, plan)
+    floors, levels, profiles = [], [], []
+    for member in group:
+        run = _begin(subject, member, plan, 0)
+        floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
+        levels.append(_level(subject, member, run) if plan.levels else None)
+        run = subject.engine.advance(run, _WARM_UP)
+        profiles.append(profile_of_a_pass(subject.engine, run) if plan.parts else None)
+        del run
+    bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
+    tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
+    for number, member in enumerate(group):
+        tasks[str(number)] = partial(_decode, subject, member, plan)
+    taken = alternate(tasks, repeats)
+    speeds, plain = taken["bandwidth"], taken["0"]
+    return [
+        _row(
+            subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number],
+            ms_a_level=levels[number], compile_cold=cold[number], compile_warm=warm[number],
+        )
+        for number, member in enumerate(group)
+    ]  # fmt: skip
+
+
+def compile_group(subject: Subject, group: Sequence[Member], plan: Plan, threads: int = 1) -> list[float]:
+    """Compiles what a group needs, in so many threads; seconds of every member, which share the machine."""
+    _ = subject.engine.parameters  # Reading them is not compiling.
+    for member in group:
+        if member.job.drafter is not None:
+            subject.engine.drafter(member.job.drafter)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda member: _begin(subject, member, plan, 0).timing.compiling, group))
+
+
+def _compile(subject: Subject, group: Sequence[Member], plan: Plan):
+    """Seconds of every member: with nothing kept, and with what the first time kept; None where not measured."""
+    if not plan.compile_twice:
+        compile_group(subject, group, plan)
+        return [None] * len(group), [None] * len(group)
+    subject.engine.programs.clear()
+    cold = compile_group(subject, group, plan)
+    subject.engine.programs.clear()
+    return cold, compile_group(subject, group, plan)
+
+
+def _begin(subject: Subject, member: Member, plan: Plan, repeat: int) -> Run:
+    batch = member.settings.batch
+    first = repeat * batch
+    rows = subject.rows(first, batch)
+    return subject.engine.start(member.job, rows, seed=plan.seed, first=first, most=batch)
+
+
+def _level(subject: Subject, member: Member, run: Run) -> float | None:
+    seconds = seconds_a_level(subject, member.settings, run)
+    return None if seconds is None else 1e3 * seconds
+
+
+def _decode(subject: Subject, member: Member, plan: Plan, repeat: int) -> Sample:
+    """One batch; where it is stopped early, all that is left is taken to go on as it began."""
+    run = _begin(subject, member, plan, repeat)
+    begun = run.timing.decoding
+    run = subject.engine.advance(run, plan.passes)
+    took, decoded = run.timing.decoding - begun, subject.engine.finish(run)
+    if not decoded.finite.all():
+        raise ValueError("the target's logits are not finite: measure another checkpoint, or in float32")
+    free = np.flatnonzero(member.job.program.target.forced < 0)
+    batch, rounds = len(decoded.tokens), decoded.rounds
+    tokens = int((decoded.tokens[:, free] >= 0).sum()) - batch
+    share = tokens / (batch * (len(free) - 1))
+    return Sample(
+        seconds=(begun + took / share) / batch,
+        pass_seconds=took / int(rounds.max()),
+        tokens=tokens,
+        rounds=int(rounds.sum()),
+        accepted=decoded.accepted.sum(axis=0).astype(np.int64),
+        substituted=int(decoded.substituted.sum()),
+        distance=float(decoded.distance.sum()),
+        passes=int(rounds.sum()) / batch / share,
+    )
+
+
+def _row(
+    subject: Subject,
+    member: Member,
+    plan: Plan,
+    samples: Sequence[Sample],
+    plain: Sequence[Sample],
+    speeds: Sequence[float],
+    floor: int,
+    profile: PassProfile | None,
+    **measured,
+) -> Row:
+    """What several samples come to."""
+    settings, configuration = member.settings, member.configuration
+    is_forced = plan.profile is not None and not settings.is_plain
+    seconds = [sample.seconds for sample in samples]
+    speedups = [other.seconds / sample.seconds for sample, other in zip(samples, plain, strict=True)]
+    floor_shares = [
+        floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
+    ]
+    tokens, rounds = (sum(getattr(sample, name) for sample in samples) for name in ("tokens", "rounds"))
+    substituted = sum(sample.substituted for sample in samples)
+    ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
+    speedup, typical = statistics.median(speedups), statistics.median(seconds)
+    relaxed = {"substituted": None, "distortion": None}
+    if not is_forced:
+        distance = sum(sample.distance for sample in samples)
+        relaxed = {"substituted": substituted / tokens, "distortion": distance / max(substituted, 1)}
+    return Row(
+        model=subject.name,
+        pixels=subject.pixels,
+        dtype=subject.dtype.name,
+        device=device_name(subject.engine.devices),
+        batch=settings.batch,
+        guidance=float(settings.guidance),
+        method=configuration.method,
+        knobs=dict(configuration.knobs),
+        nodes=settings.tree.num_nodes - 1,
+        depth=settings.tree.max_depth,
+        passes=statistics.fmean(sample.passes for sample in samples),
+        tokens_a_pass=tokens / rounds,
+        acceptance=_acceptance(sum(sample.accepted for sample in samples), rounds),
+        ms_a_pass=ms_a_pass,
+        seconds=typical,
+        quartiles=_quartiles(seconds),
+        repeats=len(samples),
+        plain_seconds=statistics.median(sample.seconds for sample in plain),
+        pictures_a_second=1 / typical,
+        speedup=speedup,
+        speedup_quartiles=_quartiles(speedups),
+        efficiency=speedup * rounds / tokens,
+        floor_share=statistics.median(floor_shares),
+        bandwidth=statistics.median(speeds),
+        peak_memory=machine.peak_memory(),
+        **relaxed,
+        forced=is_forced,
+        accept_lengths=plan.profile.to_json() if is_forced else None,
+        measured_passes=plan.passes,
+        parts=profile and {name: share * ms_a_pass for name, share in profile.shares.items()},
+        kernels=profile and profile.kernels,
+        versions=versions(),
+        **measured,
+    )
+
+
+def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
+    """The share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
+    least = np.cumsum(accepted[::-1])[::-1][1:]
+    return [float(count) / rounds for count in least[least > 0]]
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return [float(value) for value in np.quantile(values, (0.25, 0.75))]

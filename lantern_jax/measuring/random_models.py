@@ -1,0 +1,164 @@
+"""Models of published sizes with random weights, made where they are used: what the engine costs needs no download.
+
+Axes: n prompts, P prefix length, F caption feature width, V codes, K neighbours, C channels of a code.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+from jaxtyping import Array, PyTree
+
+from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.devices.partition import Where, sharding_at
+from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io import errors
+from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
+from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
+from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
+
+# Codes lie 16 pixels apart, a side, in every published tokenizer.
+PIXELS_A_CELL = 16
+# Prompts of token-conditional models, as long as a caption is.
+_PROMPT_TOKENS = 64
+_CODE_CHANNELS, _NEIGHBOURS = 8, 100
+_SPREAD = 0.02
+
+
+def _captions(grid: int) -> TargetConfig:
+    return replace(published_config("XL", "caption"), grid=grid)
+
+
+SIZES: Mapping[str, Callable[[], TargetConfig]] = {
+    **{f"llamagen-{size.lower()}": partial(published_config, size) for size in ("B", "L", "XL", "XXL", "3B")},
+    "llamagen-xl-stage1": partial(_captions, 16),
+    "llamagen-xl-stage2": partial(_captions, 32),
+    "chameleon-7b": ChameleonConfig,
+    "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina"),
+}
+# For looking whether everything runs, not for measuring.
+TINY = "tiny"
+# After a size: the target's layers in eight bits.
+INT8 = "-int8"
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A target and an EAGLE drafter of one size, no values yet.
+
+    Attributes:
+        name: of the size.
+        config, drafter: of the two.
+        quantized: whether the target's layers are in eight bits.
+    """
+
+    name: str
+    config: TargetConfig
+    drafter: DrafterConfig
+    quantized: bool = False
+
+    def read(self, dtype: np.dtype, where: Where) -> Parameters:
+        """The target's parameters and a codebook, as ``Engine`` asks for them."""
+        shapes = family_of(self.config).shapes(self.config)
+        shapes = quantized_shapes(shapes) if self.quantized else shapes
+        target = random_parameters(shapes, 0, dtype, where)
+        whole = sharding_at(where, ("codebook",), ())
+        codebook = jax.jit(_codebook, static_argnums=0, out_shardings=whole)(self.config.num_codes)
+        return Parameters(target, codebook=codebook)
+
+    def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Where) -> PyTree:
+        """The drafter's parameters with the target's head, likewise."""
+        drafter = random_parameters(drafter_shapes(self.drafter), 1, dtype, where)
+        return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
+
+    @property
+    def codebook_shapes(self) -> Codebook:
+        """Shapes in place of the codebook that ``read`` makes."""
+        return jax.eval_shape(partial(_codebook, self.config.num_codes))
+
+    def conditioning(self, count: int) -> PyTree:
+        """Conditioning of so many prompts that differ: leaves [n, ...]."""
+        return random_conditioning(self.config, count)
+
+
+def random_conditioning(config: TargetConfig, count: int) -> PyTree:
+    """Conditioning of so many prompts for a target: leaves [n, ...], of labels, captions or tokens."""
+    numbers = np.random.default_rng(0)
+    if getattr(config, "caption_dim", 0):
+        shape = (count, config.caption_length, config.caption_dim)
+        return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
+    if getattr(config, "num_labels", 0):
+        labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
+        return np.repeat(labels[:, None], config.label_slots, axis=1)
+    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+
+
+def random_model(size: str) -> RandomModel:
+    """A model of a published size, its drafter as LANTERN's are: one layer of the target's.
+
+    Args:
+        size: with "-int8" after it the target's layers are in eight bits.
+
+    Raises:
+        ValueError: an unknown size.
+    """
+    named = size.removesuffix(INT8)
+    if named == TINY:
+        config = replace(published_config("B"), dim=64, num_layers=2, num_heads=2, vocab_size=256, grid=6)
+    elif named in SIZES:
+        config = SIZES[named]()
+    else:
+        raise errors.unknown("size", size, SIZES)
+    layer = config.transformer
+    drafter = DrafterConfig(
+        num_heads=layer.num_heads, hidden_dim=layer.hidden_dim, qk_norm=layer.qk_norm, **config.shared_with_drafter
+    )  # fmt: skip
+    return RandomModel(size, config, drafter, quantized=named != size)
+
+
+def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:
+    """Random arrays of these shapes, made on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
+
+    Nothing of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    # This generator is much the quickest on every device; nobody needs the same numbers elsewhere.
+    key = jax.random.key(seed, impl="rbg")
+    made = []
+    for number, (path, leaf) in enumerate(leaves):
+        make = _maker(sharding_at(where, path, leaf.shape))
+        kept = leaf.dtype if is_fixed(path, leaf.dtype) else jnp.dtype(dtype)
+        made.append(make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, kept))
+    return jax.tree_util.tree_unflatten(structure, made)
+
+
+@cache
+def _maker(sharding: Sharding) -> Callable:
+    return jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=sharding)
+
+
+def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    if dtype == jnp.int8:
+        return jax.random.bits(key, shape, jnp.uint8).astype(jnp.int8)
+    if name == SCALE:
+        # So that the products are as large as those of other weights.
+        return jnp.full(shape, _SPREAD / np.iinfo(np.int8).max * np.sqrt(3), dtype)
+    if name in ("scale", "bias"):
+        return jnp.full(shape, float(name == "scale"), dtype)
+    return jax.random.normal(key, shape, dtype) * jnp.asarray(_SPREAD, dtype)
+
+
+def _codebook(codes: int) -> Codebook:
+    """A codebook for relaxed rules whose neighbours are any codes: what reading them costs is the same."""
+    count = min(_NEIGHBOURS, codes - 1)
+    # Never the code itself, nor another one twice.
+    steps = 1 + np.arange(count, dtype=np.int32) * ((codes - 1) // count)
+    neighbours = (jnp.arange(codes, dtype=jnp.int32)[:, None] + steps[None]) % codes
+    return Codebook(neighbours, jax.random.normal(jax.random.key(2), (codes, _CODE_CHANNELS), jnp.float32))

@@ -1,0 +1,126 @@
+"""What a benchmark measures: every combination of the lists that somebody gave."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.tree import resolve_tree
+from lantern_jax.io import errors
+from lantern_jax.settings.settings import KNOBS, RULES
+
+# Knobs that have lists of their own.
+SWEPT = ("method", "tree", "rule", "batch", "guidance")
+# Draftings whose nodes are a window's or a row's: a list of trees is not theirs.
+_TREELESS = ("led", "jacobi", "zipar")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way of decoding.
+
+    Attributes:
+        method: its name.
+        knobs: given beside it, but for the following.
+        batch: pictures decoded at once.
+        guidance: the scale; None is the model's default.
+    """
+
+    method: str
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
+    guidance: float | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """All knobs, as ``resolve_settings`` takes them."""
+        return {"method": self.method, **self.knobs, "batch": self.batch, "guidance": self.guidance}
+
+    def __str__(self) -> str:
+        knobs = ",".join(f"{name}={value}" for name, value in self.knobs.items())
+        guidance = "" if self.guidance is None else f", guidance {self.guidance:g}"
+        return f"{self.method}{':' if knobs else ''}{knobs}, batch {self.batch}{guidance}"
+
+
+def expand(
+    variants: Iterable[Mapping[str, Any]],
+    *,
+    trees: Sequence[str] = (),
+    rules: Sequence[str] = (),
+    batches: Sequence[int] = (1,),
+    guidances: Sequence[float | None] = (None,),
+    knobs: Mapping[str, Any] | None = None,
+) -> list[Configuration]:
+    """Every combination, each once; rows that are compared with the same plain decoding stand together.
+
+    A variant that fixes its own tree or rule, or has windows in a tree's place, keeps them.
+
+    Args:
+        variants: knobs of the methods, with their ``method`` (``parse_methods``).
+        trees, rules: names or files; empty for the method's own.
+        knobs: of all, unless a variant says otherwise.
+    """
+    found: dict[str, Configuration] = {}
+    for batch, guidance in itertools.product(batches, guidances):
+        for variant in variants:
+            own = {**(knobs or {}), **variant}
+            name = own.pop("method")
+            fixed = methods()[name].knobs
+            keeps = "tree" in own or "tree" in fixed or fixed.get("drafting") in _TREELESS
+            plain = fixed.get("tree") == "none"
+            for tree, rule in itertools.product(
+                (None,) if keeps else trees or (None,),
+                (None,) if plain or "rule" in own else rules or (None,),
+            ):
+                more = {"tree": tree, "rule": rule}
+                given = own | {name: value for name, value in more.items() if value is not None}
+                one = Configuration(name, given, batch, guidance)
+                found.setdefault(str(one), one)
+    return list(found.values())
+
+
+def parse_methods(text: str) -> dict[str, dict[str, Any]]:
+    """Knobs by row from ``a,b:knob=value,knob=value,c``; empty text is all methods.
+
+    Raises ValueError for an unknown method or knob and for a value of another type.
+    """
+    if not text:
+        return {name: {"method": name} for name in methods()}
+    rows: list[str] = []
+    for piece in text.split(","):
+        if rows and "=" in piece and ":" not in piece:
+            rows[-1] += f",{piece}"
+        else:
+            rows.append(piece.strip())
+    return {row: _knobs(row) for row in rows}
+
+
+def _knobs(row: str) -> dict[str, Any]:
+    name, _, given = row.partition(":")
+    if name not in methods():
+        raise ValueError(f"unknown method {errors.quoted(name)}: choose from {', '.join(methods())}")
+    knobs: dict[str, Any] = {"method": name}
+    for pair in filter(None, given.split(",")):
+        knob, _, value = pair.partition("=")
+        if knob not in KNOBS:
+            raise ValueError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
+        declared = KNOBS[knob]
+        knobs[knob] = declared.read(value) if declared.type in (int, float) else value
+    return knobs
+
+
+def parse_list(name: str, text: str) -> list[Any]:
+    """The values of a knob's list, ``a,b,c``; ValueError where one of them is not valid, or there is none."""
+    declared = KNOBS[name]
+    values: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
+    if not values:
+        raise errors.invalid(f"--{name}", text, "one value or several with commas")
+    for place, value in enumerate(values):
+        if declared.type in (int, float):
+            values[place] = declared.read(value)
+        elif name == "rule" and value not in RULES:
+            raise errors.unknown("rule", value, RULES)
+        elif name == "tree" and value != "dynamic":
+            resolve_tree(value)
+    return values

@@ -1,0 +1,1 @@
+"""Pictures: their files, grids and overlays, and how a notebook shows them."""

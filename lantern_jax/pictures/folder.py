@@ -1,0 +1,115 @@
+"""A folder of pictures with captions as training data.
+
+Two layouts: `name.jpg` next to `name.txt`, whose text is the caption, anywhere under the folder; or one
+subfolder per class, whose name is the caption. A picture with a `.txt` uses that, also inside a class folder.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import open_file, read_text
+from lantern_jax.pictures.images import open_image, square
+from lantern_jax.text.landscapes import Vocabulary
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MAX_CAPTIONS = 1000
+# Bytes of the file of one.
+_LONGEST_CAPTION = 2**20
+
+
+class PictureFolder:
+    """Pictures of a folder in sorted order, centre-cropped to squares and resized.
+
+    Attributes:
+      texts: the caption of every picture as it was written, with single spaces.
+      captions: the same as words in lower case, without punctuation.
+
+    Args:
+      path: the folder.
+      size: side of the pictures.
+    Raises:
+      ValueError: not a folder, no pictures in it, a picture without a caption, or an empty caption.
+    """
+
+    def __init__(self, path: str | Path, size: int):
+        self.path = Path(path)
+        self.size = size
+        if size < 1:
+            raise ValueError(f"size {size}: expected a positive number of pixels")
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path}: not a folder; expected a folder of pictures with captions")
+        self.files = tuple(
+            sorted(
+                file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+            )
+        )
+        if not self.files:
+            raise ValueError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
+        self.texts = tuple(self._text(file) for file in self.files)
+        self.captions = tuple(" ".join(Vocabulary.tokens(text)) for text in self.texts)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def load(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Pictures uint8 [n, size, size, 3] and their n captions; ValueError for an unreadable picture."""
+        images = np.empty((len(indices), self.size, self.size, 3), np.uint8)
+        for row, index in enumerate(indices):
+            images[row] = self._picture(self.files[index])
+        return images, [self.captions[index] for index in indices]
+
+    def attributes(self, indices: Sequence[int]) -> np.ndarray:
+        """Value index of each caption in `vocabulary()`, int32 [n, 1]."""
+        values = {value: row for row, value in enumerate(sorted(set(self.captions)))}
+        return np.array([[values[self.captions[index]]] for index in indices], dtype=np.int32).reshape(-1, 1)
+
+    def vocabulary(self) -> Vocabulary:
+        """One attribute, "caption", whose values are the distinct captions; a prompt is one of them.
+
+        Raises ValueError above `MAX_CAPTIONS` distinct captions: free text needs a text encoder.
+        """
+        values = tuple(sorted(set(self.captions)))
+        if len(values) > MAX_CAPTIONS:
+            raise ValueError(
+                f"{self.path}: {len(values)} different captions; expected at most {MAX_CAPTIONS}, "
+                "each of many pictures"
+            )
+        return Vocabulary(
+            attributes={"caption": values}, words={value: ("caption", value) for value in values}
+        )
+
+    def _text(self, file: Path) -> str:
+        text = file.with_suffix(".txt")
+        if text.is_file():
+            caption = read_text(text, _LONGEST_CAPTION)
+        elif file.parent != self.path:
+            caption = file.parent.name.replace("_", " ")
+        else:
+            raise ValueError(
+                f"{file}: no caption; expected {text.name} beside it or a class folder around it"
+            )
+        if not Vocabulary.tokens(caption):
+            raise ValueError(f"{file}: empty caption; expected at least one word in {text.name}")
+        return " ".join(caption.split())
+
+    def _picture(self, file: Path) -> np.ndarray:
+        return square(open_picture(file), self.size)
+
+
+def open_picture(file: Path) -> Image.Image:
+    """A picture that has been read whole; ValueError for what is none."""
+    try:
+        with open_file(file) as stream, open_image(stream) as picture, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            picture.load()
+    # Pillow's readers raise whatever a damaged file leads them to.
+    except Exception as error:
+        raise ValueError(
+            f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
+        ) from error
+    return picture

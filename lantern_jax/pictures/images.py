@@ -1,0 +1,263 @@
+"""Pictures as arrays: grids, side by side, the acceptance overlay, PNG bytes and the texts in them.
+
+Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL.PngImagePlugin import PngInfo
+
+from lantern_jax.io import errors
+
+# Pillow knows others that are programs (EPS) or rarely read.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_BACKGROUND = 18
+_INK = (235, 235, 235)
+_LINE_HEIGHT = 18
+_TINT = 0.45
+# Few accepted tokens dark blue, many yellow; evenly bright steps, readable without red-green vision.
+_RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (253, 231, 37)], np.float32)
+
+
+def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
+    """The pictures as PIL images."""
+    return [Image.fromarray(picture) for picture in pictures]
+
+
+def open_image(file: BinaryIO) -> Image.Image:
+    """A picture from an open file, its pixels not read yet.
+
+    Raises:
+        ValueError: one line: no PNG, JPEG, WebP, GIF or BMP, or more pixels than Pillow takes for harmless.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(file, formats=_FORMATS)
+    # Pillow's readers raise whatever a damaged file leads them to.
+    except Exception as error:
+        raise ValueError(errors.short(error)) from error
+
+
+def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        # A note that is broken, with whatever errors Pillow has for that, turns nothing.
+        warnings.simplefilter("ignore")
+        image = ImageOps.exif_transpose(image)
+    return np.asarray(
+        ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS), dtype=np.uint8
+    )
+
+
+def grid(
+    pictures: UInt8[np.ndarray, "n H W 3"] | Sequence[UInt8[np.ndarray, "H W 3"]],
+    columns: int | None = None,
+    gap: int = 4,
+) -> UInt8[np.ndarray, "GH GW 3"]:
+    """One picture of all: row by row, ``columns`` a row (None: as square as it goes), ``gap`` pixels apart.
+
+    Raises:
+        ValueError: no pictures, or fewer than one column.
+
+    Example:
+        >>> pictures = np.zeros((3, 128, 128, 3), np.uint8)
+        >>> lantern_jax.grid(pictures).shape
+        (260, 260, 3)
+    """
+    pictures = np.asarray(pictures)
+    if pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
+        raise ValueError(f"pictures have shape {pictures.shape}: give at least one, as [n, H, W, 3]")
+    count, height, width = pictures.shape[:3]
+    if columns is None:
+        columns = math.ceil(math.sqrt(count))
+    if columns < 1:
+        raise ValueError(f"{columns} columns do not make a grid: give at least 1")
+    rows = math.ceil(count / columns)
+    canvas = _canvas(rows * (height + gap) - gap, columns * (width + gap) - gap)
+    for i, picture in enumerate(pictures):
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        canvas[top : top + height, left : left + width] = picture
+    return canvas
+
+
+def side_by_side(
+    pictures: Sequence[UInt8[np.ndarray, "H W 3"]], captions: Sequence[str] = (), gap: int = 4
+) -> UInt8[np.ndarray, "SH SW 3"]:
+    """Pictures next to each other, bottoms of different heights filled up, with a line of text below each.
+
+    Raises:
+        ValueError: captions, but not one a picture.
+
+    Example:
+        >>> pictures = np.zeros((2, 128, 128, 3), np.uint8)
+        >>> lantern_jax.side_by_side(pictures, ["plain", "speculative"]).shape
+        (146, 260, 3)
+    """
+    if captions and len(captions) != len(pictures):
+        raise ValueError(f"{len(captions)} captions for {len(pictures)} pictures: give one each, or none")
+    height = max(picture.shape[0] for picture in pictures)
+    width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
+    canvas = _canvas(height + (_LINE_HEIGHT if captions else 0), width)
+    lefts = np.cumsum([0, *(picture.shape[1] + gap for picture in pictures)])
+    for picture, left in zip(pictures, lefts, strict=False):
+        canvas[: picture.shape[0], left : left + picture.shape[1]] = picture
+    texts = [((int(left) + 3, height + 3), text) for left, text in zip(lefts, captions, strict=False)]
+    return _write_texts(canvas, texts)
+
+
+def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray, "sH sW 3"]:
+    """The picture ``scale`` times as large, smoothly."""
+    height, width = picture.shape[:2]
+    return np.asarray(
+        Image.fromarray(picture).resize((width * scale, height * scale), Image.Resampling.BICUBIC)
+    )
+
+
+def acceptance_scale(picture_width: int, columns: int, cell: int = 24) -> int:
+    """How many times a picture is enlarged so that a token's cell measures about ``cell`` pixels."""
+    return max(1, round(cell * columns / picture_width))
+
+
+def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
+    """For every token, how many draft tokens its round accepted: the round's tokens without the bonus token."""
+    rounds = np.asarray(round_of_token)
+    sizes = np.bincount(rounds, minlength=1)
+    # Round 0 accepted nothing: its tokens are the prefill's, or were given.
+    sizes[0] = 1
+    return (sizes[rounds] - 1).astype(np.int32)
+
+
+def draw_acceptance(
+    picture: UInt8[np.ndarray, "H W 3"],
+    round_of_token: Int[np.ndarray, " T"],
+    columns: int,
+    max_accepted: int,
+) -> UInt8[np.ndarray, "OH OW 3"]:
+    """The picture, enlarged, each token's cell tinted by how many draft tokens its round accepted.
+
+    Lines part the tokens of different rounds; a legend below shows the tints of 0 to ``max_accepted``.
+
+    Args:
+        round_of_token: as ``Decoded`` has it: tokens row by row, 0 for the token of the prefill.
+        columns: tokens a row; T must be a multiple.
+        max_accepted: the tree's depth.
+
+    Raises:
+        ValueError: T is not a multiple of ``columns``, or the picture's sides are no multiples of the cells'.
+
+    Example:
+        >>> picture, rounds = np.zeros((16, 16, 3), np.uint8), np.array([0, 1, 1, 2])
+        >>> lantern_jax.draw_acceptance(picture, rounds, columns=2, max_accepted=3).shape
+        (72, 48, 3)
+    """
+    rounds = np.asarray(round_of_token)
+    rows = rounds.size // columns
+    if rounds.size % columns or picture.shape[0] % rows or picture.shape[1] % columns:
+        raise ValueError(
+            f"{rounds.size} tokens in rows of {columns} do not divide a picture of {picture.shape[:2]} pixels"
+        )
+    large = enlarge(picture, acceptance_scale(picture.shape[1], columns)).astype(np.float32)
+    cell_height, cell_width = large.shape[0] // rows, large.shape[1] // columns
+    colours = _colours(max_accepted)
+    accepted = np.clip(accepted_by_round(rounds), 0, max_accepted).reshape(rows, columns)
+    tint = np.repeat(np.repeat(colours[accepted], cell_height, axis=0), cell_width, axis=1)
+    mixed = (1 - _TINT) * _stretched_grey(large) + _TINT * tint
+    same = np.zeros((rows, columns), bool)
+    by_row = rounds.reshape(rows, columns)
+    same[:, 1:] = by_row[:, 1:] == by_row[:, :-1]
+    edges = np.zeros(large.shape[:2], bool)
+    edges.reshape(rows, cell_height, columns, cell_width)[:, :, :, 0] |= ~same[:, None, :]
+    mixed[edges] = 0
+    drawn = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
+    return np.concatenate([drawn, _legend(drawn.shape[1], colours)])
+
+
+def encode_png(picture: UInt8[np.ndarray, "H W c"], text: Mapping[str, str] | None = None) -> bytes:
+    """The picture as the contents of a PNG file, with texts in it by their keywords; c is 3, or 4 with opacity."""
+    buffer, chunks = io.BytesIO(), PngInfo()
+    for keyword, value in (text or {}).items():
+        # A command's argument may hold bytes that are no text.
+        chunks.add_text(keyword, value.encode("utf-8", "replace").decode())
+    Image.fromarray(picture).save(buffer, format="PNG", pnginfo=chunks)
+    return buffer.getvalue()
+
+
+def origin_text(
+    prompt: str, seed: int, number: int, settings: Mapping[str, Any], tokens: Int[np.ndarray, " T"]
+) -> dict[str, str]:
+    """What the PNG of a picture says of where it is from, for ``encode_png``: enough to make it again, with the
+    picture at hand where it goes on from one.
+
+    Args:
+        settings: as ``settings_json`` gives them.
+        number: of the picture, which draws from ``seed`` and this.
+    """
+    return {
+        "Software": "lantern_jax",
+        "prompt": prompt,
+        "seed": str(seed),
+        "number": str(number),
+        "settings": json.dumps(settings),
+        "tokens": tokens_digest(tokens),
+    }
+
+
+def tokens_digest(tokens: Int[np.ndarray, " T"]) -> str:
+    """SHA-256 of a picture's codes as little-endian int32, in hexadecimal: equal for equal pictures."""
+    return hashlib.sha256(np.asarray(tokens, "<i4").tobytes()).hexdigest()
+
+
+def _canvas(height: int, width: int) -> np.ndarray:
+    return np.full((height, width, 3), _BACKGROUND, np.uint8)
+
+
+def _stretched_grey(picture: np.ndarray) -> np.ndarray:
+    """float32 [H, W, 1]: the picture without colour, from black to white, so that it shows through a tint."""
+    grey = picture.mean(axis=-1, keepdims=True)
+    low, high = np.percentile(grey, (1, 99))
+    return np.clip((grey - low) / max(high - low, 1.0), 0, 1) * 255
+
+
+def _colours(max_accepted: int) -> np.ndarray:
+    """float32 [max_accepted + 1, 3]: the ramp, evenly sampled."""
+    at = np.linspace(0, len(_RAMP) - 1, max_accepted + 1)
+    low = np.minimum(at.astype(int), len(_RAMP) - 2)
+    part = (at - low)[:, None].astype(np.float32)
+    return (1 - part) * _RAMP[low] + part * _RAMP[low + 1]
+
+
+def _legend(width: int, colours: np.ndarray) -> np.ndarray:
+    """A strip with a swatch for every accepted count."""
+    strip = _canvas(_LINE_HEIGHT + 6, width)
+    roomy = width >= 260
+    texts = [((4, 6), "accepted a round")] if roomy else []
+    side, left = 12, 100 if roomy else 4
+    step = max(side + 2, min(34, (width - left) // len(colours)))
+    for count, colour in enumerate(colours):
+        at = left + count * step
+        strip[6 : 6 + side, at : at + side] = np.rint(colour).astype(np.uint8)
+        texts.append(((at + side + 3, 6), str(count)))
+    return _write_texts(strip, texts)
+
+
+def _write_texts(picture: np.ndarray, texts) -> np.ndarray:
+    if not texts:
+        return picture
+    image = Image.fromarray(picture)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default()
+    for place, text in texts:
+        draw.text(place, text, fill=_INK, font=font)
+    return np.array(image)

@@ -1,0 +1,137 @@
+"""Plain and speculative decoding side by side, painting the same picture: an animation in real proportion of time.
+
+Axes: T tokens, H W height and width, f frames.
+"""
+
+import base64
+import html
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, UInt8
+from PIL import Image
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import write_file
+from lantern_jax.pictures.images import enlarge, side_by_side
+
+# File ending -> what Pillow calls the format.
+FORMATS = {".webp": "WEBP", ".gif": "GIF", ".png": "PNG"}
+FRAMES_A_SECOND = 15
+# A longer race is shown quicker: nobody looks on for a minute.
+LONGEST_SECONDS = 12.0
+# How long the end stays.
+END_SECONDS = 2.5
+# Pixels of a side, about.
+SIDE = 256
+_UNKNOWN = 30
+_LIT = 0.55
+
+
+def check_race(path: str | Path) -> Path:
+    """The path; ValueError unless its ending is that of a format that moves."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise errors.invalid("race", str(path), f"a file that ends in {', '.join(FORMATS)}")
+    return path
+
+
+@dataclass(frozen=True, repr=False)
+class Race:
+    """The race of one picture. In a notebook it runs.
+
+    Attributes:
+        generation: with plain decoding beside it.
+        number: which of its pictures, from 0.
+    """
+
+    generation: Any
+    number: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Race: plain and speculative decoding of {self.generation.prompts[self.number]!r}>"
+
+    def _repr_html_(self) -> str:
+        text = html.escape(f"Plain and speculative decoding paint {self.generation.prompts[self.number]!r}.")
+        data = base64.b64encode(encode_race(self.generation, ".webp", self.number)).decode()
+        return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
+
+    def save(self, path: str | Path) -> None:
+        """Writes the animation; ValueError unless the path ends in .webp, .gif or .png."""
+        write_file(path, encode_race(self.generation, check_race(path).suffix, self.number))
+
+
+def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> bytes:
+    """The race of one picture as the contents of a file.
+
+    Args:
+        generation: a ``Generation`` with plain decoding beside it (``compare=True``).
+        suffix: of the file: .webp, .gif, or .png for an animated PNG.
+        number: which of the generation's pictures, from 0.
+
+    Raises:
+        ValueError: no plain decoding beside it, no pictures, or an ending of no such format.
+    """
+    kind = FORMATS[check_race(f"race{suffix}").suffix.lower()]
+    pictures, milliseconds = race_frames(generation, number)
+    first, *others = [Image.fromarray(picture) for picture in pictures]
+    if kind == "GIF":
+        first, *others = [image.quantize(128) for image in (first, *others)]
+    buffer = io.BytesIO()
+    options = {"quality": 80, "method": 4} if kind == "WEBP" else {}
+    first.save(buffer, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options)
+    return buffer.getvalue()
+
+
+def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
+    """The frames of a race, and the milliseconds that each is shown; raises as ``encode_race``."""
+    if generation.plain is None or generation.pictures is None:
+        raise ValueError("a race needs pictures with plain decoding beside them: generate with compare=True")
+    runners = {"plain": _Runner(generation.plain, number), "speculative": _Runner(generation, number)}
+    longest = max(runner.seconds for runner in runners.values())
+    quicker = max(1.0, longest / LONGEST_SECONDS)
+    count = 1 + math.ceil(longest / quicker * FRAMES_A_SECOND)
+    frames = []
+    for now in np.linspace(0, longest, count):
+        captions = [f"{name} {min(now, runner.seconds):.2f} s" for name, runner in runners.items()]
+        frames.append(side_by_side([runner.picture(now) for runner in runners.values()], captions))
+    milliseconds = round(1000 / FRAMES_A_SECOND)
+    return np.stack(frames), [*[milliseconds] * (count - 1), round(1000 * END_SECONDS)]
+
+
+class _Runner:
+    """One picture on its way.
+
+    Attributes:
+        seconds: that its decoding took; of several pictures at once its share of them.
+    """
+
+    def __init__(self, generation: Any, number: int):
+        picture, self._rounds = generation.pictures[number], generation.round_of_token[number]
+        columns = math.isqrt(len(self._rounds))
+        scale = max(1, round(SIDE / picture.shape[1]))
+        self._picture = enlarge(picture, scale)
+        self._cell = self._picture.shape[1] // columns
+        mean = generation.round_of_token.max(axis=1).mean()
+        share = self._rounds.max() / mean if mean else 1.0
+        self.seconds = float(generation.statistics.seconds / len(generation.pictures) * share)
+
+    def picture(self, now: float) -> UInt8[np.ndarray, "H W 3"]:
+        """What is painted after so many seconds, the last round's tokens lit; at the end nothing is."""
+        last = int(self._rounds.max())
+        done = last if now >= self.seconds else int(now / self.seconds * last)
+        known = self._cells(self._rounds <= done)
+        painted = np.where(known, self._picture, np.uint8(_UNKNOWN)).astype(np.float32)
+        if now < self.seconds:
+            lit = self._cells(self._rounds == done)
+            painted = np.where(lit, painted + _LIT * (255 - painted), painted)
+        return np.rint(painted).astype(np.uint8)
+
+    def _cells(self, tokens: Bool[np.ndarray, " T"]) -> Bool[np.ndarray, "H W 1"]:
+        columns = math.isqrt(len(tokens))
+        by_row = tokens.reshape(-1, columns)
+        return np.repeat(np.repeat(by_row, self._cell, axis=0), self._cell, axis=1)[:, :, None]

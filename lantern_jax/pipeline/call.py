@@ -1,0 +1,300 @@
+"""One call of a pipeline: its pictures batch by batch, a piece of work at a time.
+
+Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W height and width.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+
+from lantern_jax.decoding import completion
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.devices import hosts
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.generation import (
+    Generation,
+    Interrupted,
+    Picture,
+    Progress,
+    Timing,
+    compared,
+    summarise,
+)
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.io.interruption import hearing
+from lantern_jax.text.encoders import Conditioning
+
+# Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take. To begin one costs
+# some 2 ms of a CPU, which is 4 % of a pass over 57 nodes.
+PIECE_SECONDS = 0.4
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call decodes, whatever the method.
+
+    Attributes:
+        engine: runs it.
+        conditioning: leaves [prompts, ...], conditional rows on the host; may be a ``Completion``.
+        prompts: their names.
+        num: pictures a prompt.
+        seed, first: picture i draws from ``seed`` and ``first`` + i.
+        batch: pictures decoded at once.
+        free: positions of the token stream that are codes; the others the format forces.
+        draws: whether pictures can be drawn.
+    """
+
+    engine: Engine
+    conditioning: Conditioning
+    prompts: tuple[str, ...]
+    num: int
+    seed: int
+    first: int
+    batch: int
+    free: Int[np.ndarray, " T"]
+    draws: bool
+
+    @property
+    def given(self) -> int:
+        """How many of a stream's first tokens are given (``decoding.completion``)."""
+        _, tokens = completion.parts(self.conditioning)
+        return 0 if tokens is None else tokens.shape[1]
+
+    def generate(self, job: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
+        """All pictures.
+
+        Raises:
+            Interrupted: at Ctrl-C; it holds the pictures whose tokens were all known. Another Ctrl-C while those are
+                drawn leaves out the ones that are not drawn yet.
+        """
+        count = self.num * len(self.prompts)
+        held = _Held()
+        try:
+            with hearing() as check:
+                for part in batches(count, self.batch):
+                    for run, fresh in self._pieces(job, part):
+                        held = held.with_decoded(run, fresh)
+                        check()
+                        if progress is not None:
+                            # Positions of the stream, forced ones included: the picture's share all the same.
+                            known = part.start * run.total + int(run.lengths.sum())
+                            pictures = part.start + int(run.finished.sum())
+                            progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                    held = self._draw(held)
+            return self._generation(held)
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                # As many as the batches before, whose program is compiled.
+                held = self._draw(held, min(count, self.batch))
+            raise Interrupted(self._generation(held) if held.drawn else None) from None
+
+    def compare(self, job: Job, plain: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
+        """All pictures, and those of another job beside them; progress is told of both as of one.
+
+        Raises:
+            Interrupted: as ``generate``; it holds pictures of ``job`` alone.
+        """
+
+        def first(one: Progress) -> None:
+            progress(dataclasses.replace(one, total=2 * one.total))
+
+        def second(one: Progress) -> None:
+            pictures = ours.statistics.pictures + one.pictures
+            seconds = ours.statistics.seconds + one.seconds
+            progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
+
+        ours = self.generate(job, None if progress is None else first)
+        try:
+            return compared(ours, self.generate(plain, None if progress is None else second))
+        except KeyboardInterrupt:
+            raise Interrupted(ours) from None
+
+    def pictures(self, job: Job) -> Iterator[Picture]:
+        """Each picture as soon as its tokens are known."""
+        for part in batches(self.num * len(self.prompts), self.batch):
+            for _, fresh in self._pieces(job, part):
+                if fresh is None:
+                    continue
+                drawn = self._drawn([fresh])
+                for row, number in enumerate(drawn.numbers):
+                    yield Picture(
+                        number=self.first + int(number),
+                        prompt=self.prompts[number // self.num],
+                        picture=None if drawn.pictures is None else drawn.pictures[row],
+                        tokens=drawn.decoded.tokens[row],
+                        rounds=int(drawn.decoded.rounds[row]),
+                    )
+
+    def stream(
+        self, job: Job, numbers: Int[np.ndarray, " k"], rows: Int[np.ndarray, " k"], refill: bool = True
+    ) -> Iterator[tuple[Run, "_Part | None"]]:
+        """Sequences of any numbers, piece by piece: how far those on their way are, and those that are newly done.
+
+        They go through ``batch`` slots, each taking the next one as soon as its own is done. Without ``refill``, and
+        where the drafting's state forbids it, a batch is finished before the next one begins.
+
+        Args:
+            numbers: from 0, in the order in which they begin.
+            rows: of the conditioning, one for every number.
+        """
+        taken = 0
+        while taken < len(numbers):
+            begun = slice(taken, taken + self.batch)
+            run = self._begin(job, numbers[begun], rows[begun])
+            taken += len(run.numbers)
+            live = np.ones(len(run.numbers), bool)
+            while True:
+                new = run.finished & live
+                live = live & ~new
+                yield run, self._part(run.numbers[new] - self.first, run, new) if new.any() else None
+                slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
+                if len(slots):
+                    begun = slice(taken, taken + len(slots))
+                    fresh = self._conditioning(rows[begun])
+                    try:
+                        run = self.engine.refill(run, slots, fresh, self.first + numbers[begun])
+                        live[slots], taken = True, begun.stop
+                    except NotRefillable:
+                        refill = False
+                if not live.any():
+                    break
+                most = until_next(run, live, self.given) if refill and taken < len(numbers) else None
+                run = self.engine.advance_for(run, PIECE_SECONDS, most)
+
+    def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
+        return self.engine.start(
+            job, self._conditioning(rows), seed=self.seed, numbers=self.first + numbers, most=self.batch
+        )
+
+    def _conditioning(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
+        return jax.tree.map(lambda leaf: leaf[rows], self.conditioning)
+
+    def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
+        """A batch piece by piece: how far it is, and the sequences that are newly done."""
+        numbers = np.arange(part.start, part.stop)
+        return self.stream(job, numbers, numbers // self.num, refill=False)
+
+    def _part(self, numbers, run: Run, new) -> "_Part":
+        decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
+        if not decoded.finite.all():
+            raise ValueError(why_not_finite(self.engine, "the target's logits", ("target",)))
+        decoded = decoded.replace(
+            tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
+        )
+        return _Part(numbers, decoded)
+
+    def _draw(self, held: "_Held", least: int = 0) -> "_Held":
+        """With the pictures of what is waiting; ``least``: a program for that many draws them."""
+        if not held.waiting:
+            return held
+        drawn = self._drawn(held.waiting, least)
+        return _Held((*held.drawn, drawn), (), held.spent + drawn.timing)
+
+    def _drawn(self, stashed: Sequence["_Part"], least: int = 0) -> "_Part":
+        """The sequences of several parts in the order of their numbers, with their pictures."""
+        numbers = np.concatenate([part.numbers for part in stashed])
+        order = np.argsort(numbers)
+        decoded = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves)[order], *(part.decoded for part in stashed)
+        )
+        if not self.draws:
+            return _Part(numbers[order], decoded)
+        count = len(numbers)
+        tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
+        pictures, timing = drawn(self.engine, tokens, self.batch)
+        return _Part(numbers[order], decoded, pictures[:count], timing)
+
+    def _generation(self, held: "_Held") -> Generation:
+        parts = held.drawn
+        numbers = np.concatenate([part.numbers for part in parts])
+        decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
+        return Generation(
+            prompts=tuple(self.prompts[number // self.num] for number in numbers),
+            pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
+            tokens=decoded.tokens,
+            round_of_token=decoded.round_of_token,
+            statistics=summarise(decoded, held.spent, int(np.sum(self.free < self.given))),
+            numbers=(self.first + numbers).astype(np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some sequences of a call that are done: their numbers from 0, what was decoded (codes alone), pictures."""
+
+    numbers: Int[np.ndarray, " B"]
+    decoded: Decoded
+    pictures: UInt8[np.ndarray, "B H W 3"] | None = None
+    timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a call has so far. It is replaced whole: wherever Ctrl-C comes in, a picture is in one place, once.
+
+    Attributes:
+        drawn: parts with their pictures.
+        waiting: parts of the batch on its way whose pictures are not drawn yet.
+        timing: of the batches that are drawn.
+        running: of the batch on its way.
+    """
+
+    drawn: tuple[_Part, ...] = ()
+    waiting: tuple[_Part, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    running: Timing = field(default_factory=Timing)
+
+    @property
+    def spent(self) -> Timing:
+        """Seconds of all."""
+        return self.timing + self.running
+
+    def with_decoded(self, run: Run, fresh: _Part | None) -> "_Held":
+        """After another piece of the batch on its way."""
+        waiting = self.waiting if fresh is None else (*self.waiting, fresh)
+        return dataclasses.replace(self, waiting=waiting, running=run.timing)
+
+
+def batches(count: int, most: int) -> Iterator[slice]:
+    """``count`` sequences in batches of at most ``most``."""
+    for start in range(0, count, most):
+        yield slice(start, min(start + most, count))
+
+
+def until_next(run: Run, live: Bool[np.ndarray, " n"], given: int) -> int:
+    """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
+    rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
+    pace = max(run.lengths[live].sum() - live.sum() * max(given, 1), 1) / max(rounds, 1)
+    return max(1, int((run.total - run.lengths[live].max()) / pace))
+
+
+def drawn(
+    engine: Engine, tokens: Int[np.ndarray, "n C"], most: int | None = None
+) -> tuple[UInt8[np.ndarray, "n H W 3"], Timing]:
+    """``Engine.draw``'s pictures; ValueError, which names the parameter, where they are not all numbers."""
+    pictures, finite, timing = engine.draw(tokens, most=most)
+    if not finite.all():
+        raise ValueError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+    return pictures, timing
+
+
+def why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
+    """The line that names the parameter which is not finite, or says that none is."""
+    parameters: dict[str, Any] = vars(engine.parameters)
+    for part in parts:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(parameters[part]):
+            if not hosts.fetched(jnp.isfinite(leaf).all()):
+                name = ".".join(str(key.key) for key in path)
+                return (
+                    f"{what} are not finite: the {part}'s parameter {name} holds values that are no numbers; "
+                    "fetch or convert the checkpoint again"
+                )
+    return f"{what} are not finite though all parameters are: decode in another dtype, float32 say"

@@ -1,0 +1,140 @@
+"""What pictures begin with: given pictures, or their codes, of which the first rows stay.
+
+Axes: n prompts, C codes of a picture, K tokens of the stream that are given, H W height and width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image
+
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.decoding.knobs import check_count
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.io import errors
+from lantern_jax.pictures.images import square
+from lantern_jax.settings.settings import Settings
+
+# A picture or its codes: a PIL image, uint8 [H, W, 3], or whole numbers [C].
+Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The codes of a model's pictures.
+
+    Attributes:
+        side: codes a row, and rows.
+        pixels: of a code, each way.
+        codes: V.
+        draws: whether there is a tokenizer, to encode pictures with.
+    """
+
+    side: int
+    pixels: int
+    codes: int
+    draws: bool
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Grid":
+        """That of a checkpoint."""
+        config, draws = checkpoint.target_config, checkpoint.tokenizer_params is not None
+        pixels = checkpoint.tokenizer_config.downsampling if draws else 1
+        return cls(config.grid, pixels, config.num_codes, draws)
+
+    def given(
+        self, start: Start | Sequence[Start] | None, keep_rows: Any, prompts: int, settings: Settings
+    ) -> tuple[list[np.ndarray], int] | None:
+        """A picture or its codes for every prompt, and how many rows stay; ValueError where that cannot be."""
+        if start is None:
+            if keep_rows is not None:
+                raise ValueError("keep_rows is of a picture to go on with: give it as start")
+            return None
+        if settings.drafting == "zipar" and not settings.is_plain:
+            raise ValueError("method zipar cannot go on with a picture: choose another method")
+        return self.starts(start, prompts), self.rows_kept(keep_rows)
+
+    def rows_kept(self, keep_rows: Any) -> int:
+        """How many rows stay; half of them for None. ValueError unless 1 to all but one."""
+        if keep_rows is None:
+            return max(1, self.side // 2)
+        if check_count("keep_rows", keep_rows) >= self.side:
+            raise errors.invalid(
+                "keep_rows", keep_rows, f"1 to {self.side - 1}: a picture has {self.side} rows of codes"
+            )
+        return int(keep_rows)
+
+    def starts(self, start: Start | Sequence[Start], prompts: int) -> list[np.ndarray]:
+        """One start a prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
+
+        Raises:
+            ValueError: something else than pictures or codes, codes that the model has not, pictures where there is
+                no tokenizer, or another number than one or one a prompt.
+        """
+        given = [self._one(value) for value in _listed(start)]
+        if len(given) not in (1, prompts):
+            raise ValueError(
+                f"start holds {len(given)} pictures for {prompts} prompts: give one, or one a prompt"
+            )
+        return given * (prompts if len(given) == 1 else 1)
+
+    def pictures(self, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
+        """Pictures of the model's size; ValueError for what is none, or where there is no tokenizer."""
+        pictures = [self._one(value) for value in _listed(images)]
+        if not pictures or any(picture.ndim != 3 for picture in pictures):
+            raise ValueError("pictures are PIL images or uint8 [H, W, 3] or [n, H, W, 3]: give at least one")
+        return np.stack(pictures)
+
+    def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
+        """The codes of pictures; ValueError unless there are as many as a picture has, all of the model's."""
+        codes = np.asarray(codes)
+        count = self.side**2
+        if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
+            raise ValueError(
+                f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} a picture"
+            )
+        if codes.size and not 0 <= codes.min() <= codes.max() < self.codes:
+            raise ValueError(
+                f"codes are {codes.min()} to {codes.max()}: give those from 0 to {self.codes - 1}"
+            )
+        return codes.astype(np.int32)
+
+    def _one(self, value: Any) -> np.ndarray:
+        if isinstance(value, Image.Image):
+            picture = value
+        else:
+            value = np.asarray(value)
+            if value.ndim == 1:
+                return self.checked_codes(value)
+            if value.ndim != 3 or value.shape[-1] != 3 or value.dtype != np.uint8 or not value.size:
+                raise ValueError(
+                    f"a picture has shape {value.shape} of {value.dtype}: give a PIL image, uint8 [H, W, 3], "
+                    f"or {self.side**2} codes"
+                )
+            picture = Image.fromarray(value)
+        if not self.draws:
+            raise ValueError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
+        return square(picture, self.side * self.pixels)
+
+
+def first_tokens(
+    target: Target, codes: Int[np.ndarray, "n C"], rows: int, side: int
+) -> Int[np.ndarray, "n K"]:
+    """The stream's tokens up to the last code of so many rows, those between that the format forces included."""
+    free = np.flatnonzero(target.forced < 0)
+    stream = np.tile(target.forced, (len(codes), 1))
+    stream[:, free] = codes
+    return stream[:, : free[rows * side - 1] + 1]
+
+
+def _listed(values: Any) -> list:
+    """One picture or row of codes, or several, as a list."""
+    if isinstance(values, Image.Image):
+        return [values]
+    if isinstance(values, list | tuple) and not all(isinstance(value, int | np.integer) for value in values):
+        return list(values)
+    values = np.asarray(values)
+    return [values] if values.ndim in (0, 1, 3) else list(values)

@@ -1,0 +1,199 @@
+"""What a request for pictures says: the body of OpenAI's image endpoint with the knobs of a generation beside it."""
+
+import json
+import secrets
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from lantern_jax.decoding.knobs import check_seed
+from lantern_jax.decoding.tree import NO_TREE, tree_names
+from lantern_jax.io import errors
+from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.settings.settings import KNOBS
+
+# Fields of OpenAI's clients that change nothing here, with the values that they may have; None for any text.
+HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
+    "background": ("auto", "opaque"),
+    "moderation": ("auto", "low"),
+    "output_format": ("png",),
+    "quality": ("auto", "standard", "hd", "low", "medium", "high"),
+    "style": ("vivid", "natural"),
+    "user": None,
+}
+OWN = ("details", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "stream")
+PARTIAL_IMAGES = 3
+# Knobs whose values decide how much memory a round takes, and the most that is taken of each.
+_MOST = {
+    "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
+}  # fmt: skip
+_TREES = (NO_TREE, "dynamic")
+# No field takes a whole number of more digits.
+_DIGITS = 40
+
+
+@dataclass(frozen=True)
+class _Digits:
+    """A whole number of more digits than any field takes. It is no number to any check, so each names its field, and
+    nothing has to convert it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A request for pictures.
+
+    Attributes:
+        prompt: words, or a class number.
+        num: pictures; they have the numbers 0 to num - 1 of the seed.
+        seed: 0 to 2**32 - 1.
+        knobs: those given, by name.
+        stream: whether events are wanted while the pictures are made.
+        partial_images: pictures on their way that such a stream shows of each, 0 to 3.
+        details: whether answers tell tokens and rounds too, and a stream how far it is several times a second.
+    """
+
+    prompt: str | int
+    num: int
+    seed: int
+    knobs: Mapping[str, Any]
+    stream: bool
+    partial_images: int
+    details: bool
+
+
+def read_asking(content: bytes, limits: Limits, model: str, side: int) -> Asking:
+    """The request of a body.
+
+    Args:
+        content: of the body.
+        model: the name of the one that is served.
+        side: pixels of its pictures.
+
+    Raises:
+        Refused: anything that is not served, in one line.
+    """
+    fields = {name: value for name, value in _decoded(content).items() if value is not None}
+    for name, value in fields.items():
+        _check_field(name, value)
+    prompt = fields.get("prompt")
+    _check_prompt(prompt, limits.prompt_letters)
+    if fields.get("model", model) != model:
+        message = f"model {_short(fields['model'])} is not served here: give {model!r}, or leave it out"
+        raise Refused(404, message, "model", "model_not_found")
+    _check_size(fields.get("size", "auto"), side)
+    seed = fields.get("seed")
+    return Asking(
+        prompt=prompt,
+        num=_number("n", fields.get("n", 1), 1, limits.pictures),
+        # Whoever gives no seed wants another picture every time, as of OpenAI's own endpoint.
+        seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
+        knobs=_knobs(fields),
+        stream=_flag(fields, "stream"),
+        partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
+        details=_flag(fields, "details"),
+    )
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    def no_number(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no number of JSON")
+
+    def whole(text: str) -> int | _Digits:
+        return int(text) if len(text) <= _DIGITS else _Digits(text)
+
+    try:
+        fields = json.loads(content.decode("utf-8"), parse_constant=no_number, parse_int=whole)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)[:120]
+        raise Refused(400, f"the body is not JSON ({why}): give an object with a prompt") from None
+    if not isinstance(fields, dict):
+        raise Refused(400, f"the body is JSON of another kind ({type(fields).__name__}): give an object")
+    return fields
+
+
+def _check_field(name: str, value: Any) -> None:
+    """Raises Refused for a field that is not known, or a value of one that promises what is not done."""
+    if name == "response_format" and value != "b64_json":
+        message = f"response_format {_short(value)} is not served: pictures are in the answer, as b64_json"
+        raise Refused(400, message, name)
+    if name in HARMLESS:
+        values = HARMLESS[name]
+        if not (isinstance(value, str) if values is None else value in values):
+            wanted = "text" if values is None else f"one of {', '.join(values)}"
+            raise Refused(400, f"{name} {_short(value)} is not served: give {wanted}, or leave it out", name)
+    elif name not in OWN and name not in KNOBS:
+        known = ", ".join((*OWN, *KNOBS))
+        raise Refused(400, f"unknown field {_short(name)}: choose from {known}", errors.printable(name[:60]))
+
+
+def _check_prompt(prompt: Any, letters: int) -> None:
+    if isinstance(prompt, int) and not isinstance(prompt, bool) and 0 <= prompt < 2**31:
+        return
+    if not isinstance(prompt, str):
+        raise Refused(400, f"prompt {_short(prompt)} is not text: say in words what to draw", "prompt")
+    if len(prompt) > letters:
+        message = f"the prompt has {len(prompt)} letters: give at most {letters}"
+        raise Refused(400, message, "prompt", "prompt_too_long")
+    # Half a surrogate pair is no text; what steers a terminal is no prompt.
+    if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\t\r\n" for letter in prompt):
+        raise Refused(400, "the prompt holds characters that cannot be shown: leave them out", "prompt")
+
+
+def _check_size(size: Any, side: int) -> None:
+    wanted = f"{side}x{side}"
+    if size not in ("auto", wanted):
+        raise Refused(400, f"size {_short(size)} is not what this model draws: give {wanted} or auto", "size")
+
+
+def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs among the fields, each a value that it can have; which of them fit together the pipeline says."""
+    knobs = {name: value for name, value in fields.items() if name in KNOBS}
+    if "batch" in knobs:
+        raise Refused(400, "batch is the server's to choose: leave it out", "batch")
+    for name, most in _MOST.items():
+        if name in knobs:
+            _number(name, knobs[name], 0, most)
+    # A name with a dot or a slash would be a file of this machine.
+    tree = knobs.get("tree")
+    if isinstance(tree, str) and tree not in (*tree_names(), *_TREES):
+        known = ", ".join((*tree_names(), *_TREES))
+        raise Refused(400, f"unknown tree {_short(tree)}: choose one of {known}, or give paths", "tree")
+    if not isinstance(tree, str | list | None):
+        raise Refused(400, f"tree {_short(tree)} is neither a name nor a list of paths", "tree")
+    for name, value in knobs.items():
+        _checked(KNOBS[name].check, name, value)
+    return knobs
+
+
+def _number(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refused(
+            400, f"{name} {_short(value)} is not valid: give a whole number from {least} to {most}", name
+        )
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise Refused(400, f"{name} {_short(value)} is not valid: give true or false", name)
+    return value
+
+
+def _checked(check, name: str, value: Any) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise Refused(400, str(error), name) from None
+
+
+def _short(value: Any, most: int = 60) -> str:
+    """A value as part of a line, cut."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -1,0 +1,158 @@
+"""The pictures that metrics are of: folders, picture sets and arrays in a file, with prompts where they carry them.
+
+Axes: n pictures, H W height and width.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from lantern_jax.io import errors
+from lantern_jax.io.archives import open_archive, read_header
+from lantern_jax.pictures.folder import SUFFIXES, open_picture
+
+# The key of pictures in an .npz file, as ADM's samples and references have them.
+ARRAY = "arr_0"
+# What `lantern generate` writes beside the pictures of a folder.
+_GRID = "grid.png"
+_SET = "set.json"
+
+
+class NumberedPicture(NamedTuple):
+    """A picture uint8 [H, W, 3] with its number in the set and its prompt, where it carries them."""
+
+    number: int | None
+    prompt: str | None
+    picture: UInt8[np.ndarray, "H W 3"]
+
+
+def read_pictures(path: str | Path) -> Iterator[NumberedPicture]:
+    """The pictures of a folder, of a picture set or of an .npz file, one by one.
+
+    In a folder, and in those below it, pictures come in the order of their names, numbers in names by their value; a
+    ``grid.png`` is left out. Number and prompt are those in the texts "number" and "prompt" of a PNG file. They are
+    read as stored, without turning them as a camera's note says.
+
+    Args:
+        path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".
+
+    Raises:
+        ValueError: nothing of that kind, no pictures, or one that cannot be read.
+    """
+    path = Path(path)
+    if path.suffix == ".npz" and path.is_file():
+        return (NumberedPicture(None, None, picture) for picture in _array_pictures(path))
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
+    if (path / _SET).is_file():
+        from lantern_jax.sets.reading import read_set
+
+        return (NumberedPicture(one.number, one.prompt, one.picture) for one in read_set(path))
+    return _folder_pictures(path)
+
+
+def _folder_pictures(folder: Path) -> Iterator[NumberedPicture]:
+    files = [
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in SUFFIXES and file.name != _GRID and not file.name.startswith(".")
+    ]
+    if not files:
+        raise ValueError(
+            f"{folder} holds no pictures: name a folder with files ending in {', '.join(SUFFIXES)}"
+        )
+    return (_file_picture(file) for file in sorted(files, key=_natural))
+
+
+def _natural(file: Path) -> list[tuple[int, str]]:
+    """Numbers by value, before other text, so that 10 comes after 9."""
+    parts = re.split(r"(\d+)", file.as_posix())
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _file_picture(file: Path) -> NumberedPicture:
+    image = open_picture(file)
+    texts = getattr(image, "text", {})
+    number = texts.get("number")
+    if number is not None and not (number.isdecimal() and len(number) < 19):
+        raise ValueError(
+            f"{file}: its number {errors.short(repr(number))} is none: give whole numbers, or none at all"
+        )
+    prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
+    return NumberedPicture(None if number is None else int(number), prompt, picture)
+
+
+def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
+    """Pictures of "arr_0", read one after the other: 50,000 do not fit into memory."""
+    try:
+        with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
+            shape, columns_first, dtype = read_header(file)
+            if len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8 or columns_first or not shape[0]:
+                raise ValueError(
+                    f"{path}: {ARRAY} is {dtype} {list(shape)}: give at least one picture, as uint8 [n, H, W, 3]"
+                )
+            size = math.prod(shape[1:])
+            for _ in range(shape[0]):
+                values = file.read(size)
+                if len(values) != size or not size:
+                    raise ValueError(f"{path} is truncated: fetch it again")
+                yield np.frombuffer(values, np.uint8).reshape(shape[1:])
+    except KeyError as error:
+        raise ValueError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
+
+
+def with_prompts(
+    pictures: Iterable[NumberedPicture], prompts: Sequence[str] | None = None
+) -> Iterator[NumberedPicture]:
+    """The same pictures, each with its prompt for certain.
+
+    A picture with number j has prompt j of ``prompts``; pictures without numbers have theirs in order, one each.
+
+    Args:
+        prompts: None: every picture must carry its own.
+
+    Raises:
+        ValueError: a picture says another prompt, has no prompt, or there are not as many prompts as pictures.
+    """
+    count, numbered, seen = 0, None, set()
+    for picture in pictures:
+        if numbered is None:
+            numbered = picture.number is not None
+        if numbered != (picture.number is not None):
+            raise ValueError("some pictures carry their number and some do not: give all of one kind")
+        number = count if picture.number is None else picture.number
+        if number in seen:
+            raise ValueError(f"two pictures carry the number {number}: give the pictures of one set")
+        seen.add(number)
+        yield NumberedPicture(number, _prompt(picture, number, prompts), picture.picture)
+        count += 1
+    if prompts is not None and not numbered and count != len(prompts):
+        raise _unequal(count, prompts)
+
+
+def _prompt(picture: NumberedPicture, number: int, prompts: Sequence[str] | None) -> str:
+    if prompts is None:
+        if picture.prompt is None:
+            raise ValueError(f"picture {number} does not carry its prompt: give --prompts FILE, one a line")
+        return picture.prompt
+    if number >= len(prompts):
+        if picture.number is None:
+            raise _unequal(f"more than {len(prompts)}", prompts)
+        raise ValueError(f"picture {number} has no prompt among {len(prompts)}: give the set's own prompts")
+    if picture.prompt not in (None, prompts[number]):
+        raise ValueError(
+            f"picture {number} is of {picture.prompt!r}, the prompts say {prompts[number]!r}: give the prompts "
+            "that the pictures were made from"
+        )
+    return prompts[number]
+
+
+def _unequal(count: int | str, prompts: Sequence[str]) -> ValueError:
+    return ValueError(
+        f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt a picture, in order"
+    )

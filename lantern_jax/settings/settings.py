@@ -1,0 +1,377 @@
+"""How to decode: every knob of a generation, declared once in ``Settings`` and checked before anything is computed.
+
+Type, default, range and help of a knob are the fields of ``Settings``; checks, defaults, the flags of the
+command and the table in docs/settings.md follow from them. A value that is not given is the method's, else the
+checkpoint's default, else that of ``Settings``. A checkpoint's default may depend on the platform:
+``{"cpu": ..., "gpu": ...}``.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, knob_of
+from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
+from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
+from lantern_jax.io import errors
+
+# The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
+if TYPE_CHECKING:
+    from lantern_jax.decoding.acceptance import Rule
+    from lantern_jax.decoding.sampling import SamplingParams
+
+# Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
+# cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
+_TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
+_PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
+
+DRAFTERS = ("eagle", "eagle3", "medusa", "parallel")
+DRAFTINGS = (*DRAFTERS, "led", "jacobi", "zipar")
+_WINDOWS = ("led", "jacobi")
+_GUMBEL_RULES = ("near", "typical", "tolerance")
+RULES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The knobs of a generation, their values checked by ``resolve_settings``.
+
+    Example:
+        >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
+        >>> settings.rule, settings.coupling, settings.lam, settings.guidance
+        ('lantern++', 'gumbel', 3.0, 2.0)
+    """
+
+    method: str | None = knob(
+        None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
+    )
+    guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
+    temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)
+    top_k: int = knob(0, "sample from the K most probable codes", "K", **TOP_K)
+    top_p: float = knob(1.0, "sample from the most probable codes of mass P", "P", **TOP_P)
+    drafting: str | None = knob(
+        None,
+        "where guesses come from: a drafter of the checkpoint, the target's last pass (jacobi), both (led), "
+        "or rows in parallel (zipar)",
+        choices=DRAFTINGS,
+    )
+    tree: Any = knob(  # noqa: RUF009
+        None,
+        "draft tree: a name, a JSON file of paths, one grown anew each round, or plain decoding",
+        "NAME|FILE|dynamic|none",
+        by_platform=_TREES,
+    )
+    nodes: int = knob(25, "nodes that a dynamic tree keeps, the root not counted", "N", low=1, high=4096)
+    depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)
+    frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
+    children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
+    ranking: str = knob(
+        "gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=("probability", "gap")
+    )
+    sharpness: float = knob(2.0, "beta of ranking gap", "B", low=0, low_open=True)
+    threshold: float = knob(
+        0.0, "worth of a level under which a dynamic tree gets no deeper", "T", low=0, high=1, high_open=True,
+        note="0 is never",
+    )  # fmt: skip
+    echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
+    mixture: Any = knob(  # noqa: RUF009
+        None,
+        "a and b of echo for old nodes that agree in position, in token too, in parent too",
+        "A,B,A,B,A,B",
+    )
+    window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=64)
+    redraw: str = knob(
+        "maximal", "how guesses of a window are drawn again, with rejection",
+        choices=("independent", "maximal", "shared"), note="with block always independent",
+    )  # fmt: skip
+    initial: str = knob(
+        "left", "where the guesses of a window's new positions come from",
+        choices=("repeat", "left", "above", "mixed", "random"),
+    )  # fmt: skip
+    branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
+    levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
+    reach: int = knob(4, "places of a window that the drafter of led speaks of", "N", low=1, high=64)
+    ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
+    rule: str = knob("strict", "acceptance rule", choices=RULES)
+    k: int = knob(10, "codebook neighbours of lantern, lantern++ and cool", "K", low=0)
+    delta: float = knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
+    lam: float = knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
+    tau: float = knob(
+        1.5, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
+    )
+    ratio: float = knob(10.0, "how much less probable than the wanted code near accepts", "R", low=1)
+    omega: float = knob(1.1, "mean relaxation of cool", "O", low=1)
+    epsilon: float = knob(0.09, "probability that typical always accepts", "E", low=0, low_open=True, high=1)
+    samples: int = knob(2, "samples of the target that tolerance accepts", "N", low=1, note="1 is strict")
+    coupling: str = knob(
+        "gumbel", "how drafts and target share randomness", choices=("gumbel", "rejection", "block")
+    )
+    path: str = knob(
+        "longest", "which accepted path is taken, with gumbel", choices=("longest", "exact_first")
+    )
+    residual: str = knob(
+        "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published"),
+        note="published relaxes even at delta 0 or lam 1 where neighbours are filtered out",
+    )  # fmt: skip
+    batch: int = knob(8, "pictures decoded at once", "B", low=1)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted: a token a pass."""
+        return self.drafting != "zipar" and not self.tree.max_depth
+
+    def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
+        """The sampling distribution's knobs as the decoding loops take them."""
+        from lantern_jax.decoding.sampling import SamplingParams
+
+        return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size)
+
+    def rule_value(self) -> "Rule":
+        """The acceptance rule as the decoding loops take it."""
+        from lantern_jax.decoding.rules.names import rule_from_name
+
+        names = ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples")
+        return rule_from_name(self.rule, **{name: getattr(self, name) for name in names})
+
+
+class Knobs(TypedDict, total=False):
+    """The knobs as keyword arguments, for type checkers; None is the default. ``Settings`` says what they are.
+
+    Example:
+        >>> knobs: lantern_jax.Knobs = {"method": "near", "tau": 1.0}
+        >>> lantern_jax.load("demo").check("a lake", **knobs).rule
+        'near'
+    """
+
+    method: str | None
+    guidance: float | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    drafting: str | None
+    tree: Any
+    nodes: int | None
+    depth: int | None
+    frontier: int | None
+    children: int | None
+    ranking: str | None
+    sharpness: float | None
+    threshold: float | None
+    echo: str | None
+    mixture: Any
+    window: int | None
+    redraw: str | None
+    initial: str | None
+    branches: int | None
+    levels: int | None
+    reach: int | None
+    ahead: int | None
+    rule: str | None
+    k: int | None
+    delta: float | None
+    lam: float | None
+    tau: float | None
+    ratio: float | None
+    omega: float | None
+    epsilon: float | None
+    samples: int | None
+    coupling: str | None
+    path: str | None
+    residual: str | None
+    batch: int | None
+
+
+KNOBS: Mapping[str, Knob] = {field.name: knob_of(field) for field in dataclasses.fields(Settings)}
+
+
+def resolve_settings(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    platform: str,
+    vocab_size: int,
+    drafters: Collection[str],
+) -> Settings:
+    """Fills in the knobs that are None and checks all of them.
+
+    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding, ``drafting`` as a name.
+
+    Args:
+        given: knobs by name, None where the default is wanted.
+        defaults: the checkpoint's.
+        platform: cpu, gpu or tpu.
+        vocab_size: V.
+        drafters: kinds of drafters that the checkpoint has.
+
+    Raises:
+        ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
+            needs a drafter that is not there.
+    """
+    for source, names in (("", given), ("the checkpoint's default ", defaults)):
+        strange = sorted(set(names) - set(KNOBS))
+        if strange:
+            raise ValueError(
+                f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
+            )
+    values = _filled_in(given, defaults, platform, drafters)
+    if given.get("k") is None and isinstance(values["k"], int):
+        values["k"] = min(values["k"], vocab_size - 1)
+    for name, declared in KNOBS.items():
+        # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
+        declared.check(values[name])
+    _check_codes(values["top_k"], values["k"], vocab_size)
+    values["tree"] = _tree(values, given)
+    values["mixture"] = _mixture(values["mixture"])
+    _check_drafter(values, given, drafters)
+    _check_tree(values, vocab_size)
+    return Settings(**values)
+
+
+def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:
+    """Every knob's value: the first there is of the given one, the method's, the checkpoint's and the default."""
+    method = given.get("method")
+    if method in (None, AUTO):
+        method = None if _steers(given) else for_platform(defaults.get("method"), platform)
+    KNOBS["method"].check(method)
+    fixed = {} if method in (None, AUTO) else methods()[method].knobs
+    if method in (None, AUTO):
+        steered = _steers(given) or (drafters and _steers(defaults))
+        method = TREES_METHOD if steered else auto_method(drafters)
+    values: dict[str, Any] = {"method": method}
+    for name, declared in KNOBS.items():
+        if name != "method":
+            value = given.get(name)
+            default = methods()[method].knobs.get(name, declared.by_platform or declared.default)
+            default = fixed.get(name, defaults.get(name, default))
+            values[name] = for_platform(default, platform) if value is None else value
+    chosen = (given.get("redraw"), methods()[method].knobs.get("redraw"), defaults.get("redraw"))
+    if values["coupling"] == "block" and chosen == (None, None, None):
+        values["redraw"] = "independent"
+    plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
+    if values["drafting"] is None or plain:
+        values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
+    return values
+
+
+def _steers(knobs: Mapping[str, Any]) -> bool:
+    """Whether they name what only trees, or only windows, can have: then nothing is chosen against them."""
+    return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
+
+
+def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
+    """What a round drafts: the tree asked for, or that of a window."""
+    tree, drafting = values["tree"], values["drafting"]
+    if drafting == "zipar":
+        if given.get("tree") is not None:
+            raise ValueError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
+        return DraftTree.empty()
+    if drafting in _WINDOWS and given.get("tree") is None:
+        return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
+    if not (isinstance(tree, str) and tree == "dynamic"):
+        return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
+    if drafting in _WINDOWS:
+        raise ValueError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
+    sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
+    return DynamicTree(**{name: values[name] for name in sizes})
+
+
+def _mixture(value: Any) -> tuple[float, ...] | None:
+    """Six finite numbers >= 0, from a sequence or the command's text."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        numbers = ()
+    if len(numbers) != 6 or not all(0 <= number < math.inf for number in numbers):
+        raise errors.invalid(
+            "mixture", value, "six finite numbers >= 0: a and b for position, token and parent"
+        )
+    return numbers
+
+
+def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
+    if top_k > vocab_size:
+        raise ValueError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
+    if k >= vocab_size:
+        raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
+
+
+def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
+    drafting = values["drafting"]
+    wanted = tuple(DRAFTERS) if drafting == "led" else (drafting,) if drafting in DRAFTERS else ()
+    if not wanted or set(wanted) & set(drafters) or not values["tree"].max_depth:
+        return
+    there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
+    asked = given.get("method")
+    what = f"{drafting} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {drafting}"
+    raise ValueError(f"{what}, and {there}: {_PLAIN}")
+
+
+def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
+    tree, coupling = values["tree"], values["coupling"]
+    if tree.max_rank >= vocab_size:
+        raise ValueError(
+            f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
+        )
+    if isinstance(tree, DynamicTree):
+        if tree.ranking == "gap" and coupling != "gumbel":
+            raise ValueError(
+                f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+            )
+        if coupling == "block":
+            raise ValueError("the coupling block needs a chain: give tree chain")
+    elif coupling == "rejection" and tree.has_rank_gaps:
+        raise ValueError(
+            "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
+        )
+    elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
+        raise ValueError("the coupling block needs a chain: give tree chain")
+    if coupling == "block" and values["rule"] != "strict":
+        raise ValueError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
+    if coupling == "block" and values["drafting"] == "jacobi" and values["redraw"] != "independent":
+        raise ValueError(
+            f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
+        )
+    if coupling != "gumbel" and values["drafting"] == "led":
+        raise ValueError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
+    if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:
+        raise ValueError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
+
+
+def for_platform(value: Any, platform: str) -> Any:
+    """The entry of ``platform`` where a default differs by platform, else the value itself."""
+    if isinstance(value, Mapping):
+        return value.get(platform, value.get("gpu" if platform == "tpu" else "cpu"))
+    return value
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
+    values = {name: getattr(settings, name) for name in KNOBS if name != "batch"}
+    values["tree"] = dataclasses.asdict(settings.tree)
+    return json.loads(json.dumps(values))
+
+
+def markdown_tables() -> str:
+    """The methods and the knobs as two tables, for the documentation."""
+    lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
+    for title, method in methods().items():
+        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
+        lines.append(f"| `{title}` | {method.help} | {fixed} |")
+    lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
+    for declared in KNOBS.values():
+        note = f" ({declared.note})" if declared.note else ""
+        lines.append(
+            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _default_text(declared: Knob) -> str:
+    if declared.by_platform is not None:
+        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
+    return "" if declared.default is None else f"`{declared.default}`"

@@ -1,0 +1,262 @@
+"""Files of tuned settings: what they hold, where they lie, and which of them a call may use.
+
+A file is for one checkpoint, device, batch, dtype, guidance and sampling distribution. A call of anything else does
+not use it; nor does one that says itself how it wants to be decoded.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.decoding.knobs import Knob, check_count
+from lantern_jax.decoding.tree import NO_TREE, tree_names
+from lantern_jax.devices.compilation import user_cache_directory
+from lantern_jax.devices.platform import device_name
+from lantern_jax.io import errors
+from lantern_jax.io.files import read_json
+from lantern_jax.settings.settings import DRAFTERS, KNOBS, Settings, resolve_settings
+from lantern_jax.tensors.checksums import checkpoint_digest
+
+FORMAT, VERSION = "lantern_jax tuned settings", 1
+AUTO, OFF = "auto", "off"
+# Knobs that a file is for. Whoever gives another one steers, and gets what he asks for.
+SAMPLING = ("guidance", "temperature", "top_k", "top_p")
+_NO_STEERING = (*SAMPLING, "batch")
+_BOUNDS = ("max_substituted", "max_distance")
+# Bytes of a file.
+_LARGEST = 10**6
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a file is for.
+
+    Attributes:
+        model: the checkpoint's name, for people.
+        checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it.
+        device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
+        batch: pictures decoded at once.
+        dtype: of parameters and products.
+        guidance, temperature, top_k, top_p: of the call.
+    """
+
+    model: str
+    checkpoint: str
+    device: str
+    batch: int
+    dtype: str
+    guidance: float
+    temperature: float
+    top_k: int
+    top_p: float
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        dtype: Any,
+        settings: Settings,
+        pictures: int | None = None,
+        devices: Any = None,
+    ) -> "Key":
+        """Of a call of so many pictures, all of a batch at once; None for whole batches. ``devices``: an engine's."""
+        batch = settings.batch if pictures is None else min(settings.batch, pictures)
+        sampling = {name: getattr(settings, name) for name in SAMPLING}
+        return cls(
+            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=batch,
+            dtype=str(jax.numpy.dtype(dtype)), **sampling,
+        )  # fmt: skip
+
+    def differences(self, other: "Key") -> list[str]:
+        """What this is for and the other is not, in words."""
+        if self.checkpoint != other.checkpoint:
+            same = " of other contents" if self.model == other.model else ""
+            return [f"model {errors.short(self.model, 200)}{same}"]
+        pairs = [
+            (name, value, asdict(other)[name]) for name, value in asdict(self).items() if name != "model"
+        ]
+        return [
+            f"{name} {errors.short(ours, 200)}, not {theirs}"
+            for name, ours, theirs in pairs
+            if ours != theirs
+        ]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A file's contents.
+
+    Attributes:
+        key: what it is for.
+        knobs: what a generation is given.
+        name: of the way of decoding, for people.
+        speedup: of the confirming run, over plain decoding of the same pictures.
+        substituted: the share of tokens that a relaxed rule put in place of the strict one's there; 0 if strict.
+        budget: the bounds that were given for that; empty if none.
+        found: all that was measured, for people.
+        file: where it lies; None before it is written.
+    """
+
+    key: Key
+    knobs: Mapping[str, Any]
+    name: str
+    speedup: float
+    substituted: float = 0.0
+    budget: Mapping[str, float] = field(default_factory=dict)
+    found: Mapping[str, Any] = field(default_factory=dict)
+    file: Path | None = None
+
+    def to_json(self) -> str:
+        """The text of its file."""
+        values = {name: value for name, value in asdict(self).items() if name != "file"}
+        return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
+
+    @property
+    def words(self) -> str:
+        """What it does, on one line."""
+        is_strict = self.knobs.get("rule", "strict") == "strict"
+        relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
+        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is for a call.
+
+    Attributes:
+        knobs: what it is to be given; empty where there is nothing for it.
+        note: a line for people; empty where there is nothing to say.
+    """
+
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The files that a pipeline may use.
+
+    Attributes:
+        place: the folder of all, or one file.
+        named: whether somebody asked for that very file: then it is spoken of whatever it is for.
+    """
+
+    place: Path
+    named: bool = False
+
+    @classmethod
+    def of(cls, tuned: str | Path | None) -> "Shelf | None":
+        """``auto``: the user's cache directory; ``off`` or None: none; else one file.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        if tuned in (None, OFF):
+            return None
+        if tuned == AUTO:
+            return cls(tuned_directory())
+        if not Path(tuned).is_file():
+            raise ValueError(
+                f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}"
+            )
+        return cls(Path(tuned), named=True)
+
+    @cached_property
+    def _read(self) -> tuple[list[Tuned], list[str]]:
+        """The files that can be read, and what is wrong with the others."""
+        files = (
+            [self.place] if self.named else sorted(self.place.glob("*.json")) if self.place.is_dir() else []
+        )
+        good, bad = [], []
+        for file in files:
+            try:
+                good.append(read_tuned(file))
+            except ValueError as error:
+                bad.append(str(error))
+        return good, bad
+
+    def find(self, key: Key, knobs: Mapping[str, Any]) -> Found:
+        """What there is for a call with these knobs given."""
+        if any(value is not None and name not in _NO_STEERING for name, value in knobs.items()):
+            return Found()
+        good, bad = self._read
+        for tuned in good:
+            if not tuned.key.differences(key):
+                return Found(tuned.knobs, errors.printable(f"tuned: {tuned.words} ({tuned.file})"))
+        notes = [
+            (len(differences), tuned.file, differences)
+            for tuned in good
+            if (differences := tuned.key.differences(key)) and (self.named or tuned.key.model == key.model)
+        ]
+        if notes:
+            _, file, differences = min(notes, key=lambda note: note[:2])
+            return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
+        return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
+
+
+def read_tuned(file: Path) -> Tuned:
+    """A file's contents, every part of it checked.
+
+    Raises:
+        ValueError: one line: it cannot be read, or is none, or of another version.
+    """
+    try:
+        values = read_json(file, _LARGEST)
+        if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
+            raise ValueError("another format or version")
+        tuned = Tuned(**values | {"key": Key(**values["key"]), "file": file})
+        _check(tuned)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"{file} holds no tuned settings or is damaged, run `lantern tune` again") from None
+    return tuned
+
+
+def _check(tuned: Tuned) -> None:
+    """Raises ValueError, TypeError or AttributeError of contents that no tuning writes; numbers of JSON are finite."""
+    key, knobs = tuned.key, tuned.knobs
+    texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
+    if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
+        raise ValueError("a text or an object that is none")
+    check_count("batch", key.batch)
+    for name in SAMPLING:
+        KNOBS[name].check(getattr(key, name))
+    Knob("speedup", float, None, "", low_open=True).check(tuned.speedup)
+    Knob("substituted", float, None, "", high=1).check(tuned.substituted)
+    for name, bound in tuned.budget.items():
+        if name not in _BOUNDS:
+            raise ValueError("a bound of another name")
+        Knob(name, float, None, "").check(bound)
+    if set(knobs) & set(_NO_STEERING) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
+        raise ValueError("knobs that no tuning writes")
+    # Another tree than a named one is written down whole: no file of somebody's is read for it.
+    tree = knobs.get("tree", NO_TREE)
+    if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
+        raise ValueError("an unknown tree")
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+
+
+def tuned_directory() -> Path:
+    """Where this user's tuned settings lie."""
+    return user_cache_directory() / "lantern_jax" / "tuned"
+
+
+def tuned_file(key: Key) -> Path:
+    """Where the settings for a key lie unless somebody says otherwise."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in key.model)
+    mark = hashlib.sha256(json.dumps(asdict(key), sort_keys=True).encode()).hexdigest()[:12]
+    return tuned_directory() / f"{name}-batch{key.batch}-{mark}.json"
+
+
+def digest(checkpoint: Checkpoint) -> str:
+    """Of a checkpoint's config, which lists the files beside it; empty for one in memory."""
+    if checkpoint.directory is None:
+        return ""
+    return checkpoint_digest(checkpoint.directory)[:16]

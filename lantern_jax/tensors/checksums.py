@@ -1,0 +1,210 @@
+"""Checksums of a checkpoint's files: bits that flipped and pages that were lost since it was written are told.
+
+``config.json`` lists the files by their names in the checkpoint, in "files" with their sizes and in "checksums" with
+eight hexadecimal digits each, its own among them. They say that files are as they were written, not who wrote them.
+
+A file's is the CRC-32 of the CRC-32s (each little-endian) of its blocks, so that the blocks of one file are read by
+several threads. What is read is summed up while it is in the processor's cache: a pass that puts arrays where they
+belong costs little more than one that verifies.
+"""
+
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import open_descriptor, read_bounded
+
+CONFIG, FILES, SUMS = "config.json", "files", "checksums"
+# Of a config; the demo's has 15 KB.
+MOST_BYTES = 1 << 22
+# Multiples of every dtype's size, so that no number lies in two of them.
+BLOCK, PIECE = 1 << 24, 1 << 20
+THREADS = min(8, os.cpu_count() or 1)
+# What a checkpoint may have: no name leads out of its folder.
+_NAME = re.compile(
+    r"(model|text_encoder)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|text/[^/\\\0]{1,255}"
+)
+# Files that this process found to be right: (name, size, time, node on the disk, checksum). A drafter is often read
+# after the target, from the same files.
+_right: set[tuple[Any, ...]] = set()
+
+# Where a file's bytes go: (the first one's place, an array of so many numbers, the dtype in which they are stored).
+Target = tuple[int, np.ndarray, np.dtype]
+
+
+class Summing:
+    """The checksum of a file while it is written."""
+
+    def __init__(self):
+        self._sums, self._crc, self._left = b"", 0, BLOCK
+
+    def add(self, data: memoryview) -> None:
+        """Takes the bytes that come next."""
+        while len(data):
+            part, data = data[: self._left], data[self._left :]
+            self._crc, self._left = zlib.crc32(part, self._crc), self._left - len(part)
+            if not self._left:
+                self._sums, self._crc, self._left = self._sums + self._crc.to_bytes(4, "little"), 0, BLOCK
+
+    @property
+    def checksum(self) -> str:
+        """Of what came so far."""
+        last = self._crc.to_bytes(4, "little") if self._left < BLOCK else b""
+        return f"{zlib.crc32(self._sums + last):08x}"
+
+
+def checksum_of(blocks: Iterable[int]) -> str:
+    """The checksum of a file whose blocks have these CRC-32s."""
+    return f"{zlib.crc32(b''.join(block.to_bytes(4, 'little') for block in blocks)):08x}"
+
+
+def read_block(path: Path, start: int, targets: Iterable[Target] = ()) -> int:
+    """Reads one block of a file, puts parts of it where they belong and returns its CRC-32.
+
+    Args:
+        start: the block's first byte.
+        targets: for parts of the block, ascending; numbers are cast to the dtype of the array that takes them.
+
+    Raises:
+        ValueError: the file cannot be read, or is shorter than its targets.
+    """
+    scratch = np.empty(PIECE, np.uint8)
+    try:
+        with os.fdopen(open_descriptor(path), "rb", buffering=0) as file:
+            place, crc = file.seek(start), 0
+            for first, numbers, stored in [*targets, (start + BLOCK, np.empty(0), np.dtype(np.uint8))]:
+                crc = _read_on(file, scratch, first - place, crc)
+                step = PIECE // stored.itemsize
+                for begin in range(0, numbers.size, step):
+                    part = numbers[begin : begin + step]
+                    same = part.dtype == stored
+                    values = (part if same else scratch[: part.size * stored.itemsize]).view(np.uint8)
+                    if _fill(file, values) < len(values):
+                        raise errors.damaged(path, "it ends too early")
+                    crc = zlib.crc32(values, crc)
+                    if not same:
+                        with np.errstate(all="ignore"):
+                            part[:] = values.view(stored)
+                place = first + numbers.size * stored.itemsize
+    except OSError as error:
+        raise errors.damaged(path, error.strerror or str(error)) from error
+    return crc
+
+
+def _read_on(file: Any, scratch: np.ndarray, count: int, crc: int) -> int:
+    """The CRC-32 after so many bytes more, or after all that there are."""
+    while count > 0 and (got := file.readinto(scratch[:count])):
+        crc, count = zlib.crc32(scratch[:got], crc), count - got
+    return crc
+
+
+def _fill(file: Any, values: np.ndarray) -> int:
+    """How many bytes there were for the array; the system may give them in several parts."""
+    done = 0
+    while done < len(values) and (got := file.readinto(values[done:])):
+        done += got
+    return done
+
+
+def file_checksum(path: Path) -> str:
+    """The checksum of a file's content."""
+    with ThreadPoolExecutor(THREADS) as threads:
+        starts = range(0, path.stat().st_size, BLOCK)
+        return checksum_of(threads.map(lambda start: read_block(path, start), starts))
+
+
+def with_checksums(config: Mapping[str, Any], directory: Path, sums: Mapping[str, str]) -> dict[str, Any]:
+    """The content of a ``config.json`` that lists the files with these checksums, and has its own."""
+    sizes = {name: (directory / name).stat().st_size for name in sums}
+    config = dict(config) | {FILES: sizes}
+    return config | {SUMS: {CONFIG: _config_checksum(config, sums), **sums}}
+
+
+def check_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Raises ValueError unless a config lists files and is as it was written; one without a checksum of its own was
+    changed on purpose.
+    """
+    files, sums = config.get(FILES), config.get(SUMS)
+    if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
+        raise errors.damaged(path, f'its "{FILES}" are not those of a checkpoint')
+    texts = isinstance(sums, Mapping) and all(isinstance(value, str) for value in sums.values())
+    if not texts or set(sums) - {CONFIG} != set(files):
+        raise errors.damaged(path, f'its "{SUMS}" are not those of the files it lists')
+    if CONFIG in sums and sums[CONFIG] != _config_checksum(config, sums):
+        raise ValueError(
+            f"{path} is not as it was written (another checksum): fetch or convert the checkpoint again, or, if you "
+            f'changed it on purpose, take "{CONFIG}" out of its "{SUMS}"'
+        )
+
+
+def check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
+    """Raises ValueError, one line, unless the checkpoint has every file that its config lists, in its whole length."""
+    wrong = []
+    for name, size in config[FILES].items():
+        path = directory / name
+        # Whatever the name is: ``Path.is_file`` raises where it is too long.
+        if not os.path.isfile(path):
+            wrong.append(f"{name} is missing")
+        elif path.stat().st_size != size:
+            wrong.append(f"{name} has {path.stat().st_size} bytes, expected {errors.short(repr(size))}")
+    if wrong:
+        raise errors.damaged(directory, "; ".join(wrong))
+
+
+def files_named(config: Mapping[str, Any], start: str) -> list[str]:
+    """The names of the files that a config lists and that begin so."""
+    return [name for name in config[FILES] if name.startswith(start)]
+
+
+def check_files(
+    directory: Path, config: Mapping[str, Any], names: Iterable[str], again: bool = False
+) -> None:
+    """Raises ValueError unless files of a checkpoint are as they were written.
+
+    Args:
+        names: of the files in the checkpoint.
+        again: also those that this process found right before; else they are not read while size and time stay.
+    """
+    for name in names:
+        path, expected = directory / name, config[SUMS][name]
+        if again or not is_right(path, expected):
+            found_right(path, expected, file_checksum(path))
+
+
+def checkpoint_digest(directory: str | Path) -> str:
+    """32 hexadecimal digits that a checkpoint and its copies share, and the same weights converted again: those of its
+    config, which lists all files with their checksums.
+    """
+    return hashlib.sha256(read_bounded(Path(directory) / CONFIG, MOST_BYTES)).hexdigest()[:32]
+
+
+def is_right(path: Path, expected: str) -> bool:
+    """Whether this process found that the file has this checksum."""
+    return _seen(path, expected) in _right
+
+
+def found_right(path: Path, expected: str, found: str) -> None:
+    """Keeps that a file has the checksum that is expected; ValueError where it has another."""
+    if found != expected:
+        raise errors.damaged(path, "it is not as it was written: another checksum")
+    _right.add(_seen(path, expected))
+
+
+def _seen(path: Path, expected: str) -> tuple[Any, ...]:
+    status = path.stat()
+    return str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino, expected
+
+
+def _config_checksum(config: Mapping[str, Any], sums: Mapping[str, str]) -> str:
+    """Of what a config says, whatever its spaces and order are, and of its files' checksums."""
+    content = dict(config) | {SUMS: {name: value for name, value in sums.items() if name != CONFIG}}
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

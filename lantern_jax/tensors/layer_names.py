@@ -1,0 +1,223 @@
+"""What published Llama-like checkpoints have in common: names of a layer, the order of rotary pairs, settings.
+
+Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
+Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
+
+Axes: D model width, H heads, E head width, F feed-forward width.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.tensors.matching import Entry, transpose
+
+# Tables that implementations recompute: never weights.
+BUFFERS = (r"freqs_cis", r"(?:.*\.)?rotary_emb\.inv_freq")
+
+# A layer as Hugging Face's Llama calls it; models put a prefix in front.
+LLAMA_LAYER_NAMES = {
+    "attention_norm": "layers.{i}.input_layernorm.weight",
+    "feed_forward_norm": "layers.{i}.post_attention_layernorm.weight",
+    "q": "layers.{i}.self_attn.q_proj.weight",
+    "k": "layers.{i}.self_attn.k_proj.weight",
+    "v": "layers.{i}.self_attn.v_proj.weight",
+    "out": "layers.{i}.self_attn.o_proj.weight",
+    "gate": "layers.{i}.mlp.gate_proj.weight",
+    "up": "layers.{i}.mlp.up_proj.weight",
+    "down": "layers.{i}.mlp.down_proj.weight",
+}
+# The norms of queries and keys that Chameleon adds.
+HEAD_NORM_NAMES = {
+    "query_norm": "layers.{i}.self_attn.q_norm",
+    "key_norm": "layers.{i}.self_attn.k_norm",
+}
+
+# Settings as other implementations' config files call them.
+_ALIASES = {
+    "hidden_size": "dim",
+    "n_layer": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_head": "num_heads",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "hidden_dim",
+    "rms_norm_eps": "norm_eps",
+    "rope_theta": "rope_base",
+}
+
+
+def layer_table(
+    names: Mapping[str, str],
+    i: int,
+    transformer: TransformerConfig,
+    *,
+    interleaved: bool,
+    norm_rows: int | None = None,
+) -> dict[str, Entry]:
+    """{published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
+
+    Args:
+        names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
+        interleaved: how the published rotary pairs lie.
+        norm_rows: rows of the published norms of queries and keys, each for as many heads as fall to it: Lumina-mGPT
+            stores one row for all heads. None is a row a head.
+    """
+    dim, hidden, heads = transformer.dim, transformer.hidden_dim, transformer.num_heads
+    at = ("transformer", f"layer_{i}")
+    plain, turned = (partial(_head_kernel, heads=heads, interleaved=flag) for flag in (False, interleaved))
+    if "qkv" in names:
+        attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused, turned, plain))}
+    else:
+        turns = {"q": turned, "k": turned, "v": plain}
+        attention = {
+            part: Entry((*at, "qkv", "kernel", part), (dim, dim), turn) for part, turn in turns.items()
+        }
+    entries = attention | {
+        "out": Entry((*at, "out", "kernel"), (dim, dim), partial(_out_kernel, heads=heads)),
+        "gate": Entry((*at, "gate_up", "kernel", "gate"), (hidden, dim), transpose),
+        "up": Entry((*at, "gate_up", "kernel", "up"), (hidden, dim), transpose),
+        "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
+        "feed_forward_norm": Entry((*at, "feed_forward_norm", "scale"), (dim,)),
+    }
+    if i > 0 or transformer.input_norm:
+        entries["attention_norm"] = Entry((*at, "attention_norm", "scale"), (dim,))
+    table = {names[part].format(i=i): entry for part, entry in entries.items()}
+    if transformer.qk_norm == "layer":
+        rows = norm_rows or transformer.num_heads
+        shape = (rows, transformer.head_dim)
+        spread = partial(np.repeat, repeats=transformer.num_heads // rows, axis=0)
+        for part in HEAD_NORM_NAMES:
+            name = names[part].format(i=i)
+            table[f"{name}.weight"] = Entry((*at, part, "scale"), shape, spread)
+            table[f"{name}.bias"] = Entry((*at, part, "bias"), shape, spread)
+    return table
+
+
+def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
+    """A weight [H * E, D] of queries, keys or values to a kernel [D, H, E]; interleaved pairs to (e, e + E/2)."""
+    if interleaved:
+        rows = weight.reshape(heads, -1, 2, weight.shape[1])
+        weight = rows.swapaxes(1, 2).reshape(weight.shape)
+    return transpose(weight).reshape(weight.shape[1], heads, -1)
+
+
+def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:
+    """A weight [3 * H * E, D] to a kernel [D, 3, H, E]."""
+    queries, keys, values = np.split(weight, 3)
+    return np.stack([turned(queries), turned(keys), plain(values)], axis=1)
+
+
+def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:
+    """A weight [D, H * E] to a kernel [H, E, D]."""
+    return transpose(weight).reshape(heads, -1, weight.shape[0])
+
+
+def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
+    """Joins kernels that were read in pieces, in place, so that no second copy of all weights exists."""
+    for layer in params["transformer"].values():
+        for name in ("qkv", "gate_up"):
+            if name in layer and isinstance(layer[name]["kernel"], dict):
+                layer[name]["kernel"] = np.stack(list(layer[name]["kernel"].values()), axis=1)
+    return params
+
+
+def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
+    """The heads of a model of width ``dim`` and the rows of a norm [rows, E] of its queries.
+
+    Raises:
+        ValueError: the rows cannot be shared out among the heads.
+    """
+    rows, head_dim = shape
+    heads = dim // head_dim if head_dim else 0
+    if heads * head_dim != dim or not rows or heads % rows:
+        raise ValueError(
+            f"a norm of queries {list(shape)} does not fit width {dim}: give a published Chameleon model"
+        )
+    return heads, rows
+
+
+def buffers(names: Iterable[str]) -> list[str]:
+    """The names of tables that are no weights."""
+    return [name for name in names if any(re.fullmatch(pattern, name) for pattern in BUFFERS)]
+
+
+def deciding_shapes(
+    tensors: Mapping[str, Any], wanted: Mapping[str, int], what: str
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that decide the sizes, none of which is 0; ``wanted`` gives their numbers of axes."""
+    wrong = [
+        name
+        for name, ndim in wanted.items()
+        if name not in tensors or len(tensors[name].shape) != ndim or 0 in tensors[name].shape
+    ]
+    if wrong:
+        raise ValueError(
+            f"these tensors are not a {what}: missing or misshapen: {errors.listed(wrong)}; give a published one"
+        )
+    return {name: tuple(tensors[name].shape) for name in wanted}
+
+
+def count_layers(names: Iterable[str], norm_name: str) -> int:
+    """One more than the greatest {i} for which ``norm_name`` is among the names."""
+    pattern = re.escape(norm_name).replace(r"\{i\}", r"(\d+)")
+    return one_more(match[1] for name in names if (match := re.fullmatch(pattern, name)))
+
+
+def one_more(numbers: Iterable[str], most: int = 1000) -> int:
+    """One more than the greatest number in tensors' names; 0 where there is none.
+
+    Raises:
+        ValueError: it is more than ``most``: a file with two tensors may name as many layers as it likes.
+    """
+    numbers = list(numbers)
+    wrong = [number for number in numbers if len(number) > 9 or int(number) >= most]
+    if wrong:
+        raise ValueError(f"these tensors name a part {errors.short(wrong[0], 20)}, expected less than {most}")
+    return max((int(number) + 1 for number in numbers), default=0)
+
+
+def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
+    """Sizes from shapes together with settings, which must not contradict them."""
+    settings = normalize_settings(settings or {}, kind)
+    clashes = [
+        f"{name} is {value} in the config and {found[name]} in the tensors"
+        for name, value in settings.items()
+        if name in found and value != found[name]
+    ]
+    if clashes:
+        raise ValueError(f"{'; '.join(clashes)}: give the matching config")
+    values = {"num_heads": heads} | found | settings
+    if values["num_heads"] is None:
+        raise ValueError(
+            f"the number of heads of a model of width {values['dim']} cannot be told from shapes: "
+            "give num_heads in the config"
+        )
+    return kind(**values)
+
+
+def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Settings under the names of ``kind``'s fields.
+
+    A Hugging Face ``config.json`` (it says ``model_type`` or ``architectures``) may hold other entries too;
+    otherwise an unknown one raises ValueError.
+    """
+    fields = {field.name for field in dataclasses.fields(kind)}
+    known, unknown = {}, []
+    for name, value in settings.items():
+        field = _ALIASES.get(name, name)
+        if name == "block_size" and "grid" in fields and isinstance(value, int):
+            field, value = "grid", math.isqrt(value)
+        if field in fields:
+            known[field] = value
+        else:
+            unknown.append(name)
+    if unknown and not {"model_type", "architectures"} & set(settings):
+        raise ValueError(f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}")
+    return known

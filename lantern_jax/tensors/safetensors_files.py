@@ -1,0 +1,144 @@
+"""Safetensors files: the header's length (8 bytes, little-endian), the header in JSON, the tensors' bytes without gaps.
+
+They are read and written here and not by the library safetensors, which opens them too. As it reads, it maps a file
+into memory: its pages count as the process's (1.1 GB against 0.1 GB at 1 GB of weights), a file that shrinks meanwhile
+ends the process, and headers that name a tensor twice or take gigabytes in memory are read. As it writes, it wants all
+tensors in memory, writes those that are no rows one after another in a wrong order, takes reading away from the group
+whatever the umask says, and raises no OSError on a full disk.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import open_file, whole_number
+from lantern_jax.tensors.checksums import Summing, file_checksum
+from lantern_jax.tensors.stored_tensor import StoredTensor, rows, span, stored_tensor
+
+_DTYPES = {
+    "BOOL": np.bool_, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
+    "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
+    "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F32": np.float32, "F64": np.float64,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+# Fifty thousand tensors; the format would allow 100 MB, which take gigabytes once they are read.
+_LONGEST_HEADER = 8 * 2**20
+
+
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """{name: tensor, not yet read} of a file.
+
+    Raises:
+        ValueError: one line: no such file, a truncated one, or one whose header and bytes do not agree.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise _not_safetensors(path, f"its header does not fit into {size} bytes")
+        if length > _LONGEST_HEADER:
+            raise _not_safetensors(path, f"its header has {length} bytes, at most {_LONGEST_HEADER} are read")
+        header = file.read(length)
+    try:
+        entries = json.loads(header, object_pairs_hook=_unique, parse_int=whole_number)
+        entries.pop("__metadata__", None)
+        spans = {name: _span(name, entry) for name, entry in entries.items()}
+    except RecursionError as error:
+        raise _not_safetensors(path, "its header is nested too deeply") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _not_safetensors(path, f"its header is wrong: {errors.short(error, 240)}") from error
+    if not spans:
+        raise ValueError(f"{path} is empty: name a checkpoint of tensors only")
+    end = 0
+    for name, (_, _, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
+        if start != end:
+            raise _not_safetensors(path, f"{errors.short(name)} starts at byte {start}, expected {end}")
+        end = stop
+    if end != size - 8 - length:
+        raise _not_safetensors(path, f"it has {size - 8 - length} bytes of tensors, expected {end}")
+    return {
+        name: stored_tensor(path, name, 8 + length + start, shape, dtype)
+        for name, (dtype, shape, start, _) in spans.items()
+    }
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Any], report: Callable[[int], None] = lambda _: None
+) -> str:
+    """Writes a new file, reads it back and returns its checksum; the same tensors make the same bytes.
+
+    Args:
+        tensors: NumPy or JAX arrays, or what else has a shape and a dtype and is an array to ``np.asarray``: they
+            are in memory one at a time.
+        report: called with the number of bytes written since the last call.
+
+    Raises:
+        OSError: it cannot be written, or what was read back is not what was written.
+        ValueError: a dtype that the format does not have.
+    """
+    # The largest numbers first: all lie on multiples of their sizes, as readers like them.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    entries, end = {}, 0
+    for name in names:
+        shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
+        if dtype not in _NAMES:
+            raise ValueError(f"{name} is of dtype {dtype.name}, which a safetensors file does not hold")
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    summing = Summing()
+    with path.open("xb") as file:
+
+        def write(data: Any) -> None:
+            file.write(data)
+            summing.add(memoryview(data))
+
+        write(len(header).to_bytes(8, "little") + header)
+        for name in names:
+            values = np.asarray(tensors[name])
+            write(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            report(values.nbytes)
+    if file_checksum(path) != summing.checksum:
+        raise OSError(f"{path} does not hold what was written to it: the disk may be full or failing")
+    return summing.checksum
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return content
+
+
+def _span(name: str, entry: dict[str, Any]) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """(dtype, shape, first byte, byte after the last) of a header's entry."""
+    name = errors.short(name)
+    if set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name} does not have just a dtype, a shape and a place")
+    dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in _DTYPES:
+        raise ValueError(f"{name} is of an unknown dtype {errors.short(repr(dtype))}")
+    kind = np.dtype(_DTYPES[dtype])
+    # `type`, not isinstance: JSON's true is a bool, which is an int.
+    if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+        raise ValueError(f"{name} has a wrong shape or place")
+    if stop - start != math.prod(shape) * kind.itemsize:
+        raise ValueError(f"{name} has {stop - start} bytes for shape {errors.short(shape)} of {dtype}")
+    try:
+        span(shape, rows(shape))
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+    return kind, tuple(shape), start, stop
+
+
+def _not_safetensors(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is not a whole safetensors file ({why}): fetch it again or name another")

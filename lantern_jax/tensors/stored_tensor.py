@@ -1,0 +1,111 @@
+"""Tensors that lie in a file: what is known of them before they are read, and reading one."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.io.files import open_file
+
+_MOST_AXES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: its shape and dtype are known; ``np.asarray`` reads its values, anew each time.
+
+    Attributes:
+        read: reads them.
+        place: the file and the first byte, where the rows lie in it one after another.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray] = dataclasses.field(repr=False)
+    place: tuple[Path, int] | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("the values are in a file: reading them makes a new array")
+        values = self.read()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def stored_tensor(
+    path: Path,
+    name: str,
+    start: int,
+    shape: Sequence[int],
+    dtype: np.dtype,
+    strides: Sequence[int] | None = None,
+) -> StoredTensor:
+    """The tensor that begins at a byte of a file; ``strides`` in numbers, None for rows one after another.
+
+    Sizes are those that ``span`` was asked for.
+    """
+    shape = tuple(shape)
+    strides = rows(shape) if strides is None else tuple(strides)
+    place = (path, start) if strides == rows(shape) else None
+    return StoredTensor(shape, dtype, partial(_read, path, name, start, shape, dtype, strides), place)
+
+
+def rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in numbers, of a tensor whose rows lie one after another."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def span(shape: Any, strides: Any) -> int:
+    """How many numbers in a row a tensor takes up, gaps included.
+
+    Raises:
+        ValueError: no shape and strides, or a tensor of more numbers than that: it repeats what is stored once.
+    """
+    # `type`, not isinstance: a bool is an int.
+    for sizes in (shape, strides):
+        if not isinstance(sizes, tuple | list) or len(sizes) > _MOST_AXES:
+            raise ValueError("has no shape")
+        if any(type(size) is not int or not 0 <= size < 2**48 for size in sizes):
+            raise ValueError("has a wrong shape")
+    if len(shape) != len(strides):
+        raise ValueError("has a wrong shape")
+    count = math.prod(shape)
+    taken = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if count else 0
+    if count > taken:
+        raise ValueError(f"has {count} numbers, of which {taken} are stored")
+    # NumPy counts the bytes of empty arrays too.
+    if math.prod(max(size, 1) for size in shape) >= 2**48:
+        raise ValueError("has a wrong shape")
+    return taken
+
+
+def _read(
+    path: Path, name: str, start: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...]
+) -> np.ndarray:
+    """Reads rather than maps: mapped pages count as the process's memory, and a file that shrinks would end it."""
+    try:
+        with open_file(path) as file:
+            file.seek(start)
+            values = np.fromfile(file, dtype=np.uint8, count=span(shape, strides) * dtype.itemsize).view(
+                dtype
+            )
+        if strides == rows(shape):
+            return values.reshape(shape)
+        steps = [stride * dtype.itemsize for stride in strides]
+        return np.ndarray(shape, dtype, values, strides=steps).copy()
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path}: {errors.short(name)} cannot be read ({errors.short(error)}): fetch the file again"
+        ) from error

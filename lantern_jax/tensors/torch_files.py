@@ -1,0 +1,280 @@
+"""PyTorch's files, the zip archives of since 2020 and the pickles of before, read without PyTorch.
+
+PyTorch's own reader makes whatever tensors a file describes, before anybody can look: sparse, nested or larger than
+the memory, and of some damaged files the process dies. Here a file is only described: each tensor is of a dtype that
+NumPy has too, and lies inside its storage, which lies inside the file. The layout is that of ``torch.save``.
+"""
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lantern_jax.io import errors
+from lantern_jax.io.archives import open_archive, place_of
+from lantern_jax.io.files import open_file
+from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor
+from lantern_jax.tensors.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
+
+# Under these keys training scripts keep the weights, beside optimizer state and the like.
+_WRAPPERS = ("model", "module", "state_dict")
+_DTYPES = {
+    "Double": np.float64, "Float": np.float32, "Half": np.float16, "BFloat16": ml_dtypes.bfloat16,
+    "Long": np.int64, "Int": np.int32, "Short": np.int16, "Char": np.int8, "Byte": np.uint8, "Bool": np.bool_,
+}  # fmt: skip
+_STORAGES = {f"torch.{name}Storage": np.dtype(dtype) for name, dtype in _DTYPES.items()}
+_UNTYPED = "torch.storage.UntypedStorage"
+# These lie in storages without a dtype.
+_LATER_DTYPES = {
+    "torch.uint16": np.dtype(np.uint16), "torch.uint32": np.dtype(np.uint32), "torch.uint64": np.dtype(np.uint64),
+    "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}  # fmt: skip
+_PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
+# What may stand beside the weights: attribute bags, as LlamaGen's training script keeps, sets, bytes and the like.
+_HARMLESS = {
+    "collections.OrderedDict", "collections.Counter", "argparse.Namespace", "_codecs.encode", "builtins.dict",
+    "builtins.set", "builtins.frozenset", "builtins.bytearray", "builtins.complex", "torch.Size", "torch.device",
+    "torch.Tensor", "torch.serialization._get_layout", "torch.nn.parameter.Parameter",
+    "torch._tensor._rebuild_from_type_v2",
+}  # fmt: skip
+_HARMLESS_STARTS = ("torch._utils._rebuild_", "torch.nested._internal.nested_tensor._rebuild_")
+# The describing pickle; a hundred thousand tensors take a quarter of it.
+_LONGEST_PICKLE = 16 * 2**20
+# Weights that are tied, such as T5's embeddings under four names, are stored once.
+_MOST_SHARING = 4
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """A row of numbers in the file."""
+
+    start: int
+    count: int
+    dtype: np.dtype | None
+
+
+# The storage that PyTorch's words for it stand for.
+_Find = Callable[[Any], _Storage]
+
+
+def open_torch(path: Path) -> dict[str, StoredTensor]:
+    """{name: tensor, not yet read} of a file of ``torch.save``: the top level, or what is under "model" and the like.
+
+    Raises:
+        ValueError: one line: damaged, a pickle that wants to run code, or something else than named plain tensors.
+    """
+    try:
+        zipped = _check_start(path)
+        content, find = _read_archive(path) if zipped else _read_older(path)
+        return _tensors(path, _unwrap(path, content), find)
+    except RefusedError as error:
+        raise ValueError(
+            f"{path} is a pickle that wants to run code: refused; name a file of tensors only "
+            f"(it names {errors.short(error)})"
+        ) from error
+    except _OthersError as error:
+        raise ValueError(f"{path} {error}") from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is truncated or not a PyTorch checkpoint ({errors.short(error, 240)}): "
+            "fetch it again or name another"
+        ) from error
+
+
+class _OthersError(ValueError):
+    """A file that is what it says, but not of named plain tensors."""
+
+
+def _check_start(path: Path) -> bool:
+    """Whether the file is a zip archive (else a pickle, PyTorch's older format); raises if it is neither."""
+    with open_file(path) as file:
+        start = file.read(4)
+    if start[:2] != b"PK" and start[:1] != b"\x80":
+        raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
+    return start[:2] == b"PK"
+
+
+def _read_archive(path: Path) -> tuple[Any, _Find]:
+    with open_archive(path) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        found = [name for name in entries if name == "data.pkl" or name.endswith("/data.pkl")]
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} entries data.pkl")
+        folder = found[0].removesuffix("data.pkl")
+        if entries[found[0]].file_size > _LONGEST_PICKLE:
+            raise ValueError(f"its description is larger than {_LONGEST_PICKLE} bytes")
+        order = entries.get(f"{folder}byteorder")
+        if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
+            raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
+        content = read_pickle(io.BytesIO(archive.read(found[0])), _known)
+        start = f"{folder}data/"
+        places = {
+            name.removeprefix(start): (place_of(archive, entry), entry.file_size)
+            for name, entry in entries.items()
+            if name.startswith(start) and not entry.is_dir()
+        }
+
+    def find(words: Any) -> _Storage:
+        dtype, key, count = _storage_words(words)
+        if key not in places:
+            raise ValueError(f"it lacks the storage {errors.short(key)}")
+        place, size = places[key]
+        if count * _bytes(dtype) > size:
+            raise ValueError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
+        return _Storage(place, count, dtype)
+
+    return content, find
+
+
+def _read_older(path: Path) -> tuple[Any, _Find]:
+    """Pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then storages,
+    each a count (8 bytes, little-endian) and its numbers.
+    """
+    with open_file(path) as file:
+        start = io.BytesIO(file.read(_LONGEST_PICKLE))
+    declared: dict[str, np.dtype | None] = {}
+
+    def note(key: Any) -> Elsewhere:
+        words = Elsewhere(key)
+        dtype, name, _ = _storage_words(words)
+        declared.setdefault(name, dtype)
+        return words
+
+    magic, protocol, machine, content = (read_pickle(start, _known, note) for _ in range(4))
+    if (magic, protocol) != (_MAGIC, _PROTOCOL):
+        raise ValueError("it is another pickle")
+    if isinstance(machine, Mapping) and machine.get("little_endian") is not True:
+        raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
+    keys = read_pickle(start, _known)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise ValueError("it has no list of storages")
+    with open_file(path) as file:
+        size, place, places = os.fstat(file.fileno()).st_size, start.tell(), {}
+        for key in keys:
+            file.seek(place)
+            count = int.from_bytes(file.read(8), "little")
+            place += 8
+            if key not in declared or count > size:
+                raise ValueError(f"storage {errors.short(key)} is not described, or truncated")
+            places[key] = _Storage(place, count, declared[key])
+            place += count * _bytes(declared[key])
+            if place > size:
+                raise ValueError(f"storage {errors.short(key)} is truncated")
+
+    def find(words: Any) -> _Storage:
+        dtype, key, count = _storage_words(words)
+        if key not in places or (places[key].dtype, places[key].count) != (dtype, count):
+            raise ValueError(f"storage {errors.short(key)} is not as it is described")
+        return places[key]
+
+    return content, find
+
+
+def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
+    """(dtype, key, how many numbers) of a storage; the dtype is None where tensors say it, its numbers are bytes."""
+    key = words.key if isinstance(words, Elsewhere) else None
+    # An older format has a sixth word, of a part of another storage.
+    if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
+        raise ValueError("it has a storage that is none")
+    kind, name, count = key[1], key[2], key[4]
+    if not isinstance(kind, Name) or not isinstance(name, str) or type(count) is not int or count < 0:
+        raise ValueError("it has a storage that is none")
+    if kind.name != _UNTYPED and kind.name not in _STORAGES:
+        raise ValueError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
+    return _STORAGES.get(kind.name), name, count
+
+
+def _bytes(dtype: np.dtype | None) -> int:
+    return 1 if dtype is None else dtype.itemsize
+
+
+def _unwrap(path: Path, content: Any) -> Mapping[Any, Any]:
+    for key in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            return content[key]
+    if not isinstance(content, Mapping):
+        raise _OthersError(f"holds {described(content)}: name a checkpoint with named tensors")
+    return content
+
+
+def _tensors(path: Path, content: Mapping[Any, Any], find: _Find) -> dict[str, StoredTensor]:
+    foreign = [
+        f"{errors.short(name, 60)}: {described(value)}" if isinstance(name, str) else described(name)
+        for name, value in content.items()
+        if not isinstance(name, str) or not _is_tensor(value)
+    ]
+    if foreign or not content:
+        what = (
+            f"holds things that are not plain tensors ({errors.listed(foreign)})" if foreign else "is empty"
+        )
+        raise _OthersError(f"{what}: name a checkpoint of tensors only")
+    tensors, taken, size = {}, 0, path.stat().st_size
+    for name, value in content.items():
+        try:
+            tensors[name], bytes_taken = _tensor(path, name, value, find)
+        except ValueError as error:
+            raise ValueError(f"{errors.short(name, 80)}: {error}") from error
+        taken += bytes_taken
+    if taken > _MOST_SHARING * size:
+        raise ValueError(f"it has {size} bytes and its tensors declare {taken}")
+    return tensors
+
+
+def _plain(value: Any) -> Any:
+    """A parameter's tensor, or the value itself."""
+    while isinstance(value, Call) and value.name in _PARAMETERS and value.arguments:
+        value = value.arguments[0]
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(_plain(value), Call) and _plain(value).name in _REBUILD
+
+
+def _tensor(path: Path, name: str, value: Any, find: _Find) -> tuple[StoredTensor, int]:
+    """A tensor, and how many bytes of the file it takes up."""
+    call = _plain(value)
+    fewest = _REBUILD[call.name]
+    if len(call.arguments) < fewest:
+        raise ValueError("is not described")
+    words, offset, shape, strides = call.arguments[:4]
+    storage = find(words)
+    later = call.arguments[6:7] if call.name.endswith("_v3") else ()
+    notes = call.arguments[fewest:]
+    if any(notes):
+        raise ValueError("is conjugated, negated or of another device's layout")
+    named = later[0].name if later and isinstance(later[0], Name) else ""
+    if bool(later) != (storage.dtype is None):
+        raise ValueError("has two dtypes or none")
+    dtype = storage.dtype or _LATER_DTYPES.get(named)
+    if dtype is None:
+        raise ValueError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
+    count = storage.count // dtype.itemsize if storage.dtype is None else storage.count
+    taken = span(shape, strides)
+    if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
+        raise ValueError(f"takes numbers {errors.short(offset)} and on of a storage of {count}")
+    start = storage.start + offset * dtype.itemsize if taken else storage.start
+    return stored_tensor(path, name, start, shape, dtype, strides), taken * dtype.itemsize
+
+
+# How many arguments come before notes on conjugation and the like.
+_REBUILD = {
+    "torch._utils._rebuild_tensor": 4, "torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_tensor_v3": 7,
+}  # fmt: skip
+
+
+def _known(name: str) -> bool:
+    return (
+        name in _HARMLESS
+        or name in _STORAGES
+        or name.startswith(_HARMLESS_STARTS)
+        # dtypes and storages, those that are not read too: torch.float32, torch.QInt8Storage.
+        or (name.startswith("torch.") and name.count(".") == 1 and name.removeprefix("torch.").isidentifier())
+        or name == _UNTYPED
+    )

@@ -1,0 +1,243 @@
+"""Prompts as attributes: a small, documented vocabulary between words and the label ids of the model.
+
+A vocabulary is plain data, so a checkpoint can carry its own as JSON: the attributes with their values, a
+table word -> (attribute, value), and the words which carry no attribute and are ignored. Case and punctuation
+do not matter; a plural is a word of its own in the table.
+
+Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id.
+The unconditional row of guidance is the row in which every attribute is unspecified.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lantern_jax.io import errors
+
+# What the demo's landscapes are made of.
+ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "time": ("dawn", "noon", "dusk", "night"),
+    "terrain": ("mountains", "hills", "desert", "forest"),
+    "weather": ("clear", "cloudy", "foggy", "snowy"),
+    "water": ("none", "lake", "river", "sea"),
+}
+UNSPECIFIED = -1
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words, attributes and label ids; A is the number of attributes.
+
+    Attributes:
+      attributes: attribute -> its values, in the order of the model's condition tokens.
+      words: word or phrase (lower case, single spaces) -> (attribute, value).
+      ignored: words which may stand in a prompt and carry no attribute.
+
+    Example:
+        >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
+        >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
+        >>> vocabulary.parse("a sunny night")
+        Traceback (most recent call last):
+        ValueError: prompt: 'sunny' and 'night' contradict each other (time); keep one
+        >>> vocabulary.labels(vocabulary.parse("A night."))
+        {'time': 'night'}
+    """
+
+    attributes: Mapping[str, tuple[str, ...]]
+    words: Mapping[str, tuple[str, str]]
+    ignored: frozenset[str] = frozenset()
+
+    def __post_init__(self):
+        for word, (attribute, value) in self.words.items():
+            if value not in self.attributes.get(attribute, ()):
+                raise ValueError(
+                    f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}"
+                )
+
+    @property
+    def num_attributes(self) -> int:
+        return len(self.attributes)
+
+    @property
+    def num_labels(self) -> int:
+        """Rows of the label embedding: all values, and one "unspecified" id per attribute."""
+        return sum(len(values) + 1 for values in self.attributes.values())
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        """The attributes a prompt names: per attribute the index of its value, or -1 where it is silent.
+
+        Raises:
+          ValueError: an unknown word, no word with a meaning, or two words which contradict each other.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        unknown: list[str] = []
+        for word in self._split(text):
+            if word in self.words:
+                attribute, value = self.words[word]
+                earlier = found.setdefault(attribute, (value, word))
+                if earlier[0] != value:
+                    raise ValueError(
+                        f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
+                    )
+            elif word not in self.ignored:
+                unknown.append(word)
+        if unknown:
+            names = errors.listed(map(repr, unknown))
+            raise ValueError(f"prompt: unknown word {names}; known words: {self._listing()}")
+        if not found:
+            raise ValueError(f"empty prompt: expected at least one of the words: {self._listing()}")
+        return tuple(
+            values.index(found[name][0]) if name in found else UNSPECIFIED
+            for name, values in self.attributes.items()
+        )
+
+    @staticmethod
+    def tokens(text: str) -> list[str]:
+        """Words in lower case, without punctuation."""
+        return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+
+    def _split(self, text: str) -> list[str]:
+        """Words of a prompt, the longest known phrase first."""
+        tokens = self.tokens(text)
+        longest = max((len(word.split()) for word in self.words), default=1)
+        words, start = [], 0
+        while start < len(tokens):
+            for length in range(min(longest, len(tokens) - start), 0, -1):
+                phrase = " ".join(tokens[start : start + length])
+                if length == 1 or phrase in self.words:
+                    words.append(phrase)
+                    start += length
+                    break
+        return words
+
+    def known_words(self) -> list[str]:
+        """The words with a meaning, sorted by attribute and value."""
+        meanings = ((name, value) for name, values in self.attributes.items() for value in values)
+        order = {meaning: row for row, meaning in enumerate(meanings)}
+        return sorted(self.words, key=lambda word: (order[self.words[word]], word))
+
+    def _listing(self, limit: int = 200) -> str:
+        words = self.known_words()
+        more = f" and {len(words) - limit} more" if len(words) > limit else ""
+        return ", ".join(words[:limit]) + more
+
+    def labels(self, parsed: Sequence[int]) -> dict[str, str]:
+        """The named attributes of a parsed prompt as words: attribute -> value."""
+        named = zip(self.attributes.items(), parsed, strict=True)
+        return {name: values[index] for (name, values), index in named if index != UNSPECIFIED}
+
+    def offsets(self) -> np.ndarray:
+        """First label id of each attribute, int32 [A]."""
+        sizes = [len(values) + 1 for values in self.attributes.values()]
+        return np.cumsum([0, *sizes[:-1]], dtype=np.int32)
+
+    def null_labels(self) -> np.ndarray:
+        """Label ids with every attribute unspecified, int32 [A]: the condition of the unconditional row."""
+        return self.offsets() + np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
+
+    def label_ids(self, parsed: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Label ids of parsed prompts.
+
+        Args:
+          parsed: value indices, integers [..., A]; -1 is unspecified.
+        Returns:
+          int32 [..., A] in [0, num_labels).
+        Raises:
+          ValueError: an index which no value has, or another number of attributes.
+        """
+        indices = np.asarray(parsed, dtype=np.int32)
+        sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
+        if indices.shape[-1:] != sizes.shape or (indices < UNSPECIFIED).any() or (indices >= sizes).any():
+            raise ValueError(
+                f"attributes: got shape {indices.shape}, expected (..., {len(sizes)}) with entries from -1 "
+                f"to below {sizes.tolist()}; take them from parse() or from the data set"
+            )
+        return np.where(indices == UNSPECIFIED, self.null_labels(), self.offsets() + indices).astype(np.int32)
+
+    def to_json(self) -> dict:
+        """Plain dictionaries, lists and strings, for a checkpoint's config; inverse of `from_json`."""
+        return {
+            "attributes": {name: list(values) for name, values in self.attributes.items()},
+            "words": {word: list(meaning) for word, meaning in self.words.items()},
+            "ignored": sorted(self.ignored),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict) -> "Vocabulary":
+        """Raises ValueError when an entry is missing or malformed, or a word names an unknown value."""
+        entries = ("attributes", "words", "ignored")
+        missing = [name for name in entries if not isinstance(data, dict) or name not in data]
+        if missing:
+            raise ValueError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
+        try:
+            return cls(
+                attributes={name: tuple(values) for name, values in data["attributes"].items()},
+                words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
+                ignored=frozenset(data["ignored"]),
+            )
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
+            ) from None
+
+
+# Synonyms and plurals of every value; the value itself is a word as well.
+_SYNONYMS = {
+    "time": {
+        "dawn": "sunrise daybreak morning",
+        "noon": "midday day daytime daylight afternoon",
+        "dusk": "sunset twilight evening",
+        "night": "nighttime midnight moonlit moonlight moon starry stars nights",
+    },
+    "terrain": {
+        "mountains": "mountain range ranges peak peaks alps alpine mountainous summit summits",
+        "hills": "hill hilly meadow meadows",
+        "desert": "deserts dune dunes sand sandy",
+        "forest": "forests wood woods woodland woodlands tree trees pine pines fir firs wooded",
+    },
+    "weather": {
+        "clear": "cloudless sunny",
+        "cloudy": "cloud clouds overcast",
+        "foggy": "fog misty mist hazy haze",
+        "snowy": "snow snowfall snowing winter wintry",
+    },
+    "water": {
+        "none": "dry waterless",
+        "lake": "lakes pond ponds lakeside",
+        "river": "rivers stream streams",
+        "sea": "seas ocean oceans seaside coast coastal",
+    },
+}
+
+# Words without an attribute: grammar, and words that fit several values ("green" hills or forest,
+# "calm" water or air).
+_IGNORED = (
+    "a an the of at in on by with and or under over above below near beside behind before during around "
+    "between among through along to from its their this that there is are it beneath beyond next "
+    "into onto one some green blue rolling capped covered sky skies water waters calm quiet still "
+    "peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
+)
+
+LANDSCAPES = Vocabulary(
+    attributes=dict(ATTRIBUTES),
+    words={
+        word: (attribute, value)
+        for attribute, values in _SYNONYMS.items()
+        for value, synonyms in values.items()
+        for word in [value, *synonyms.split()]
+    }
+    | {"blue sky": ("weather", "clear"), "blue skies": ("weather", "clear")},
+    ignored=frozenset(_IGNORED.split()),
+)
+
+
+def parse_prompt(text: str) -> tuple[int, ...]:
+    """The landscape attributes a prompt names, in the order of `ATTRIBUTES`; -1 where it is silent.
+
+    Example:
+        >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water
+        (-1, 0, 3, 1)
+    """
+    return LANDSCAPES.parse(text)
