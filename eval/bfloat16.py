@@ -30,6 +30,7 @@ from lantern_jax.decoding.sampling import gumbel_noise
 from lantern_jax.decoding.tree import named_tree
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.console import Console
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.pipeline.prompting import prompt_encoder
 
@@ -96,7 +97,7 @@ def gaps(
             continue
         scores, own = perturbed[row, place], expected[row, place]
         if np.argmax(scores) != own:
-            raise ValueError(
+            raise LanternError(
                 f"scores of row {row}, place {place} are not plain decoding's: score its own stream"
             )
         found.append(float(scores[own] - scores[tokens[row, place]]))

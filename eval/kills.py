@@ -28,6 +28,7 @@ from jax.tree import leaves
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from train.painter.landscapes import render_batch
 
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--out", type=arguments.new_file, help="write all as JSON, after each command")
     options = parser.parse_args(argv)
     if not (options.demo / "export.done").is_file():
-        raise ValueError(f"{options.demo} is no finished demo: run train.demo --experiment tiny there")
+        raise LanternError(f"{options.demo} is no finished demo: run train.demo --experiment tiny there")
     # Where a shell started this in the background, interrupts are ignored, by the commands too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     chance, rows = random.Random(options.seed), {}

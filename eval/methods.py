@@ -44,6 +44,7 @@ from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.console import Console
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.bootstrap import interval
@@ -89,7 +90,9 @@ class Bench:
         pipeline = lantern_jax.load(setup.model, setup.dtype) if pipeline is None else pipeline
         checkpoint = pipeline.checkpoint
         if not pipeline.draws or checkpoint.vocabulary != LANDSCAPES:
-            raise ValueError(f"{setup.model} does not draw landscapes: give the demo or one trained like it")
+            raise LanternError(
+                f"{setup.model} does not draw landscapes: give the demo or one trained like it"
+            )
         self.setup, self.pipeline = setup, pipeline
         self.scenes = [sample_scene(SCENES, i) for i in range(max(setup.pictures, setup.timing_pictures))]
         self.labels = LANDSCAPES.label_ids([scene.attributes for scene in self.scenes])
@@ -265,14 +268,14 @@ def read_kept(path: Path | None, resume: bool, setup: Setup) -> dict[str, Any]:
     if path is None or not path.exists():
         return nothing
     if not resume:
-        raise ValueError(f"{path} exists: name a new file, or go on with --resume")
+        raise LanternError(f"{path} exists: name a new file, or go on with --resume")
     kept = read_json(path, 2**28)
     if not isinstance(kept, dict) or not isinstance(kept.get("setup"), dict) or not set(nothing) <= set(kept):
-        raise ValueError(f"{path} holds no numbers of eval.methods: name a new file")
+        raise LanternError(f"{path} holds no numbers of eval.methods: name a new file")
     # More pictures one by one are no other setup.
     wanted = nothing["setup"] | {"timing_pictures": kept["setup"].get("timing_pictures")}
     if kept["setup"] != wanted:
-        raise ValueError(f"{path} holds numbers of {kept['setup']}, not of {wanted}: name a new file")
+        raise LanternError(f"{path} holds numbers of {kept['setup']}, not of {wanted}: name a new file")
     return kept | {"setup": nothing["setup"]}
 
 
@@ -283,7 +286,7 @@ def check_device(kept: dict[str, Any], setup: Setup, methods: Iterable[str], dev
     whole = whole and all(len(kept["singles"].get(name, ())) >= singles for name in methods)
     made_on = kept.setdefault("device", device)
     if made_on != device and not whole:
-        raise ValueError(
+        raise LanternError(
             f"the numbers so far are of {made_on}, this is {device}: go on there, or name a new file"
         )
 

@@ -57,6 +57,7 @@ from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import core_count
 from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
@@ -80,7 +81,7 @@ class Keeper:
             kept = read_json(path, 2**20)
             if kept != setup:
                 changed = ", ".join(name for name in setup if kept.get(name) != setup[name])
-                raise ValueError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
+                raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
         else:
             write_file(path, json.dumps(setup, indent=1) + "\n", parents=True)
 
@@ -235,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keeper = Keeper(options.work, dataclasses.asdict(setup) | machine | reader)
     batches = make_all(bench, settings, keeper, partial(print, flush=True), options.minutes)
     if batches * setup.batch < 2:
-        raise ValueError(f"{options.work} has no batch that all settings have yet: give it more --minutes")
+        raise LanternError(f"{options.work} has no batch that all settings have yet: give it more --minutes")
     made = {
         name: Made.of([keeper.read(name, number) for number in range(batches)], READERS) for name in settings
     }

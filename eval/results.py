@@ -17,6 +17,7 @@ from typing import Any
 from eval.bars import Bar, Panel, draw_bars
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_files
 from lantern_jax.measuring.rows import row_of
 
@@ -66,12 +67,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             row = None
         if not isinstance(row, dict) or not {"model", "method", "device"} <= row.keys():
-            raise ValueError(
+            raise LanternError(
                 f"{path}, line {number} is no row: give files of lantern bench or eval.quality_runs"
             )
         rows.append(row)
     if not rows:
-        raise ValueError(f"{path} holds no rows: remove it, or make it again")
+        raise LanternError(f"{path} holds no rows: remove it, or make it again")
     return rows
 
 
@@ -85,7 +86,7 @@ def read_accelerator(path: Path) -> list[dict[str, Any]]:
     except (ValueError, TypeError, KeyError, AttributeError):
         first = {}
     if not first:
-        raise ValueError(f"{path} holds no rows: give what eval.accelerator wrote")
+        raise LanternError(f"{path} holds no rows: give what eval.accelerator wrote")
     return [row | {"command": "python -m eval.accelerator"} for row in list(first.values())[::-1]]
 
 
@@ -230,7 +231,7 @@ def section(path: Path) -> tuple[str, str]:
     """A file's section of the page, and its picture."""
     rows = read_rows(path)
     if any(is_quality(row) != is_quality(rows[0]) for row in rows):
-        raise ValueError(f"{path} mixes rows of benchmarks and of pictures: give each a file of its own")
+        raise LanternError(f"{path} mixes rows of benchmarks and of pictures: give each a file of its own")
     title = path.stem.replace("-", " ").replace("_", " ").capitalize()
     if is_quality(rows[0]):
         body, labels, panels = quality_section(rows), [row["method"] for row in rows], quality_panels(rows)
@@ -247,7 +248,7 @@ def _label(row: Row, path: Path) -> str:
     try:
         return row_of(row).label
     except TypeError:
-        raise ValueError(
+        raise LanternError(
             f"{path} holds what is no row: give files of lantern bench or eval.quality_runs"
         ) from None
 
@@ -256,7 +257,7 @@ def make(docs: Path) -> dict[Path, str]:
     """The page and its pictures by their place."""
     files = sorted(path for path in (docs / "results").glob("*.json*") if path.suffix in (".json", ".jsonl"))
     if not files:
-        raise ValueError(
+        raise LanternError(
             f"{docs / 'results'} holds no .json or .jsonl files: put what was measured there first"
         )
     sections = {path: section(path) for path in files}
@@ -283,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     if stale:
-        raise ValueError(f"not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
+        raise LanternError(f"not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
 
 
 if __name__ == "__main__":

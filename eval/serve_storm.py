@@ -27,6 +27,7 @@ import httpx
 from eval.serve_load import PATH, megabytes, metric, served
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.serve.server import connections_of_files
 
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     wanted = given.silent + given.slow
     if connections_of_files(wanted) < wanted:
-        raise ValueError(f"{wanted} connections are more files than may be open here: raise it (ulimit -n)")
+        raise LanternError(f"{wanted} connections are more files than may be open here: raise it (ulimit -n)")
     found: dict[str, Any] = {}
     with served(given.model, 4, 0, "--programs", str(given.programs)) as (url, process):
         prompt = httpx.get(f"{url}/v1/models").json()["data"][0]["lantern"]["example"]

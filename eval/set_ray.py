@@ -21,6 +21,7 @@ from pathlib import Path
 from eval.set_kills import differences, prompts
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,12 +96,12 @@ class _Runs:
     def until(self, name: str, shards: int, process: subprocess.Popen) -> None:
         while self.shards(name) < shards:
             if process.poll() is not None:
-                raise ValueError(f"it ended early: {self.log(name)[-5:]}")
+                raise LanternError(f"it ended early: {self.log(name)[-5:]}")
             time.sleep(0.01)
 
     def ended(self, name: str, process: subprocess.Popen, status: int = 0) -> None:
         if process.wait(600) != status:
-            raise ValueError(f"exit status {process.returncode}: {self.log(name)[-5:]}")
+            raise LanternError(f"exit status {process.returncode}: {self.log(name)[-5:]}")
 
 
 def _on_a_cluster(runs: _Runs, shards: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ _MODULES = {
     "decoding.methods": ("Method", "methods"),
     "devices.compilation": ("keep_compiled_programs",),
     "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
+    "io.errors": ("LanternError",),
     # Decoding, for any model and any way of guessing that fill their records.
     "decoding.loop": ("autoregressive_decode", "speculative_decode"),
     "decoding.program": ("Program",),

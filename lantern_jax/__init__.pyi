@@ -76,6 +76,7 @@ from lantern_jax.engine.generation import Timing as Timing
 from lantern_jax.engine.jobs import Job as Job
 from lantern_jax.engine.jobs import Run as Run
 from lantern_jax.engine.programs import Parameters as Parameters
+from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig

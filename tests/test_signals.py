@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lantern_jax.commands.command_line import run
@@ -30,6 +31,7 @@ leave(run("lantern", work))
 STEPS = """
 import sys, time
 from lantern_jax.commands.command_line import leave, run
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import deferred
 def work():
     with deferred() as came:
@@ -173,11 +175,19 @@ def test_a_signal_that_is_ignored_stays_so():
     assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 0
 
 
-def test_bugs_are_raised(capfd):
-    with pytest.raises(KeyError):
-        run("lantern", lambda: {}["missing"])
-    assert run("lantern", lambda: int("x")) == 2
-    assert capfd.readouterr().err == "lantern: error: invalid literal for int() with base 10: 'x'\n"
+def refuse():
+    raise LanternError("seed -1 is not valid: give a whole number")
+
+
+def test_only_what_the_caller_can_mend_is_one_line(capfd):
+    assert run("lantern", refuse) == 2
+    assert capfd.readouterr().err == "lantern: error: seed -1 is not valid: give a whole number\n"
+    for bug in (lambda: {}["missing"], lambda: int("x"), lambda: np.zeros(2) + np.zeros(3)):
+        assert run("lantern", bug) == 1
+        lines = capfd.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback") and lines[-1].startswith(
+            "lantern: this is a bug of lantern_jax"
+        )
 
 
 def test_inside_left_alone_others_handle_signals():

@@ -26,6 +26,7 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
+from lantern_jax.io.errors import LanternError
 from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
@@ -107,16 +108,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         drafters[f"{options.target}, {kind}"] = config, params["params"]
     drafters |= {name: drafter.export(name, options.target) for name in options.drafter}
     if not drafters:
-        raise ValueError(f"{options.target} has no drafter: give --drafter")
+        raise LanternError(f"{options.target} has no drafter: give --drafter")
     if len(store) < BATCH:
-        raise ValueError(f"{options.features} holds {len(store)} pictures: give at least {BATCH}")
+        raise LanternError(f"{options.features} holds {len(store)} pictures: give at least {BATCH}")
     steps = store.shapes["tokens"][0]
     if options.depths >= steps:
-        raise ValueError(f"--depths {options.depths} is too many: pictures have {steps} tokens")
+        raise LanternError(f"--depths {options.depths} is too many: pictures have {steps} tokens")
     for name, (sizes, params) in drafters.items():
         width = store.shapes["features"][-1]
         if inputs_width(sizes) > width:
-            raise ValueError(
+            raise LanternError(
                 f"{name} reads features of width {inputs_width(sizes)}, not {width}: give others"
             )
         means = measure(sizes, params, head, store, options.depths, options.guidance)

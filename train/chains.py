@@ -17,6 +17,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits, sequence_rotary
 from lantern_jax.models.eagle3 import Eagle3Config, Eagle3Model
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel
@@ -175,7 +176,7 @@ def parallel_chain(
     Raises ValueError for more depths than the drafter has masks.
     """
     if depths > 1 + model.config.masks:
-        raise ValueError(f"{depths} passes: the drafter has depth 0 and {model.config.masks} masks")
+        raise LanternError(f"{depths} passes: the drafter has depth 0 and {model.config.masks} masks")
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
     rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
     anchors = jnp.arange(inputs.first, length - depths + 1, dtype=jnp.int32)

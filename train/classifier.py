@@ -28,6 +28,7 @@ from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.archives import map_array
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_file, write_file
 from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
 from lantern_jax.models.vq import VQConfig, VQModel
@@ -190,7 +191,7 @@ def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
     load(model_directory(config.tokenizer), abstract=True)
     if config.held_out < CHUNK:
-        raise ValueError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
+        raise LanternError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
     with working(workdir, config):
         train_in(config, loop, workdir, Path(out or workdir / "demo_classifier.npz"))
 

@@ -41,6 +41,7 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import script, target
@@ -70,7 +71,7 @@ def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
     """
     kind = config.get("kind", "eagle")
     if kind not in KINDS:
-        raise ValueError(f"unknown kind {errors.quoted(kind)} of drafter: choose one of {', '.join(KINDS)}")
+        raise LanternError(f"unknown kind {errors.quoted(kind)} of drafter: choose one of {', '.join(KINDS)}")
     shared = {"norm_eps": sizes.norm_eps, "rope_base": sizes.rope_base, "num_codes": sizes.num_codes}
     shared |= sizes.shared_with_drafter
     fields = {field.name for field in dataclasses.fields(KINDS[kind].config)}
@@ -219,7 +220,7 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
         found = found["params"]
         initial = {name: found[name] for name in shapes if name in found}
         if not initial or describe_shapes(initial, {name: shapes[name] for name in initial}):
-            raise ValueError(f"{config.start_from} has no drafter of these sizes: change --config.model")
+            raise LanternError(f"{config.start_from} has no drafter of these sizes: change --config.model")
     elif config.get("embedding_from_target", False) and "tokens" in shapes:
         initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
     if isinstance(sizes, Eagle3Config):
@@ -261,7 +262,7 @@ def train(
     found = claimed(Path(features_folder))
     wanted = target_claims(sizes, checkpoint.target_params, found.get("dtype", "float32"))
     if any(found.get(name) != value for name, value in wanted.items()):
-        raise ValueError(
+        raise LanternError(
             f"{features_folder} holds features of another target than {target_folder}: extract them again"
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
@@ -271,7 +272,7 @@ def train(
     distribution_loss(config.get("loss", "cross_entropy"))
     width = store.shapes["features"][-1]
     if inputs_width(drafter_sizes) > width:
-        raise ValueError(
+        raise LanternError(
             f"this drafter reads features of width {inputs_width(drafter_sizes)}, {features_folder} holds {width}: "
             "extract others, with --taps"
         )
@@ -282,7 +283,7 @@ def train(
     check(task, loop, mesh)
     epoch_indices(config.seed, 0, config.batch_size, len(store))
     if not 1 <= config.passes < store.shapes["tokens"][0]:
-        raise ValueError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
+        raise LanternError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
     with working(workdir, config):
         run(task, loop, workdir, devices=mesh)
 

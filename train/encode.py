@@ -22,6 +22,7 @@ from jaxtyping import Array, Int, PyTree, UInt8
 from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
@@ -44,7 +45,7 @@ def encode_landscapes(
     Raises ValueError where the codebook does not fit int16.
     """
     if vq.codebook_size > 2**15:
-        raise ValueError(
+        raise LanternError(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
     tokens, attributes, reporter = [], [], Reporter(count, 0)
@@ -74,7 +75,7 @@ def read_tokenizer(folder: str | Path) -> tuple[VQConfig, PyTree, int, int]:
     checkpoint = load(folder, np.float32)
     vq = checkpoint.tokenizer_config
     if vq is None:
-        raise ValueError(f"{folder} has no VQ tokenizer: give a checkpoint that was converted with one")
+        raise LanternError(f"{folder} has no VQ tokenizer: give a checkpoint that was converted with one")
     side = checkpoint.target_config.grid * vq.downsampling
     return vq, checkpoint.tokenizer_params["params"], 0, side
 

@@ -23,6 +23,7 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.prompting import prompt_encoder
@@ -95,7 +96,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     """
     parts = (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle"), checkpoint.vocabulary)
     if None in parts or checkpoint.vocabulary.num_labels != LANDSCAPES.num_labels:
-        raise ValueError(
+        raise LanternError(
             f"checkpoint {checkpoint.model}: expected a tokenizer, a drafter and the landscapes' vocabulary; "
             "give the demo's directory"
         )

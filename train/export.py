@@ -30,6 +30,7 @@ from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.io import locks
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.text.landscapes import LANDSCAPES
@@ -79,7 +80,7 @@ def read_drafters(
         config, params = drafter.export(folder, target_folder)
         kind = kind_name(config)
         if kind in drafters:
-            raise ValueError(
+            raise LanternError(
                 f"{folder} is a second drafter of the kind {kind}: a checkpoint holds one a kind"
             )
         drafters[kind] = (config, {"params": params})
@@ -159,7 +160,7 @@ def export(options: argparse.Namespace) -> None:
         return add_drafters(options)
     missing = [name for name in ("tokenizer", "target", "trees") if getattr(options, name) is None]
     if missing:
-        raise ValueError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")
+        raise LanternError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")
     with script.reading(options.trees, "give trees.json that train.tree wrote"):
         trees = read_json(options.trees, 2**20)
         tree, large = trees[options.tree], trees[options.large]

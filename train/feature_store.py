@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lantern_jax.io.archives import map_array
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 
 # The tokens come last: a shard exists once they do.
@@ -43,14 +44,14 @@ def write_shard(
     Raises ValueError where the numbers of pictures differ, or features are not finite in float16.
     """
     if not len(features) == len(prefix) == len(tokens):
-        raise ValueError(
+        raise LanternError(
             f"{len(features)} rows of features, {len(prefix)} of prefixes, {len(tokens)} of tokens: "
             "expected one of each a picture"
         )
     with np.errstate(over="ignore"):
         features = features.astype(np.float16, copy=False)
     if not np.isfinite(features).all():
-        raise ValueError(
+        raise LanternError(
             "features are not finite in float16: the target's parameters are not those of a model"
         )
     for name, values in zip(PARTS, (features, prefix.astype(np.int32), tokens.astype(np.int32)), strict=True):
@@ -74,13 +75,13 @@ class FeatureStore:
     def __init__(self, folder: str | Path):
         shards = count_shards(folder)
         if not shards:
-            raise ValueError(f"{folder} holds no features; run `python -m train.features` first")
+            raise LanternError(f"{folder} holds no features; run `python -m train.features` first")
         self._parts = {
             name: [map_array(Path(folder) / f"{name}_{i:05d}.npy") for i in range(shards)] for name in PARTS
         }
         for parts in zip(*self._parts.values(), strict=True):
             if len({len(part) for part in parts}) > 1 or any(part.dtype.kind not in "if" for part in parts):
-                raise ValueError(
+                raise LanternError(
                     f"{folder} holds features that do not fit: run `python -m train.features` again"
                 )
         self._ends = np.cumsum([len(tokens) for tokens in self._parts["tokens"]])

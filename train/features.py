@@ -48,6 +48,7 @@ from lantern_jax.decoding.protocols import Target
 from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
@@ -104,7 +105,7 @@ def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B
     """
     free = record.forced < 0
     if codes.shape[1] != free.sum() or codes.max(initial=0) >= record.vocab_size:
-        raise ValueError(
+        raise LanternError(
             f"codes {codes.shape} up to {codes.max(initial=0)}: expected {free.sum()} a picture below "
             f"{record.vocab_size}; encode with the target's own tokenizer"
         )
@@ -182,9 +183,9 @@ def extract(
     """
     config = checkpoint.target_config
     if taps and taps[-1] != config.num_layers:
-        raise ValueError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
+        raise LanternError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
     if mesh is not None and batch_size % mesh.shape[DATA]:
-        raise ValueError(
+        raise LanternError(
             f"batch_size {batch_size} does not divide over {mesh.shape[DATA]} devices; change --batch_size"
         )
     record, params = family_of(config).target(config, jnp.dtype(dtype), taps), checkpoint.target_params
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--dtype", choices=DTYPES, help="of the target: float32, the default on a CPU, or bfloat16")
     options = parser.parse_args(argv)
     if options.tokens is not None and (options.folder or options.prompts):
-        raise ValueError("--tokens stands in place of --folder and --prompts: give one or the others")
+        raise LanternError("--tokens stands in place of --folder and --prompts: give one or the others")
     prompts = read_prompts(options.prompts) if options.prompts else ()
     dtype, grid = parameter_dtype(options.dtype), device_grid(options.mesh)
     checkpoint = target.read_target(options.target, dtype, where_on(grid))

@@ -33,6 +33,7 @@ from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.io import locks
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.pipeline.prompting import prompt_encoder
@@ -219,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts = () if options.prompts is None else read_prompts(options.prompts)
     pipeline = Pipeline(load(model_directory(options.checkpoint), None), np.float32)
     if options.drafter not in pipeline.checkpoint.drafters:
-        raise ValueError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
+        raise LanternError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
     encoder = prompt_encoder(pipeline.checkpoint)
     if options.prompts is None:
         conditioning = encoder.from_arrays(random_labels(np.random.default_rng(0), options.pictures))

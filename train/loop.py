@@ -1,12 +1,10 @@
 """The training loop shared by the tokenizer, the target and the drafter.
 
-A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest:
-one jit with the batch split over devices, and the model too where that is asked for, batches prepared in a
-background thread, checkpoints, metrics, and exact resumption.
+A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest: one jit with
+the batch, and where asked for the model, split over devices, batches prepared in the background, checkpoints, metrics.
 
-Everything a step depends on is in the state or is a pure function of (seed, step): killed at any moment, the
-same command continues from the last checkpoint with the same data order and, on one CPU machine, ends with
-the same bits.
+What a step depends on is in the state or a pure function of (seed, step): killed at any moment, the same command goes
+on from the last checkpoint with the same data order and, on one CPU machine, ends with the same bits.
 """
 
 import collections
@@ -33,6 +31,7 @@ from lantern_jax.devices.mesh import AXES
 from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere, place
 from lantern_jax.io import locks
 from lantern_jax.io.console import Console
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.io.interruption import deferred
 from train.script import check_workdir, reading
@@ -81,7 +80,7 @@ class LoopConfig:
     def __post_init__(self):
         for name in ("steps", "batch_size", "log_every", "save_every", "keep"):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise LanternError(
                     f"{name} is {getattr(self, name)}, expected at least 1; change --config.{name}"
                 )
 
@@ -102,7 +101,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
     """The config that `write_config` kept. Raises ValueError where there is none."""
     path = Path(workdir) / "config.json"
     if not path.is_file():
-        raise ValueError(f"{workdir} holds no config.json; give the working folder of a training run")
+        raise LanternError(f"{workdir} holds no config.json; give the working folder of a training run")
     with reading(path, "give the working folder of another training run"):
         return ConfigDict(read_json(path, _LARGEST))
 
@@ -120,7 +119,7 @@ def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[N
         kept, given = (json.loads(part.to_json_best_effort()) for part in (read_config(workdir), config))
         other = [name for name in kept if name not in FREE and given.get(name, kept[name]) != kept[name]]
         if other:
-            raise ValueError(
+            raise LanternError(
                 f"{workdir} holds a run of another --config.{other[0]}: name another --workdir, or give the same"
             )
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
@@ -153,7 +152,7 @@ def epoch_indices(seed: int, step: int, batch_size: int, count: int) -> np.ndarr
     exceeds an epoch.
     """
     if batch_size > count:
-        raise ValueError(
+        raise LanternError(
             f"a batch of {batch_size} exceeds the {count} examples; lower batch_size or add examples"
         )
     first = step * batch_size
@@ -295,7 +294,7 @@ def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, Py
     with open_checkpoints(workdir, keep=1000) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
-            raise ValueError(f"{workdir} holds no checkpoint; train there first")
+            raise LanternError(f"{workdir} holds no checkpoint; train there first")
         placement = ocp.checkpoint_utils.construct_restore_args(abstract_state)
         arguments = ocp.args.PyTreeRestore(abstract_state, restore_args=placement, partial_restore=True)
         with reading(f"step {step} of {workdir}", "remove it to take the one before, or train anew"):
@@ -326,7 +325,7 @@ def check(task: Task, config: LoopConfig, devices: str | Sequence[jax.Device] | 
     """Raises ValueError, before any work, where the batch does not divide over devices or no state can be made."""
     data = training_mesh(devices).shape[DATA]
     if config.batch_size % data:
-        raise ValueError(f"batch_size {config.batch_size} does not divide over {data} devices; change it")
+        raise LanternError(f"batch_size {config.batch_size} does not divide over {data} devices; change it")
     with reading("the experiment", "change --config.model"):
         jax.eval_shape(lambda *initial: task.init(_keys(config.seed)[0], *initial), *task.initial)
 

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.
     wanted = read_experiment(Experiment(Path(__file__).parents[1] / "configs" / example))
     missing = sorted(set(wanted) - {*given.config})
     if missing:
-        raise ValueError(
+        raise LanternError(
             f"--config {experiment} has no {', '.join(missing)}: give an experiment like configs/{example}"
         )
     for name, text in changes:
@@ -100,10 +101,10 @@ def read_experiment(experiment: Experiment) -> ConfigDict:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if experiment.word and not inspect.signature(module.get_config).parameters:
-            raise ValueError(f"it takes no word such as {experiment.word}")
+            raise LanternError(f"it takes no word such as {experiment.word}")
         config = module.get_config(experiment.word) if experiment.word else module.get_config()
         if not isinstance(config, ConfigDict):
-            raise ValueError("get_config returns no ConfigDict")
+            raise LanternError("get_config returns no ConfigDict")
     return config
 
 
@@ -114,7 +115,7 @@ def reading(what: str | Path, wish: str) -> Iterator[None]:
         yield
     except Exception as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ValueError(f"{what} cannot be used ({why}): {wish}") from error
+        raise LanternError(f"{what} cannot be used ({why}): {wish}") from error
 
 
 def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -123,10 +124,10 @@ def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
     for word in words:
         name, sign, value = word.partition("=")
         if not name.startswith("--config."):
-            raise ValueError(f"unrecognized arguments: {word}")
+            raise LanternError(f"unrecognized arguments: {word}")
         value = value if sign else next(words, None)
         if value is None:
-            raise ValueError(f"{name} has no value: give {name}=VALUE")
+            raise LanternError(f"{name} has no value: give {name}=VALUE")
         yield name.removeprefix("--config."), value
 
 
@@ -149,7 +150,7 @@ def _value(text: str, like: Any) -> Any:
     """A value of a config's kind from text; ValueError where it is none."""
     if isinstance(like, bool):
         if text.lower() not in ("true", "false"):
-            raise ValueError(text)
+            raise LanternError(text)
         return text.lower() == "true"
     if isinstance(like, int | float):
         return type(like)(text)
@@ -158,7 +159,7 @@ def _value(text: str, like: Any) -> Any:
     value = ast.literal_eval(text)
     if isinstance(like, tuple) and isinstance(value, tuple | list):
         return tuple(value)
-    raise ValueError(text)
+    raise LanternError(text)
 
 
 def _check_numbers(config: ConfigDict, name: str) -> None:
@@ -178,6 +179,6 @@ def check_workdir(folder: Path) -> None:
     """
     path = str(folder.absolute())
     if "[" in path:
-        raise ValueError(f"{path} has a bracket in it, below which no run is found: name another --workdir")
+        raise LanternError(f"{path} has a bracket in it, below which no run is found: name another --workdir")
     if path.encode(errors="replace").decode() != path:
-        raise ValueError(f"{path} is no name in UTF-8, which a run needs: name another --workdir")
+        raise LanternError(f"{path} is no name in UTF-8, which a run needs: name another --workdir")

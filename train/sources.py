@@ -26,6 +26,7 @@ from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.io.archives import map_array
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.pictures.folder import PictureFolder
@@ -118,12 +119,12 @@ def prompted(
     """
     config, vq = checkpoint.target_config, checkpoint.tokenizer_config
     if folder is not None and vq is None:
-        raise ValueError("this checkpoint has no VQ tokenizer to encode pictures with: convert it with one")
+        raise LanternError("this checkpoint has no VQ tokenizer to encode pictures with: convert it with one")
     opened = None if folder is None else PictureFolder(folder, config.grid * vq.downsampling)
     count = 0 if opened is None else len(opened) if pictures is None else min(pictures, len(opened))
     samples = (len(prompts) if samples is None else samples) if prompts else 0
     if not count + samples:
-        raise ValueError("no pictures and no prompts: give --folder, --prompts or both")
+        raise LanternError("no pictures and no prompts: give --folder, --prompts or both")
     chosen = np.arange(count) * (len(opened) if count else 0) // max(count, 1)
     captions = class_numbers(opened.texts) if count else ()
     texts = [*(captions[row] for row in chosen), *prompts]
@@ -186,7 +187,7 @@ def _encode_captions(encoder: CaptionEncoder, parts: list[list[str]], files: lis
     missing = [i for i, file in enumerate(files) if not file.is_file()]
     for part, file in zip(parts, files, strict=True):
         if file.is_file() and load_encoded(file).prompts != tuple(part):
-            raise ValueError(f"{file} holds other captions: name another --workdir, or remove it")
+            raise LanternError(f"{file} holds other captions: name another --workdir, or remove it")
     if not missing:
         return
     reporter = Reporter(len(files), len(files) - len(missing), "captions, file")
@@ -242,7 +243,7 @@ def claim(folder: Path, digests: Mapping[str, str]) -> None:
     found = claimed(folder)
     other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
     if other:
-        raise ValueError(f"{folder} holds work on another {', '.join(other)}: name another --workdir")
+        raise LanternError(f"{folder} holds work on another {', '.join(other)}: name another --workdir")
 
 
 def claimed(folder: Path) -> dict[str, str]:
@@ -255,10 +256,10 @@ def read_prompts(file: str | Path) -> list[str]:
     """The prompts of a text file, one a line. Raises ValueError where there are none."""
     file = Path(file)
     if not file.is_file():
-        raise ValueError(f"{file} is not a file: give a text file of prompts, one a line")
+        raise LanternError(f"{file} is not a file: give a text file of prompts, one a line")
     prompts = [line.strip() for line in read_text(file, _LARGEST).splitlines() if line.strip()]
     if not prompts:
-        raise ValueError(f"{file} is empty: give prompts, one a line")
+        raise LanternError(f"{file} is empty: give prompts, one a line")
     return prompts
 
 

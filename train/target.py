@@ -28,6 +28,7 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.quantization import INPUT_AXES
 from lantern_jax.text.landscapes import LANDSCAPES
@@ -182,7 +183,7 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
-        raise ValueError(f"{path} is missing; run `python -m train.encode` first")
+        raise LanternError(f"{path} is missing; run `python -m train.encode` first")
     with script.reading(path, "run `python -m train.encode` again"):
         arrays = read_arrays(path)
         return arrays["tokens"], arrays["attributes"]
@@ -275,7 +276,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
     with script.reading("the experiment", "change --config.model"):
         sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
-        raise ValueError(
+        raise LanternError(
             f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
             f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
         )
@@ -283,7 +284,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
     check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, len(tokens))
     if min(config.validation, len(held_out[0])) < VALIDATION_BATCH:
-        raise ValueError(
+        raise LanternError(
             f"--config.validation {config.validation} of {len(held_out[0])}: take at least {VALIDATION_BATCH}"
         )
 

@@ -24,6 +24,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
@@ -311,7 +312,7 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
     with reading("the experiment", "change --config.model and --config.loss"):
         vq = vq_config(config)
         if config.size % vq.downsampling or min(config.size, config.held_out) < 1:
-            raise ValueError(
+            raise LanternError(
                 f"pictures of {config.size} pixels do not divide into codes of {vq.downsampling}"
             )
         example = np.zeros((1, config.size, config.size, 3), np.uint8)

@@ -18,6 +18,7 @@ import numpy as np
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
 from lantern_jax.measuring.paths import (
     TreePath,
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seed", type=arguments.whole(0), default=1000, help="of prompts and pictures (default: 1000)")
     options = parser.parse_args(argv)
     if 0 in options.sizes:
-        raise ValueError("--sizes has a tree without nodes: give sizes from 1 on")
+        raise LanternError("--sizes has a tree without nodes: give sizes from 1 on")
     grow(
         options.target,
         options.drafter,

@@ -13,6 +13,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import t5_shapes
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.models.quantization import is_quantized, shapes_as
 from lantern_jax.models.t5 import T5Config
@@ -89,14 +90,14 @@ def check(checkpoint: Checkpoint) -> None:
         if part == "text_encoder" and params is None and checkpoint.directory is not None:
             continue
         if (config is None) != (params is None):
-            raise ValueError(
+            raise LanternError(
                 f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
             )
         if config is not None:
             _check_part(part, params, shapes_as(shapes_of(config), params))
     for kind, (config, params) in checkpoint.drafters.items():
         if type(config) is not drafter_kind(kind).config:
-            raise ValueError(
+            raise LanternError(
                 f"the {kind} drafter's config is a {type(config).__name__}: give a {DRAFTERS[kind].config.__name__}"
             )
         _check_part(f"{kind} drafter", params, DRAFTERS[kind].shapes(config))
@@ -124,18 +125,18 @@ def check_fit(checkpoint: Checkpoint) -> None:
         pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
     side = _picture_size(checkpoint) or 0
     if side > MOST_SIDE:
-        raise ValueError(
+        raise LanternError(
             f"grid {target.grid} and the tokenizer make pictures of {side} pixels a side: at most {MOST_SIDE} are drawn"
         )
     wrong = [f"the {name} {given}, the target's {wanted}" for name, given, wanted in pairs if given != wanted]
     if wrong:
-        raise ValueError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")
+        raise LanternError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")
 
 
 def _check_part(part: str, params: PyTree, shapes: PyTree) -> None:
     mismatch = describe_shapes({part: params}, {part: shapes})
     if mismatch:
-        raise ValueError(f"the {part}'s parameters do not fit its config: {mismatch}")
+        raise LanternError(f"the {part}'s parameters do not fit its config: {mismatch}")
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:

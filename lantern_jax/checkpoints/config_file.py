@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.drafters import drafter_kind, misfits
 from lantern_jax.models.sizes import is_size
@@ -50,18 +51,18 @@ def config_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def read_config(directory: Path) -> Mapping[str, Any]:
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory: give one that `lantern convert` wrote")
+        raise LanternError(f"{directory} is not a directory: give one that `lantern convert` wrote")
     path = directory / "config.json"
     if not path.is_file():
-        raise ValueError(f"{directory} is not a checkpoint, it has no config.json: see `lantern convert`")
+        raise LanternError(f"{directory} is not a checkpoint, it has no config.json: see `lantern convert`")
     try:
         config = read_json(path, MOST_BYTES)
     except ValueError as error:
         raise errors.damaged(path, str(error).removeprefix(f"{path} ")) from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ValueError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
+        raise LanternError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
     if config.get("version") != VERSION:
-        raise ValueError(
+        raise LanternError(
             f"{path} has format version {errors.printable(config.get('version'), 40)}, expected {VERSION}: "
             "convert it again"
         )
@@ -87,7 +88,7 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
     family = config.get("family")
     if not isinstance(family, str) or family not in FAMILIES:
         given = errors.printable(repr(family), 40)
-        raise ValueError(
+        raise LanternError(
             f"{directory / 'config.json'}: unknown family {given}, expected one of {', '.join(FAMILIES)}: "
             "upgrade lantern-jax or convert the checkpoint again"
         )
@@ -116,15 +117,15 @@ def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetCo
                 for name, ours, theirs in misfits(configs[kind], target)
             ]
             if wrong:
-                raise ValueError(f"it has {'; '.join(wrong)}")
+                raise LanternError(f"it has {'; '.join(wrong)}")
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise _unfit(directory, f"{kind} drafter", error) from error
     return configs
 
 
-def _unfit(directory: Path, part: str, error: Exception) -> ValueError:
+def _unfit(directory: Path, part: str, error: Exception) -> LanternError:
     why = errors.printable(f"{part}: {error}", 1000)
-    return ValueError(f"{directory / 'config.json'}: {why}; convert the checkpoint again")
+    return LanternError(f"{directory / 'config.json'}: {why}; convert the checkpoint again")
 
 
 def codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:

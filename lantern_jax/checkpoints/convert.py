@@ -24,6 +24,7 @@ from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.families.medusa_weights import convert_medusa
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
@@ -72,11 +73,11 @@ class Conversion:
 
     def __post_init__(self):
         if self.neighbour_space not in NEIGHBOUR_SPACES:
-            raise ValueError(
+            raise LanternError(
                 f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
             )
         if self.neighbours < 0:
-            raise ValueError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
+            raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
 
     def stage(self, name: str) -> Callable[[int, int], None]:
         """What one reader calls with bytes done and bytes in all."""
@@ -122,7 +123,7 @@ def convert_llamagen(
     )  # fmt: skip
     conditioning = "class" if target.num_labels else "caption"
     if t5 is not None and not target.caption_dim:
-        raise ValueError(f"{gpt} is class-conditional: it takes no text encoder; leave --t5 out")
+        raise LanternError(f"{gpt} is class-conditional: it takes no text encoder; leave --t5 out")
     parts = {
         **_drafter_parts(drafter, files["the drafter"], settings.get("drafter"), target, None, conversion),
         **_text_parts(t5, files["the text encoder"], t5_tokenizer, settings.get("text_encoder"), conversion),
@@ -221,7 +222,7 @@ def add_drafter(
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
     if kind not in DRAFTER_CONVERTERS:
-        raise ValueError(
+        raise LanternError(
             f"no converter for a drafter of the kind {kind!r}: choose one of {', '.join(DRAFTER_CONVERTERS)}"
         )
     files = _opened({"the drafter": drafter})
@@ -259,7 +260,7 @@ def add_text_encoder(
     files = _opened({"the text encoder": t5})
     old = load(checkpoint, None)
     if not getattr(old.target_config, "caption_dim", 0):
-        raise ValueError(f"{checkpoint} is not caption-conditional: it takes no text encoder")
+        raise LanternError(f"{checkpoint} is not caption-conditional: it takes no text encoder")
     settings = _read_settings(config, "text_encoder").get("text_encoder")
     parts = _text_parts(t5, files["the text encoder"], t5_tokenizer, settings, conversion)
     return _write(out, _changed(old, parts, t5=t5, t5_tokenizer=t5_tokenizer), conversion)
@@ -313,7 +314,7 @@ def _drafter_parts(
 
 def _text_parts(path, tensors, tokenizer, settings, conversion: Conversion) -> dict[str, Any]:
     if (tensors is None) != (tokenizer is None):
-        raise ValueError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
+        raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     if tensors is None:
         return {}
     names = load_tokenizer(tokenizer)
@@ -381,7 +382,7 @@ def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str
         return {alone: settings}
     unknown = sorted(set(settings) - set(_CONFIG_PARTS))
     if unknown:
-        raise ValueError(
+        raise LanternError(
             f"{config} holds unknown parts {', '.join(unknown)}: give {' and '.join(_CONFIG_PARTS)}"
         )
     return settings
@@ -389,8 +390,8 @@ def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: give a JSON file")
+        raise LanternError(f"{path} is not a file: give a JSON file")
     content = read_json(path, 10**6)
     if not isinstance(content, dict):
-        raise ValueError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
+        raise LanternError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
     return content

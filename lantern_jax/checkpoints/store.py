@@ -40,6 +40,7 @@ from lantern_jax.checkpoints.config_file import (
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_link, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
@@ -83,9 +84,9 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     directory = Path(directory)
     check_link(directory)
     if directory.exists() and not overwrite:
-        raise ValueError(f"{directory} exists: name a new folder or allow overwriting")
+        raise LanternError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
-        raise ValueError(f"{directory} exists and is not a checkpoint: name another folder")
+        raise LanternError(f"{directory} exists and is not a checkpoint: name another folder")
     check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
     return directory
 
@@ -115,10 +116,12 @@ def save(
     """
     directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
-        raise ValueError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
+        raise LanternError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
     held = checkpoint.target_params, [params for _, params in checkpoint.drafters.values()]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(held)):
-        raise ValueError("the checkpoint holds shapes in place of parameters: read it with store.load first")
+        raise LanternError(
+            "the checkpoint holds shapes in place of parameters: read it with store.load first"
+        )
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
@@ -257,7 +260,7 @@ def load_drafter(
         ValueError: the checkpoint has no such drafter, or its folder is damaged.
     """
     if kind not in checkpoint.drafters:
-        raise ValueError(
+        raise LanternError(
             f"this checkpoint has no {kind} drafter: add one with `lantern convert drafter` or train.export"
         )
     _, params = checkpoint.drafters[kind]
@@ -288,7 +291,9 @@ def load_text_encoder(
     if checkpoint.text_encoder_params is not None:
         return checkpoint.text_encoder_params
     if checkpoint.text_encoder_config is None or checkpoint.directory is None:
-        raise ValueError("this checkpoint has no text encoder: convert it with --t5, or give encoded prompts")
+        raise LanternError(
+            "this checkpoint has no text encoder: convert it with --t5, or give encoded prompts"
+        )
     directory, encoder = checkpoint.directory, checkpoint.text_encoder_config
     config = read_config(directory)
     checksums.check_sizes(directory, config)
@@ -308,7 +313,7 @@ def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected
     mismatch = describe_mismatch({name: tensor.shape for name, tensor in tensors.items()}, leaves)
     if mismatch:
         why = errors.printable(mismatch, 10_000)
-        raise ValueError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
+        raise LanternError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.ShapeDtypeStruct(leaf.shape, tensors[name_of(path)].dtype), expected
     )
@@ -351,7 +356,7 @@ def _narrow(part: str, dtype: Any, path: tuple, leaf: Any) -> StoredTensor:
             narrow = np.asarray(leaf).astype(stored, copy=False)
         if not np.isfinite(narrow.astype(np.float32, copy=False)).all():
             name = f"{part}{jax.tree_util.keystr(path)}"
-            raise ValueError(
+            raise LanternError(
                 f"{name} holds values that are not finite in {stored.name}: store another dtype or retrain"
             )
         return narrow

@@ -16,6 +16,7 @@ from lantern_jax.commands.options import (
 )
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
@@ -93,11 +94,11 @@ def _run(arguments: argparse.Namespace) -> None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
     check_mesh(arguments.mesh, arguments.hosts)
     if arguments.random != (arguments.size is not None):
-        raise ValueError(
+        raise LanternError(
             "--size and --random go together: a size alone has no weights, and random ones need a size"
         )
     if arguments.size is not None and (arguments.model != "demo" or arguments.prompts is not None):
-        raise ValueError(
+        raise LanternError(
             "a random model takes no --model and no --prompts: leave them out, or --size and --random"
         )
     prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
@@ -137,7 +138,7 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
     for variant in variants:
         for name in ("batch", "guidance"):
             if name in variant:
-                raise ValueError(f"{variant['method']}: {name} is not a variant's: give --{name}")
+                raise LanternError(f"{variant['method']}: {name} is not a variant's: give --{name}")
     return expand(
         variants,
         trees=() if arguments.trees is None else parse_list("tree", arguments.trees),
@@ -159,10 +160,10 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             arguments.against is not None
             and Path(arguments.out).absolute() == Path(arguments.against).absolute()
         ):
-            raise ValueError(f"{arguments.out} is both --out and --against: name another file")
+            raise LanternError(f"{arguments.out} is both --out and --against: name another file")
     if arguments.plot is not None:
         if Path(arguments.plot).is_file():
-            raise ValueError(f"--plot {arguments.plot} is a file: name a folder")
+            raise LanternError(f"--plot {arguments.plot} is a file: name a folder")
         check_plots()
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
@@ -177,7 +178,7 @@ def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list
     subject, rows = _subject(arguments, prompts), []
     groups, left_out = members(subject, configurations, plan.profile)
     if not groups:
-        raise ValueError(left_out[0])
+        raise LanternError(left_out[0])
     if arguments.use_cache:
         keep_compiled_programs()
     try:

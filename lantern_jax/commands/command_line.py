@@ -1,6 +1,7 @@
 """How commands and scripts end: in one line on stderr where something was wrong, and with a status for other programs.
 
 0     all is done
+1     a bug: its traceback, and a line that asks for a report
 2     an error of whoever called it, said in a line: what was given, what was expected, what to do
 130   Ctrl-C
 141   nobody reads any more what it prints, as after `| head`; nothing is said of it
@@ -12,15 +13,18 @@ import contextlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
 from lantern_jax.io import errors, streams
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import Signals, at_work
 
 _INTERRUPTED = (130, 143)
 _UNREAD = 141
+_BUG = "this is a bug of lantern_jax: please report it with the lines above and the command"
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # A value that is not valid is told of in the same words wherever that is found.
-        raise ValueError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
+        raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def run(name: str, work: Callable[[], object], words: Sequence[str] | None = Non
 
     Args:
         name: of the command, which begins the line.
-        work: parses arguments and does what they say. What it raises of bugs is raised.
+        work: parses arguments and does what they say. A bug's traceback is printed.
         words: the arguments, of which an error quotes the beginning where they are long; None: this process's.
     """
     words = sys.argv[1:] if words is None else words
@@ -97,7 +101,8 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
             return _interrupted(signals, "")
         line = _line(error) or _platform_line()
         if line is None:
-            raise
+            traceback.print_exception(error)
+            return _say(f"{name}: {_BUG}", 1)
         if isinstance(error, BrokenPipeError) and streams.unread():
             return _UNREAD
         return _say(f"{name}: error: {_shortened(line, words)}", 2)
@@ -125,14 +130,14 @@ def _interrupted(signals: Signals, said: str) -> int:
 
 
 def _line(error: Exception) -> str | None:
-    """What to say of an error; None of one that nobody who calls a command can do anything about."""
+    """Returns the line to print for an error, or None if it is a bug rather than something the caller can mend."""
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{errors.printable(error.filename, 200)}: "
         return f"{place}{error.strerror}"
-    if isinstance(error, ValueError | OSError | ImportError):
+    if isinstance(error, LanternError | OSError):
         return str(error) or type(error).__name__
     if isinstance(error, MemoryError):
-        return "this machine has too little memory for this: give a smaller one"
+        return "not enough memory on this machine: use a smaller model or batch"
     if not isinstance(error, RuntimeError):
         return None
     if "RESOURCE_EXHAUSTED" in str(error):

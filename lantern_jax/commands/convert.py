@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.options import DTYPES
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder
 from lantern_jax.io.locks import sole
 from lantern_jax.io.terminal import say
@@ -159,16 +160,16 @@ def _run(arguments: argparse.Namespace) -> None:
     given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
     remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
     if arguments.from_hub is None and arguments.revision is not None:
-        raise ValueError("--revision is that of a repository: give --from-hub too")
+        raise LanternError("--revision is that of a repository: give --from-hub too")
     # All that can be told without fetching is told first.
     for file in kind.files:
         path = given[file.argument]
         if file.argument in remote:
             continue
         if path is None and file.required:
-            raise ValueError(f"--{file.option} is missing: give {file.help}")
+            raise LanternError(f"--{file.option} is missing: give {file.help}")
         if path is not None and not Path(path).exists():
-            raise ValueError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
+            raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
     check_new_folder(out, arguments.overwrite)
     with sole(out):
@@ -197,7 +198,7 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
         local = path is None or name in ("checkpoint", "config") or (path != "." and Path(path).exists())
         named |= {} if local else {name: path}
     if not named:
-        raise ValueError(f"--from-hub {repo}: all the files given are on this machine; leave it out")
+        raise LanternError(f"--from-hub {repo}: all the files given are on this machine; leave it out")
     return named
 
 
@@ -209,7 +210,7 @@ def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[st
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
     missing = [path for path, names in wanted.items() if not names]
     if missing:
-        raise ValueError(f"{', '.join(missing)}: neither on this machine nor in {repo}")
+        raise LanternError(f"{', '.join(missing)}: neither on this machine nor in {repo}")
     folder = download(repo, sorted({name for names in wanted.values() for name in names}), revision)
     return {name: str(folder / path) for name, path in remote.items()}
 

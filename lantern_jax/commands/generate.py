@@ -18,6 +18,7 @@ from lantern_jax.commands.options import (
 )
 from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
 from lantern_jax.decoding.knobs import check_numbers
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 from lantern_jax.settings.settings import settings_json
 
@@ -96,7 +97,7 @@ def _read_start(arguments: argparse.Namespace):
     """The picture of --start, or None; ValueError for what is none, or for --keep without it."""
     if arguments.start is None:
         if arguments.keep is not None:
-            raise ValueError("--keep is of a picture to go on with: give --start IMAGE")
+            raise LanternError("--keep is of a picture to go on with: give --start IMAGE")
         return None
 
     from lantern_jax.pictures.folder import open_picture
@@ -119,7 +120,7 @@ def _run(arguments: argparse.Namespace) -> None:
         check_race(race)
     compare = arguments.compare or race is not None
     if bool(arguments.prompts) == (arguments.encoded is not None):
-        raise ValueError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
+        raise LanternError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
     encoded = None
     if arguments.encoded is not None:
         from lantern_jax.text.encoded import load_encoded
@@ -150,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if start is not None:
         settings["keep_rows"] = numbers["keep_rows"]
     if not pipeline.draws:
-        raise ValueError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
+        raise LanternError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
 
     from lantern_jax.commands.report import decoding_progress, picture_files, show_statistics
 

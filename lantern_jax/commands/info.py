@@ -4,6 +4,7 @@ import argparse
 
 from lantern_jax.commands.arguments import number
 from lantern_jax.commands.options import DTYPES
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 
 # Of a model that has an EAGLE drafter, and of one that has none.
@@ -48,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _describe(arguments: argparse.Namespace) -> None:
     for name in ("size", "methods", "dtype"):
         if getattr(arguments, name) is not None:
-            raise ValueError(f"--{name} is for --fit: give --fit GB with it, or leave it out")
+            raise LanternError(f"--{name} is for --fit: give --fit GB with it, or leave it out")
 
     from lantern_jax.checkpoints.store import describe, load, model_directory, verify
     from lantern_jax.commands.report import show_description
@@ -63,9 +64,9 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 def _fit(arguments: argparse.Namespace) -> None:
     if arguments.verify:
-        raise ValueError("--verify reads a checkpoint's files, --fit none: give one of them")
+        raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
     if arguments.size is not None and arguments.model is not None:
-        raise ValueError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
+        raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.commands.report import working

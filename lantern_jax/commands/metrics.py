@@ -7,6 +7,7 @@ from typing import Any
 
 from lantern_jax.commands.arguments import whole
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_files
 
 
@@ -58,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.scores is not None:
         scores = check_names(arguments.scores, SCORES, "score")
     if not readings and not scores:
-        raise ValueError("nothing to measure: give --reference SET or --scores NAME")
+        raise LanternError("nothing to measure: give --reference SET or --scores NAME")
     kinds = {reading.features: READERS[reading.features] for reading in readings}
     kinds |= {name: SCORES[name] for name in scores}
     files = weight_files(arguments.weights, kinds)
@@ -109,28 +110,30 @@ def _readings(arguments: argparse.Namespace) -> list:
 
     preset = _preset(arguments)
     if arguments.with_slips and preset is None:
-        raise ValueError("--with-slips is of a published protocol: give --preset too")
+        raise LanternError("--with-slips is of a published protocol: give --preset too")
     names = None if arguments.features is None else check_names(arguments.features, READERS, "features")
     if arguments.reference is None:
         if names is not None or arguments.save_reference is not None:
-            raise ValueError("distances are to other pictures: give --reference too")
+            raise LanternError("distances are to other pictures: give --reference too")
         return []
     if preset is not None:
         if arguments.preprocessing is not None or arguments.neighbours is not None or arguments.strict:
-            raise ValueError(
+            raise LanternError(
                 "--preset says how to measure: leave out --preprocessing, --neighbours, --strict"
             )
         chosen = [one for one in preset.readings if names is None or one.features in names]
         if not chosen:
             known = ", ".join(one.features for one in preset.readings)
-            raise ValueError(f"--preset {arguments.preset} reads {known}, not {arguments.features}")
+            raise LanternError(f"--preset {arguments.preset} reads {known}, not {arguments.features}")
         return chosen
     k = 3 if arguments.neighbours is None else arguments.neighbours
     kinds, wanted = {name: READERS[name] for name in names or ["demo"]}, arguments.preprocessing
     choices = dict.fromkeys(choice for kind in kinds.values() for choice in kind.preprocessings if choice)
     if wanted is not None and wanted not in choices:
         if not choices:
-            raise ValueError(f"{', '.join(kinds)} features have one preprocessing: leave out --preprocessing")
+            raise LanternError(
+                f"{', '.join(kinds)} features have one preprocessing: leave out --preprocessing"
+            )
         raise errors.unknown("preprocessing", wanted, choices)
     return [
         Reading(
@@ -147,11 +150,11 @@ def _readings(arguments: argparse.Namespace) -> list:
 def _check_outputs(arguments: argparse.Namespace) -> None:
     outputs = [Path(path) for path in (arguments.out, arguments.save_reference) if path is not None]
     if len({path.absolute() for path in outputs}) < len(outputs):
-        raise ValueError(f"{outputs[0]} is named for two outputs: give each a file of its own")
+        raise LanternError(f"{outputs[0]} is named for two outputs: give each a file of its own")
     for path in outputs:
         check_new_file(path, arguments.overwrite)
     if arguments.save_reference is not None and not arguments.save_reference.endswith(".npz"):
-        raise ValueError(f"--save-reference {arguments.save_reference}: end its name in .npz")
+        raise LanternError(f"--save-reference {arguments.save_reference}: end its name in .npz")
 
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
@@ -164,12 +167,12 @@ def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | 
         if not is_statistics(path):
             next(iter(read_pictures(path)))
         elif scored and path == arguments.set:
-            raise ValueError(f"{path} holds no pictures to score: give the pictures, or leave out --scores")
+            raise LanternError(f"{path} holds no pictures to score: give the pictures, or leave out --scores")
     prompts = None if arguments.prompts is None else read_prompts(arguments.prompts)
     if scored:
         next(with_prompts(read_pictures(arguments.set), prompts))
     elif prompts is not None:
-        raise ValueError("--prompts are for --scores: give both, or leave it out")
+        raise LanternError("--prompts are for --scores: give both, or leave it out")
     return prompts
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
 DEFAULT_OUT = "lantern.png"
@@ -59,9 +60,9 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan
     path = Path(out)
     is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
     if not is_folder and path.suffix.lower() != ".png":
-        raise ValueError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
+        raise LanternError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
     if not is_folder and len(names) > MOST_IN_GRID:
-        raise ValueError(
+        raise LanternError(
             f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
         )
     if not is_folder:
@@ -80,7 +81,7 @@ def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) ->
     times = Counter(map(os.path.realpath, files))
     for path in files:
         if times[os.path.realpath(path)] > 1:
-            raise ValueError(f"{path} is named for two outputs: give each a file of its own")
+            raise LanternError(f"{path} is named for two outputs: give each a file of its own")
         new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
         check_new_file(path, overwrite, new_folder)
 

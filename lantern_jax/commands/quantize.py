@@ -2,6 +2,7 @@
 
 import argparse
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 
 
@@ -36,7 +37,7 @@ def _quantize(arguments: argparse.Namespace) -> None:
 
     directory = model_directory(arguments.model)
     if is_quantized(load(directory, abstract=True).target_params):
-        raise ValueError(f"{arguments.model} has its weights in eight bits already: nothing is to be done")
+        raise LanternError(f"{arguments.model} has its weights in eight bits already: nothing is to be done")
     with working("quantizing") as tell:
         checkpoint = load(directory, dtype=None)
         made = dataclasses.replace(checkpoint, target_params=quantize(checkpoint.target_params))

@@ -9,6 +9,7 @@ from pathlib import Path
 from lantern_jax.commands.arguments import number, whole
 from lantern_jax.commands.options import add_mesh, add_model, check_mesh
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
 from lantern_jax.io.interruption import left_alone
 from lantern_jax.io.terminal import say
@@ -86,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise ImportError(
+        raise MissingExtra(
             'lantern serve needs Starlette and uvicorn: pip install "lantern-jax[serve]"'
         ) from None
     bound = _bound(arguments.host, arguments.port)
@@ -136,7 +137,7 @@ def _token(file: str | None) -> str | None:
     else:
         token, place = read_text(file, _LONGEST_TOKEN).strip(), errors.short(file)
     if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError(f"{place} holds no token: give one word of letters, digits and signs")
+        raise LanternError(f"{place} holds no token: give one word of letters, digits and signs")
     return token
 
 

@@ -20,6 +20,7 @@ from lantern_jax.commands.options import (
     join_hosts,
 )
 from lantern_jax.io import locks
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
@@ -126,13 +127,13 @@ def _assigned(arguments: argparse.Namespace) -> Assigned:
 def _check_ray(arguments: argparse.Namespace) -> None:
     """Raises ValueError of flags that do not go with ``--ray``, or without."""
     if arguments.ray and (arguments.worker is not None or arguments.hosts is not None):
-        raise ValueError("--ray hands out the work itself: leave --worker and --hosts out")
+        raise LanternError("--ray hands out the work itself: leave --worker and --hosts out")
     for name, value in (
         ("--ray-workers", arguments.ray_workers),
         ("--ray-resources", arguments.ray_resources),
     ):
         if value is not None and not arguments.ray:
-            raise ValueError(f"{name} is for workers on Ray: give --ray ADDRESS or --ray local with it")
+            raise LanternError(f"{name} is for workers on Ray: give --ray ADDRESS or --ray local with it")
 
 
 def _processes() -> tuple[int, int] | None:
@@ -146,10 +147,10 @@ def _processes() -> tuple[int, int] | None:
 
 def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
     if (arguments.prompts is None) == (arguments.classes is None):
-        raise ValueError("give --prompts FILE or --classes LIST: one of the two")
+        raise LanternError("give --prompts FILE or --classes LIST: one of the two")
     if arguments.classes is not None:
         if arguments.column is not None:
-            raise ValueError("--column is that of a table: give it with --prompts")
+            raise LanternError("--column is that of a table: give it with --prompts")
         return class_list(arguments.classes)
     return read_prompts(arguments.prompts, arguments.column)
 
@@ -248,7 +249,7 @@ def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[C
 
 def _merge(arguments: argparse.Namespace, directory: Path) -> None:
     if arguments.prompts is not None or arguments.classes is not None:
-        raise ValueError("--merge reads what the set says of itself: give it with --out alone")
+        raise LanternError("--merge reads what the set says of itself: give it with --out alone")
 
     from lantern_jax.sets.merging import SUMS_FILE, merge
 

@@ -7,6 +7,7 @@ from typing import Any
 from lantern_jax.commands.arguments import number, seed, whole
 from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
 from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
 from lantern_jax.io.terminal import say
 from lantern_jax.text.prompt_files import read_prompts
@@ -83,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
     budget = Budget(arguments.max_substituted, arguments.max_distance)
     if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
-        raise ValueError(
+        raise LanternError(
             f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
@@ -106,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Raises ValueError for what is wrong whatever the checkpoint."""
     if arguments.words and arguments.prompts is not None:
-        raise ValueError("give prompts, or --prompts FILE: one of the two")
+        raise LanternError("give prompts, or --prompts FILE: one of the two")
     if arguments.out is not None:
         check_new_file(Path(arguments.out), arguments.overwrite)
 

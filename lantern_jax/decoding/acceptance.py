@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.io.errors import LanternError
+
 # What LANTERN's rules use where nothing else is asked for: a mild relaxation (k 10, lambda 2).
 NEIGHBOURS, DELTA, LAM = 10, 0.05, 2.0
 
@@ -186,7 +188,7 @@ class Rule:
             token: x.
             depth: of x in its tree, from 1; broadcasts against ``token``.
         """
-        raise ValueError(f"{type(self).__name__} has no lend: the rejection coupling needs a rule that has")
+        raise LanternError(f"{type(self).__name__} has no lend: the rejection coupling needs a rule that has")
 
     def accepts(
         self,
@@ -314,14 +316,14 @@ class LanternPlusPlus(_NearestCodes):
 def number(name: str, value: float, valid: bool, wanted: str) -> Float[Array, ""]:
     """A checked knob as the traced number that a rule holds; ValueError says what is wanted."""
     if not valid:
-        raise ValueError(f"{name} {value} is not valid: give {wanted}")
+        raise LanternError(f"{name} {value} is not valid: give {wanted}")
     return jnp.asarray(value, jnp.float32)
 
 
 def neighbour_count(k: int) -> int:
     """A checked k."""
     if k < 0 or int(k) != k:
-        raise ValueError(f"k = {k} neighbours is not valid: give a whole number >= 0")
+        raise LanternError(f"k = {k} neighbours is not valid: give a whole number >= 0")
     return int(k)
 
 
@@ -333,19 +335,21 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
     if codebook is None:
         if rule.is_strict or not rule.k:
             return
-        raise ValueError("a relaxed rule needs a codebook: give Codebook(neighbours, codes), or use Strict()")
+        raise LanternError(
+            "a relaxed rule needs a codebook: give Codebook(neighbours, codes), or use Strict()"
+        )
     rows, stored = codebook.neighbours.shape
     if rule.k > stored:
-        raise ValueError(
+        raise LanternError(
             f"the rule wants k = {rule.k} neighbours, the table stores {stored}: give k <= {stored}"
         )
     if codebook.codes.shape[0] != rows or rows != (vocab_size or rows):
-        raise ValueError(
+        raise LanternError(
             f"the codebook has {rows} rows of neighbours and {codebook.codes.shape[0]} codes, "
             f"the target {vocab_size or rows}: give those of this target's VQ tokenizer"
         )
     if not jnp.issubdtype(codebook.neighbours.dtype, jnp.integer):
-        raise ValueError(
+        raise LanternError(
             f"the neighbour table holds {codebook.neighbours.dtype}: give whole numbers, such as int32"
         )
     if not stored or isinstance(codebook.neighbours, jax.core.Tracer | jax.ShapeDtypeStruct):
@@ -353,7 +357,9 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
     with jax.ensure_compile_time_eval():
         low, high = int(codebook.neighbours.min()), int(codebook.neighbours.max())
     if low < -1 or high >= rows:
-        raise ValueError(f"the neighbour table holds ids from {low} to {high}: give -1 (none) to {rows - 1}")
+        raise LanternError(
+            f"the neighbour table holds ids from {low} to {high}: give -1 (none) to {rows - 1}"
+        )
 
 
 def code_distance(

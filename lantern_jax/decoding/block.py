@@ -22,6 +22,7 @@ from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise
 from lantern_jax.decoding.topology import AnyTopology, take_nodes
 from lantern_jax.decoding.verification import Verification, verification
+from lantern_jax.io.errors import LanternError
 
 
 @dataclass(frozen=True)
@@ -108,23 +109,23 @@ def _rows(topology: AnyTopology) -> np.ndarray | Int[Array, "B D"]:
 def _check(draft, log_probs, draws, rule) -> None:
     topology = draft.topology
     if topology.children.shape[-1] != 1 or topology.num_nodes != topology.max_depth + 1:
-        raise ValueError(
+        raise LanternError(
             f"the block coupling verifies chains, and the tree of {topology.num_nodes} nodes branches: "
             "give DraftTree.chain(depth), or use coupling rejection"
         )
     if not rule.is_strict:
-        raise ValueError(
+        raise LanternError(
             f"the block coupling has no relaxed test, and the rule is {type(rule).__name__}: use rule strict"
         )
     if not isinstance(draws, Streams | Greedy):
         given = type(draws).__name__
-        raise ValueError(
+        raise LanternError(
             f"the block coupling was given {given} as draws: give Streams(keys, positions, rounds) or Greedy()"
         )
     if draft.log_q is not None and not isinstance(draws, Greedy):
         rows = getattr(topology, "internal", range(topology.num_nodes))
         wanted = (log_probs.shape[0], len(rows), log_probs.shape[2])
         if draft.log_q.shape != wanted:
-            raise ValueError(
+            raise LanternError(
                 f"log_q has shape {draft.log_q.shape}: give {wanted}, a row for every node with children"
             )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.devices.partition import shards, split
+from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.append import append_kernel, fits
 
 # Keys and values of one layer's block, each [G, B, H, N, E].
@@ -118,7 +119,7 @@ def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], no
     check_ids("nodes of the path", path, nodes)
     known = at_hand(length)
     if known is not None and known.size and known.max() + path.shape[1] > slots:
-        raise ValueError(
+        raise LanternError(
             f"{path.shape[1]} rows behind {known.max()} committed tokens do not fit {slots} slots: give prefill more"
         )
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding import contracts
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.io.errors import LanternError
 
 _TREE = DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
 _CHAIN = DraftTree.chain(3)
@@ -73,11 +74,11 @@ class _Trial:
         self.target, self.params, self.conditioning = target, params, conditioning
         self.batch = len(jax.tree.leaves(conditioning)[0])
         if self.batch < 2:
-            raise ValueError(
+            raise LanternError(
                 f"conditioning has {self.batch} sequence: give at least two, so that mixing them shows"
             )
         if target.num_tokens < 2 * _TREE.num_nodes:
-            raise ValueError(
+            raise LanternError(
                 f"a stream of {target.num_tokens} tokens is too short to try: {2 * _TREE.num_nodes} are needed"
             )
         self.guidance = None if guidance is None else jnp.full(self.batch, guidance, jnp.float32)
@@ -102,7 +103,7 @@ class _Trial:
         for logits, _, _ in rows:
             _check_numbers(logits, "score")
         if last and _alike(*rows):
-            raise ValueError(
+            raise LanternError(
                 f"target.score: codes {last - 1} and {last} are the same to the model: it has no rows for all "
                 f"{last + 1} codes, or they are shifted beyond its end"
             )
@@ -238,7 +239,7 @@ class _Trial:
 
         # A target may well read none of its conditioning.
         if last and _alike(made_of(last), made_of(last - 1)) and not _alike(made_of(last), made_of(0)):
-            raise ValueError(
+            raise LanternError(
                 f"target.prefill: ids {last - 1} and {last} of prompts are the same to the model: it has no rows for "
                 "both"
             )
@@ -291,7 +292,7 @@ class _Trial:
         ours, theirs = (np.maximum(np.asarray(leaf), np.float32(-1e9)) for leaf in (ours, theirs))
         difference = float(np.max(np.abs(ours - theirs)))
         if not difference <= self.tolerance:
-            raise ValueError(f"target.{part}: {rule} (logits differ by {difference:.2g})")
+            raise LanternError(f"target.{part}: {rule} (logits differ by {difference:.2g})")
         self.worst = max(self.worst, difference)
 
 
@@ -306,7 +307,7 @@ def _check_numbers(logits, part: str) -> None:
     sound = (logits < np.inf).all(axis=-1) & np.isfinite(logits.max(axis=-1))
     if not sound.all():
         row = ", ".join(map(str, np.argwhere(~sound)[0]))
-        raise ValueError(
+        raise LanternError(
             f"target.{part} leads to logits that are no numbers, at [{row}]: give finite ones, -inf where an id is not "
             "allowed, and one that is allowed in each row"
         )

@@ -26,6 +26,7 @@ from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.stream import Stream, draft_of, point_masses
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import varying_like
+from lantern_jax.io.errors import LanternError
 
 # Tokens that are read in one pass: more need more memory, and are hardly quicker.
 PIECE = 64
@@ -67,10 +68,12 @@ def check(target: Target, conditioning: Any, in_rows: bool) -> None:
     if given is None:
         return
     if in_rows:
-        raise ValueError("rows in parallel (zipar) know no given first tokens: complete with another method")
+        raise LanternError(
+            "rows in parallel (zipar) know no given first tokens: complete with another method"
+        )
     count = given.shape[-1]
     if given.ndim != 2 or not 1 <= count < target.num_tokens or target.forced[count - 1] >= 0:
-        raise ValueError(
+        raise LanternError(
             f"given tokens have shape {given.shape}: give [B, K] with K from 1 to {target.num_tokens - 1}, the last "
             "of them free"
         )
@@ -79,7 +82,7 @@ def check(target: Target, conditioning: Any, in_rows: bool) -> None:
     known = at_hand(given)
     if known is not None and (known != forced)[:, forced >= 0].any():
         place = int(np.argmax(((known != forced) & (forced >= 0)).any(axis=0)))
-        raise ValueError(
+        raise LanternError(
             f"given token {place} is not {forced[place]}, which the stream's format forces there: leave it in"
         )
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.io.errors import LanternError
+
 
 def at_hand(values: Any) -> np.ndarray | None:
     """Reads an array onto the host; None where its numbers are not known: while a program is traced, or where parts of
@@ -33,26 +35,26 @@ def check_ids(name: str, ids: Any, count: int | None, read: Any = None) -> None:
     ids = ids if hasattr(ids, "dtype") else np.asarray(ids)
     most = np.iinfo(np.int32).max if count is None else count - 1
     if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise ValueError(f"{name} are {ids.dtype}: give whole numbers, such as int32")
+        raise LanternError(f"{name} are {ids.dtype}: give whole numbers, such as int32")
     ids, read = at_hand(ids), at_hand(np.True_ if read is None else read)
     if ids is None or read is None:
         return
     ids = ids[np.broadcast_to(read, ids.shape)]
     if ids.size and not 0 <= ids.min() <= ids.max() <= most:
-        raise ValueError(f"{name} are {ids.min()} to {ids.max()}: give 0 to {most}")
+        raise LanternError(f"{name} are {ids.min()} to {ids.max()}: give 0 to {most}")
 
 
 def check_padding(mask: Any, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless a mask is bool of this shape and, so far as it is at hand, prompts end where rows do."""
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
     if mask.shape != shape or mask.dtype != bool:
-        raise ValueError(
+        raise LanternError(
             f"the mask has shape {mask.shape} of {mask.dtype}: give bool {shape}, False at padding"
         )
     mask = at_hand(mask)
     if mask is not None and mask.size and not mask[..., -1].all():
         row = int(np.argmin(mask[..., -1].ravel()))
-        raise ValueError(f"the mask of prompt {row} ends in padding on the right: pad on the left")
+        raise LanternError(f"the mask of prompt {row} ends in padding on the right: pad on the left")
 
 
 def check_prompts(vocab_size: int | None, conditioning: Any) -> None:

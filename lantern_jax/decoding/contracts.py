@@ -11,26 +11,27 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from lantern_jax.decoding.protocols import Draft, Drafting, Prefix, Target
+from lantern_jax.io.errors import LanternError
 
 
 def check_batch(keys, conditioning, guidance, active) -> int:
     """B, by the number of keys; ValueError unless everything has as many rows."""
     if not (hasattr(keys, "dtype") and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) and keys.ndim == 1):
         shape = getattr(keys, "shape", type(keys).__name__)
-        raise ValueError(f"keys are {shape}: give one key a sequence, such as jax.random.split(key, batch)")
+        raise LanternError(f"keys are {shape}: give one key a sequence, such as jax.random.split(key, batch)")
     batch = keys.shape[0]
     for path, leaf in jax.tree_util.tree_leaves_with_path(conditioning):
         if not leaf.shape or leaf.shape[0] != batch:
             name = f"conditioning{jax.tree_util.keystr(path)}"
-            raise ValueError(
+            raise LanternError(
                 f"{name} has shape {leaf.shape} for {batch} keys: give conditional rows [{batch}, ...] alone, "
                 "a key for each"
             )
     for name, values in (("guidance", guidance), ("active", active)):
         if values is not None and jnp.shape(values) != (batch,):
-            raise ValueError(f"{name} has shape {jnp.shape(values)} for {batch} keys: give [{batch}]")
+            raise LanternError(f"{name} has shape {jnp.shape(values)} for {batch} keys: give [{batch}]")
     if active is not None and not jnp.issubdtype(jnp.result_type(active), bool):
-        raise ValueError(
+        raise LanternError(
             f"active is {jnp.result_type(active)}: give bool [{batch}], False at padding sequences"
         )
     return batch
@@ -39,11 +40,11 @@ def check_batch(keys, conditioning, guidance, active) -> int:
 def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | AbstractMesh:
     """The mesh; ValueError unless it has the axis and the batch divides over it."""
     if mesh_axis not in mesh.shape:
-        raise ValueError(
+        raise LanternError(
             f"the mesh has no axis {mesh_axis!r}, only {', '.join(map(repr, mesh.shape))}: name one as mesh_axis"
         )
     if batch % mesh.shape[mesh_axis]:
-        raise ValueError(
+        raise LanternError(
             f"batch {batch} does not divide over {mesh.shape[mesh_axis]} devices: pad it with inactive ones"
         )
     return mesh
@@ -55,7 +56,7 @@ def run(name: str, function: Callable, *arguments) -> Any:
         return function(*arguments)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        raise ValueError(
+        raise LanternError(
             f"{name} fails on what it was given ({type(error).__name__}: {lines[0][:160]}): "
             "compare its arguments and the parameters with what the record promises"
         ) from error
@@ -67,10 +68,10 @@ def run_prefill(target: Target, params, conditioning, guidance, slots: int, batc
     cache, logits, prefix = _parts("target.prefill", results, "cache, logits, prefix")
     _check_logits("target.prefill", logits, (batch, target.vocab_size))
     if not isinstance(prefix, Prefix):
-        raise ValueError(f"target.prefill returns {type(prefix).__name__} as its prefix: return a Prefix")
+        raise LanternError(f"target.prefill returns {type(prefix).__name__} as its prefix: return a Prefix")
     rows = 1 if guidance is None else 2
     if prefix.features.ndim != 4 or prefix.features.shape[:2] != (rows, batch):
-        raise ValueError(
+        raise LanternError(
             f"target.prefill returns features {prefix.features.shape}: return [{rows}, {batch}, P, D], "
             f"{'the conditional rows' if rows == 1 else 'conditional, then unconditional rows'}"
         )
@@ -84,7 +85,7 @@ def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=N
     logits, features, block = _parts("target.score", results, "logits, features, block")
     _check_logits("target.score", logits, (*tokens.shape, target.vocab_size))
     if features.ndim != 4 or features.shape[1:3] != tokens.shape:
-        raise ValueError(f"target.score returns features {features.shape}: return [G, {tokens.shape}, D]")
+        raise LanternError(f"target.score returns features {features.shape}: return [G, {tokens.shape}, D]")
     return logits, features, block
 
 
@@ -93,15 +94,15 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
     results = run("drafting.propose", drafting.propose, params, state, pending, draws, sampling)
     draft, state = _parts("drafting.propose", results, "draft, state")
     if not isinstance(draft, Draft):
-        raise ValueError(f"drafting.propose returns {type(draft).__name__}: return a Draft and its state")
+        raise LanternError(f"drafting.propose returns {type(draft).__name__}: return a Draft and its state")
     if draft.topology.max_depth != drafting.max_depth:
-        raise ValueError(
+        raise LanternError(
             f"drafting.propose returns a topology of depth {draft.topology.max_depth}: its record says "
             f"max_depth {drafting.max_depth}"
         )
     wanted = (pending.tokens.shape[0], draft.topology.num_nodes)
     if draft.tokens.shape != wanted or draft.tokens.dtype != jnp.int32:
-        raise ValueError(
+        raise LanternError(
             f"drafting.propose returns tokens {draft.tokens.shape} of {draft.tokens.dtype}: "
             f"return int32 {wanted}, one a node"
         )
@@ -120,7 +121,7 @@ def check_unchanged(before: Any, after: Any) -> None:
         )
         for leaf in {**was, **now}:
             if was.get(leaf) != now.get(leaf):
-                raise ValueError(
+                raise LanternError(
                     f"{record} turn the state's {leaf or 'value'} from {was.get(leaf)} into {now.get(leaf)}: "
                     "a state keeps its shapes and dtypes"
                 )
@@ -129,12 +130,12 @@ def check_unchanged(before: Any, after: Any) -> None:
 def _parts(name: str, results: Any, wanted: str) -> tuple:
     count = len(wanted.split(","))
     if not isinstance(results, tuple) or len(results) != count:
-        raise ValueError(f"{name} returns {type(results).__name__}: return ({wanted})")
+        raise LanternError(f"{name} returns {type(results).__name__}: return ({wanted})")
     return results
 
 
 def _check_logits(name: str, logits, shape: tuple[int, ...]) -> None:
     if logits.shape != shape or logits.dtype != jnp.float32:
-        raise ValueError(
+        raise LanternError(
             f"{name} returns logits {logits.shape} of {logits.dtype}: return float32 {shape}, vocab_size last"
         )

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.protocols import Outcome
 from lantern_jax.decoding.topology import take_nodes, with_batch
 from lantern_jax.devices.partition import split
+from lantern_jax.io.errors import LanternError
 
 # Probabilities under this are as good as none: a code that was filtered out must not rule out what q holds likely.
 _LEAST = -20.0
@@ -55,7 +56,7 @@ class Echo:
             if not (
                 good and all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
             ):
-                raise ValueError(
+                raise LanternError(
                     f"{field.name} of echo is not valid: give two finite numbers >= 0, not {shares!r:.200}"
                 )
 

@@ -28,6 +28,7 @@ from lantern_jax.decoding.verification import (
     verification,
 )
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 PATHS = ("longest", "exact_first")
 
@@ -121,12 +122,12 @@ def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:
         return None
     if not isinstance(draws, SharedNoise):
         given = type(draws).__name__
-        raise ValueError(
+        raise LanternError(
             f"the gumbel coupling was given {given} as draws: give SharedNoise(noise) or Greedy()"
         )
     rows = (log_probs.shape[0], topology.max_depth + 1, log_probs.shape[2])
     if draws.noise.shape != rows:
-        raise ValueError(
+        raise LanternError(
             f"noise has shape {draws.noise.shape}: give {rows}, a row for every depth of the tree"
         )
     return draws.noise

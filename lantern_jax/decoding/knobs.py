@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # What one call makes, and holds until it returns; more are a set's business.
 MOST_PICTURES = 10_000
@@ -144,7 +145,7 @@ def check_numbers(prompts: int, num: Any, seed: Any, first: Any, most: int = MOS
     """How many pictures there are of so many prompts; ValueError for a number that is not valid."""
     count = check_count("num", num) * prompts
     if count > most:
-        raise ValueError(
+        raise LanternError(
             f"{count} pictures are more than one call makes, {most}: make a set of them (lantern set)"
         )
     check_seed(seed)

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.concrete import at_hand
+from lantern_jax.io.errors import LanternError
 
 _BLOCK_ELEMENTS = 1 << 19
 
@@ -36,14 +37,14 @@ def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False
         [[1, 2], [0, 2], [1, 0]]
     """
     if codebook.ndim != 2:
-        raise ValueError(f"the codebook has shape {tuple(codebook.shape)}: give codes x channels")
+        raise LanternError(f"the codebook has shape {tuple(codebook.shape)}: give codes x channels")
     size = codebook.shape[0]
     if not 0 <= k < size:
-        raise ValueError(f"k = {k} neighbours do not exist among {size} codes: give 0 <= k < {size}")
+        raise LanternError(f"k = {k} neighbours do not exist among {size} codes: give 0 <= k < {size}")
     codes = jnp.asarray(codebook, jnp.float32)
     known = at_hand(codes)
     if known is not None and not np.isfinite(known).all():
-        raise ValueError("the codebook holds values that are no numbers: nothing is near to them")
+        raise LanternError("the codebook holds values that are no numbers: nothing is near to them")
     if normalize:
         codes = codes / jnp.maximum(jnp.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
     if k == 0:

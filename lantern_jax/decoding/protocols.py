@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.topology import AnyTopology
+from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
@@ -95,11 +96,11 @@ class Target:
     def __post_init__(self):
         if self.forced_tokens is not None:
             if len(self.forced_tokens) != self.num_tokens:
-                raise ValueError(
+                raise LanternError(
                     f"forced_tokens has {len(self.forced_tokens)} entries for {self.num_tokens} tokens: give one each"
                 )
             if self.forced_tokens[0] >= 0:
-                raise ValueError(
+                raise LanternError(
                     "forced_tokens forces position 0: put tokens before the first choice in the prefix"
                 )
 

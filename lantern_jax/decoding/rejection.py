@@ -32,6 +32,7 @@ from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 RESIDUALS = ("exact", "published", "published_lumina")
 
@@ -326,7 +327,7 @@ def _zeroed(values: Float[Array, "B R V"], ids: Int[Array, "B R K"]) -> Float[Ar
 def _check(draft, log_probs, draws) -> None:
     if not isinstance(draws, Streams):
         given = type(draws).__name__
-        raise ValueError(
+        raise LanternError(
             f"the rejection coupling was given {given} as draws: "
             "give Streams(keys, positions, rounds) or Greedy()"
         )
@@ -336,10 +337,10 @@ def _check(draft, log_probs, draws) -> None:
     wanted = len(topology.internal) if isinstance(topology, DraftTree) else topology.num_nodes
     rows = (log_probs.shape[0], wanted, log_probs.shape[2])
     if draft.log_q.shape != rows:
-        raise ValueError(
+        raise LanternError(
             f"log_q has shape {draft.log_q.shape}: give {rows}, a row for every node with children"
         )
     if isinstance(topology, DraftTree) and topology.has_rank_gaps:
-        raise ValueError(
+        raise LanternError(
             "the rejection coupling is wrong on trees with gaps in child ranks: use ranks 0, 1, 2, ..."
         )

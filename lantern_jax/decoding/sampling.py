@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, Key
 from lantern_jax.decoding.filters import FILTERS, filtered
 from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
 from lantern_jax.devices.partition import divides, on_shards, shards, split, whole
+from lantern_jax.io.errors import LanternError
 
 # Streams of the rejection coupling. Positions stay below 2**31, so these never meet fold_in(key, position).
 _DRAFT_STREAM = 0x80000001
@@ -82,7 +83,9 @@ class SamplingParams:
         Knob("top_k", int, 0, "", **TOP_K).check(top_k)
         Knob("top_p", float, 1.0, "", **TOP_P).check(top_p)
         if vocab_size is not None and top_k > vocab_size:
-            raise ValueError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
+            raise LanternError(
+                f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}"
+            )
         greedy = temperature == 0
         wanted = {"top_k": top_k not in (0, vocab_size), "top_p": top_p < 1}
         return cls(
@@ -110,7 +113,7 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
         [[2.0, 4.0]]
     """
     if logits.shape[0] not in (1, 2):
-        raise ValueError(f"logits have {logits.shape[0]} guidance rows: give 1, or 2 (conditional first)")
+        raise LanternError(f"logits have {logits.shape[0]} guidance rows: give 1, or 2 (conditional first)")
     cond = logits[0].astype(jnp.float32)
     if logits.shape[0] == 1:
         return cond
@@ -141,7 +144,7 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
         array([[0.73, 0.27, 0.  ]], dtype=float32)
     """
     if not set(params.filters) <= set(FILTERS):
-        raise ValueError(f"filters {params.filters} are not valid: give some of {FILTERS}")
+        raise LanternError(f"filters {params.filters} are not valid: give some of {FILTERS}")
     values = split(logits.astype(jnp.float32), -1)
     if params.greedy:
         return jax.nn.log_softmax(values, axis=-1)
@@ -255,7 +258,7 @@ def top_children(
     """
     vocab = perturbed.shape[-1]
     if not 1 <= k <= vocab:
-        raise ValueError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
+        raise LanternError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
     if divides(vocab):
         return _best_over_shards(perturbed, k)
     values, ids = lax.top_k(perturbed, k)

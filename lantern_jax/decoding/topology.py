@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.io.errors import LanternError
 
 # A draft holds either kind: a tree is then part of its structure.
 jax.tree_util.register_static(DraftTree)
@@ -116,12 +117,12 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
         depth[:, node] = 1 + np.take_along_axis(depth, known[:, node : node + 1], axis=1)[:, 0]
     ordered = (known[:, 1:] < np.arange(1, known.shape[1])).all() and (np.diff(depth, axis=1) >= 0).all()
     if not ordered or (known[:, 0] != -1).any():
-        raise ValueError(
+        raise LanternError(
             "parents are out of order: give -1 for the root, then each node behind its parent and all shallower ones"
         )
     most = max((np.bincount(row[1:]).max(initial=0) for row in known), default=0)
     if depth.max(initial=0) > max_depth or most > width:
-        raise ValueError(
+        raise LanternError(
             f"nodes are {depth.max()} deep and have up to {most} children: give max_depth and width as large, not "
             f"{max_depth} and {width}"
         )

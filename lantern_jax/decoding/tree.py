@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 
 NO_TREE = "none"
@@ -70,14 +71,14 @@ class DynamicTree:
             value = getattr(self, name)
             most = MOST_DEPTH if name == "depth" else MOST_NODES
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise ValueError(
+                raise LanternError(
                     f"{name} {errors.short(repr(value))} of a dynamic tree is not valid: give a whole number from 1 to "
                     f"{most}"
                 )
         if self.ranking not in RANKINGS:
             raise errors.unknown("ranking", self.ranking, RANKINGS)
         if self.nodes > self.drafts:
-            raise ValueError(
+            raise LanternError(
                 f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "
                 f"{self.children} children draft {self.drafts}"
             )
@@ -154,7 +155,7 @@ class DraftTree:
     def chain(cls, depth: int) -> "DraftTree":
         """A single path of ``depth`` best children."""
         if not 0 <= depth <= MOST_DEPTH:
-            raise ValueError(f"chain depth {errors.short(depth)} is not valid: give 0 to {MOST_DEPTH}")
+            raise LanternError(f"chain depth {errors.short(depth)} is not valid: give 0 to {MOST_DEPTH}")
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
     @classmethod
@@ -166,17 +167,17 @@ class DraftTree:
                 more than 4,096 nodes.
         """
         if not 1 <= depth <= MOST_DEPTH:
-            raise ValueError(
+            raise LanternError(
                 f"window {errors.short(depth)} is not valid: give 1 to {MOST_DEPTH} positions to guess"
             )
         if not 1 <= branches <= MOST_NODES:
-            raise ValueError(f"branches {errors.short(branches)} is not valid: give 1 to {MOST_NODES}")
+            raise LanternError(f"branches {errors.short(branches)} is not valid: give 1 to {MOST_NODES}")
         if not 0 <= levels <= depth:
-            raise ValueError(f"levels {errors.short(levels)} is not valid: give 0 to the window, {depth}")
+            raise LanternError(f"levels {errors.short(levels)} is not valid: give 0 to the window, {depth}")
         # Counted before a node is made: eight levels of eight branches are 19 million.
         nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
         if nodes > MOST_NODES:
-            raise ValueError(
+            raise LanternError(
                 f"branches {branches} at {levels} levels of window {depth} are more than {MOST_NODES} nodes: give fewer"
             )
         paths, level = [], [()]
@@ -321,7 +322,9 @@ def load_tree(file: str | Path) -> DraftTree:
     """
     paths = read_json(Path(file), _LARGEST_FILE)
     if not isinstance(paths, list):
-        raise ValueError(f"{file} does not hold a list of child-rank paths: give such as [[0], [1], [0, 0]]")
+        raise LanternError(
+            f"{file} does not hold a list of child-rank paths: give such as [[0], [1], [0, 0]]"
+        )
     return DraftTree.from_paths(paths)
 
 
@@ -362,28 +365,28 @@ def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
     try:
         paths = list(itertools.islice(paths, MOST_NODES + 1))
         if len(paths) > MOST_NODES:
-            raise ValueError(f"the tree has more than {MOST_NODES} nodes: give a smaller one")
+            raise LanternError(f"the tree has more than {MOST_NODES} nodes: give a smaller one")
         paths = [tuple(itertools.islice(path, MOST_DEPTH + 1)) for path in paths]
     except TypeError:
-        raise ValueError(f"the tree is not a list of paths: {advice}") from None
+        raise LanternError(f"the tree is not a list of paths: {advice}") from None
     if any(len(path) > MOST_DEPTH for path in paths):
-        raise ValueError(f"the tree is deeper than {MOST_DEPTH}: give a smaller one")
+        raise LanternError(f"the tree is deeper than {MOST_DEPTH}: give a smaller one")
     known = set()
     for path in paths:
         if not path:
-            raise ValueError(f"the tree holds an empty path: leave the root out and {advice}")
+            raise LanternError(f"the tree holds an empty path: leave the root out and {advice}")
         shown = errors.short(list(path))
         if not all(
             isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 0 <= rank < 2**31
             for rank in path
         ):
-            raise ValueError(f"tree path {shown} holds something else than ranks >= 0: {advice}")
+            raise LanternError(f"tree path {shown} holds something else than ranks >= 0: {advice}")
         if path in known:
-            raise ValueError(f"tree path {shown} appears twice: give every node once")
+            raise LanternError(f"tree path {shown} appears twice: give every node once")
         known.add(path)
     for path in paths:
         if len(path) > 1 and path[:-1] not in known:
-            raise ValueError(
+            raise LanternError(
                 f"tree path {errors.short(list(path))} has no parent: add {errors.short(list(path[:-1]))}"
             )
     ordered = sorted(

@@ -19,6 +19,7 @@ from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.topology import AnyTopology, drafted, take_nodes, with_batch
+from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
@@ -129,9 +130,9 @@ def verify_tree(
     """
     rule, tokens, topology = as_rule(rule), draft.tokens, draft.topology
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
-        raise ValueError(f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes")
+        raise LanternError(f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes")
     if log_probs.ndim != 3 or log_probs.shape[:2] != tokens.shape:
-        raise ValueError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
+        raise LanternError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
     check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)
     check_codebook(rule, codebook, log_probs.shape[2])
     # NumPy's arrays cannot be read at traced ids.

@@ -28,6 +28,7 @@ from lantern_jax.decoding import contracts
 from lantern_jax.decoding.protocols import Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise, process_logits
 from lantern_jax.decoding.stream import Stream
+from lantern_jax.io.errors import LanternError
 
 _FOREVER = np.iinfo(np.int32).max
 
@@ -57,7 +58,7 @@ class Rows:
         for name in ("width", "window"):
             value = getattr(self, name)
             if value < 1 or int(value) != value:
-                raise ValueError(f"{name} {value} is not valid: give a whole number >= 1")
+                raise LanternError(f"{name} {value} is not valid: give a whole number >= 1")
 
     def schedule(self, target: Target) -> "Schedule":
         """The tables of a target's stream; ValueError where it is not made of such rows."""
@@ -66,7 +67,7 @@ class Rows:
     def slots(self, target: Target, drafting: Drafting) -> int:
         """How many rows of keys the cache must hold; ValueError for a drafting that guesses."""
         if drafting.max_depth:
-            raise ValueError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
+            raise LanternError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
         return len(self.schedule(target).slot_position)
 
 
@@ -151,7 +152,7 @@ def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndar
     free = np.arange(total) if forced is None else np.flatnonzero(np.asarray(forced) < 0)
     grid = free.reshape(-1, rows.width) if free.size % rows.width == 0 else None
     if grid is None or np.any(np.diff(grid, axis=1) != 1):
-        raise ValueError(
+        raise LanternError(
             f"a stream of {free.size} free tokens is not made of unbroken rows of {rows.width}: give its row length"
         )
     return grid

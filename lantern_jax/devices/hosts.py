@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 AUTO = "auto"
 # A process that is gone is noticed by its connections at once, a machine that is gone after so many seconds.
@@ -43,11 +44,11 @@ def join(hosts: str) -> None:
     # Where nothing is known it is a ValueError, what cannot be reached a RuntimeError; clusters raise what they like.
     except Exception as error:
         if hosts == AUTO and isinstance(error, ValueError):
-            raise ValueError(
+            raise LanternError(
                 "--hosts auto found no TPU pod, SLURM or Open MPI here: give ADDRESS:PORT,i/N"
             ) from None
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(
+        raise LanternError(
             f"--hosts {hosts} joined nobody ({why}): look at the address, and start every process"
         ) from None
 

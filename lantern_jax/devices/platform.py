@@ -10,6 +10,7 @@ from jax.extend import backend
 
 from lantern_jax import __version__
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 
 def check_platform() -> None:
@@ -23,14 +24,14 @@ def check_platform() -> None:
         try:
             there = ", ".join(sorted({device.platform for device in jax.devices()}))
         except RuntimeError as none:
-            raise ValueError(
+            raise LanternError(
                 f"JAX finds no device here ({errors.short(none)}): look at its installation"
             ) from None
         finally:
             jax.config.update("jax_platforms", asked)
             # JAX would go on with what it found just now, whatever it is asked for.
             backend.clear_backends()
-        raise ValueError(
+        raise LanternError(
             f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
             "JAX_PLATFORMS, or nothing"
         ) from None

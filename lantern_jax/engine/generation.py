@@ -10,6 +10,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures import images as picture_files
 from lantern_jax.pictures import notebook
 from lantern_jax.pictures.race import Race
@@ -223,11 +224,11 @@ class Generation:
             ValueError: without ``compare``, or without pictures; no picture of that number.
         """
         if self.plain is None or self.pictures is None:
-            raise ValueError(
+            raise LanternError(
                 "a race needs pictures with plain decoding beside them: generate with compare=True"
             )
         if not 0 <= number < len(self.pictures):
-            raise ValueError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
+            raise LanternError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
         return Race(self, number)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:

@@ -13,6 +13,7 @@ from lantern_jax.devices.partition import Where, place
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_fixed
 
 
@@ -25,7 +26,7 @@ def parameter_dtype(dtype: Any) -> np.dtype:
     except TypeError:
         known = False
     if not known:
-        raise ValueError(f"dtype {errors.quoted(dtype)} is not valid: give float32 or bfloat16")
+        raise LanternError(f"dtype {errors.quoted(dtype)} is not valid: give float32 or bfloat16")
     return jnp.dtype(dtype)
 
 

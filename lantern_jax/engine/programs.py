@@ -20,6 +20,7 @@ from lantern_jax.decoding import completion, loop
 from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.program import Inputs, Program, input_specs
 from lantern_jax.devices.partition import DATA, over_mesh
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 
 
@@ -221,7 +222,7 @@ def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.nd
     return places.ravel(), rows.ravel()
 
 
-class NotRefillable(ValueError):
+class NotRefillable(LanternError):
     """A drafting, or a target, keeps something between rounds that cannot be told apart by sequence."""
 
 
@@ -278,7 +279,7 @@ def check_codes(model: VQModel, tokens: Any) -> None:
 def check_pictures(pictures: Any) -> None:
     """Raises ValueError unless pictures are uint8: floats would be taken for nearly black ones."""
     if pictures.dtype != np.uint8:
-        raise ValueError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
+        raise LanternError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):

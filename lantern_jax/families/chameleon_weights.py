@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
@@ -66,7 +67,7 @@ def convert_chameleon(
     if not isinstance(config, ChameleonConfig):
         config = chameleon_config_from_shapes(tensors, config, num_codes, layout)
     if len(order) != config.vocab_size:
-        raise ValueError(
+        raise LanternError(
             f"the vocabulary has {len(order)} ids, the embedding table {config.vocab_size}: "
             "give the tokenizer file of this model"
         )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
@@ -53,7 +54,7 @@ def convert_drafter(
         for name, theirs in target.shared_with_drafter.items():
             ours = getattr(config, name)
             if ours != theirs:
-                raise ValueError(
+                raise LanternError(
                     f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
                 )
     norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None

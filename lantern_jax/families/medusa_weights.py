@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
@@ -63,7 +64,7 @@ def medusa_config_from_names(
     """The config of heads from the names of their tensors and their target."""
     places = [match.groups() for name in tensors if (match := re.fullmatch(r"(\d+)\.(\d+)\..+", name))]
     if not places:
-        raise ValueError("these tensors are not a set of Medusa heads: no name is like 0.0.linear.weight")
+        raise LanternError("these tensors are not a set of Medusa heads: no name is like 0.0.linear.weight")
     heads, layers = (one_more((place[part] for place in places), _MOST) for part in (0, 1))
     found = {
         "dim": target.dim,

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.tensors.layer_names import config_from, count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
@@ -78,7 +79,7 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
     settings = {_ALIASES.get(name, name): value for name, value in (settings or {}).items()}
     kind = settings.pop("feed_forward_proj", FEED_FORWARD)
     if kind != FEED_FORWARD:
-        raise ValueError(
+        raise LanternError(
             f"feed_forward_proj is {kind!r}: only {FEED_FORWARD!r} encoders are read (T5 1.1, Flan-T5)"
         )
     tokens, query, gate = (

@@ -18,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_descriptor, open_file
 
 # The list of an archive's entries: a hundred thousand of them fit.
@@ -45,7 +46,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, OverflowError,
         MemoryError, UnicodeDecodeError,
     ) as error:  # fmt: skip
-        raise ValueError(
+        raise LanternError(
             f"{path} is not a whole archive ({errors.short(error)}): fetch it again or name another"
         ) from error
 
@@ -76,9 +77,9 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
         shape, columns_first, dtype = _HEADERS[version](file)
     # NumPy parses it as Python, with whatever errors that has.
     except Exception as error:
-        raise ValueError(f"it does not begin as an array ({errors.short(error)})") from error
+        raise LanternError(f"it does not begin as an array ({errors.short(error)})") from error
     if dtype.kind not in _KINDS or any(size < 0 for size in shape):
-        raise ValueError(
+        raise LanternError(
             f"{errors.short(dtype)} {errors.short(list(shape))} is not an array of numbers or text"
         )
     return shape, columns_first, dtype
@@ -94,11 +95,11 @@ def map_array(path: Path) -> np.ndarray:
         with open_file(path) as file:
             shape, columns_first, dtype = read_header(file)
             if not shape:
-                raise ValueError("no list of arrays")
+                raise LanternError("no list of arrays")
             order = "F" if columns_first else "C"
             return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
     except (OSError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
+        raise LanternError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
 
 
 def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
@@ -108,15 +109,15 @@ def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
         ValueError: the entry is compressed, or does not begin where the archive says.
     """
     if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-        raise ValueError(f"{errors.short(entry.filename)} is compressed")
+        raise LanternError(f"{errors.short(entry.filename)} is compressed")
     assert archive.fp is not None
     archive.fp.seek(entry.header_offset)
     header = archive.fp.read(_LOCAL_HEADER)
     if len(header) != _LOCAL_HEADER or header[:4] != b"PK\3\4":
-        raise ValueError(f"{errors.short(entry.filename)} is not where the archive says")
+        raise LanternError(f"{errors.short(entry.filename)} is not where the archive says")
     start = entry.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", header[26:]))
     if start + entry.file_size > archive.start_dir:
-        raise ValueError(f"{errors.short(entry.filename)} is truncated")
+        raise LanternError(f"{errors.short(entry.filename)} is truncated")
     return start
 
 
@@ -156,7 +157,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
             shape, _, dtype = read_header(file)
             declared = math.prod(shape) * dtype.itemsize
             if declared != entry.file_size - file.tell():
-                raise ValueError(f"it declares {errors.short(declared)} bytes and has others")
+                raise LanternError(f"it declares {errors.short(declared)} bytes and has others")
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
     except ValueError as error:

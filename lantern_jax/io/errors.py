@@ -8,25 +8,36 @@ from typing import Any
 MOST_QUOTED = 200
 
 
-def invalid(name: str, value: Any, wanted: str) -> ValueError:
+class LanternError(ValueError):
+    """Tells in one line what the caller can mend: what was given, what was expected, what to do.
+
+    The command prints it without a traceback; any other error is a bug, and keeps its own.
+    """
+
+
+class MissingExtra(LanternError, ImportError):
+    """Tells which optional packages a call needs, and how to install them."""
+
+
+def invalid(name: str, value: Any, wanted: str) -> LanternError:
     """A value out of its range; ``wanted`` says what to give."""
-    return ValueError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())
+    return LanternError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())
 
 
-def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> ValueError:
+def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> LanternError:
     """A name that is none of ``known``; ``more`` is what else could be given."""
-    return ValueError(f"unknown {kind} {quoted(value)}: choose one of {', '.join(known)}{more}")
+    return LanternError(f"unknown {kind} {quoted(value)}: choose one of {', '.join(known)}{more}")
 
 
-def exists(path: str | Path) -> ValueError:
+def exists(path: str | Path) -> LanternError:
     """Something is where new files should go."""
-    return ValueError(f"{path} exists: give --overwrite to replace it, or another name")
+    return LanternError(f"{path} exists: give --overwrite to replace it, or another name")
 
 
-def damaged(path: str | Path, why: str = "") -> ValueError:
+def damaged(path: str | Path, why: str = "") -> LanternError:
     """A checkpoint, or a file of it, that cannot be read."""
     why = f" ({printable(why)})" if why else ""
-    return ValueError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
+    return LanternError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
 
 
 def quoted(value: Any, most: int = MOST_QUOTED) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from lantern_jax.io import errors, locks
+from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
@@ -62,9 +63,9 @@ def open_descriptor(path: str | Path) -> int:
 
 def _check_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} is not a file: name one")
+        raise LanternError(f"{path} is not a file: name one")
     if not status.st_size:
-        raise ValueError(f"{path} is empty: name another file")
+        raise LanternError(f"{path} is empty: name another file")
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
@@ -82,7 +83,7 @@ def read_bounded(path: str | Path, most: int) -> bytes:
         except OSError as error:
             raise _unreadable(path, error) from None
     if len(content) > most:
-        raise ValueError(f"{path} is larger than {most} bytes: name another file")
+        raise LanternError(f"{path} is larger than {most} bytes: name another file")
     return content
 
 
@@ -95,7 +96,7 @@ def read_text(path: str | Path, most: int) -> str:
     try:
         return read_bounded(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
+        raise LanternError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
 
 
 def read_json(path: str | Path, most: int) -> Any:
@@ -117,9 +118,9 @@ def parse_json(content: bytes | str, place: str) -> Any:
     try:
         value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
     except RecursionError:
-        raise ValueError(f"{place} is nested too deeply: give another file") from None
+        raise LanternError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
-        raise ValueError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
+        raise LanternError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
     level = [value]
     for _ in range(_DEEPEST):
         parts = [
@@ -130,11 +131,11 @@ def parse_json(content: bytes | str, place: str) -> Any:
         level = [node for part in parts for node in part if isinstance(node, dict | list)]
         if not level:
             return value
-    raise ValueError(f"{place} is nested too deeply: give another file")
+    raise LanternError(f"{place} is nested too deeply: give another file")
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a finite number")
+    raise LanternError(f"{word} is not a finite number")
 
 
 def _finite(word: str) -> float:
@@ -145,14 +146,14 @@ def _finite(word: str) -> float:
 def whole_number(word: str) -> int:
     """Reads a whole number of JSON; ValueError for one of more digits than any that is meant."""
     if len(word.lstrip("-")) > _MOST_DIGITS:
-        raise ValueError(f"a number has {len(word)} digits")
+        raise LanternError(f"a number has {len(word)} digits")
     return int(word)
 
 
-def _unreadable(path: str | Path, error: OSError) -> ValueError:
+def _unreadable(path: str | Path, error: OSError) -> LanternError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ValueError(f"{path} is not a file: name one")
-    return ValueError(f"{path} cannot be read ({error.strerror or error}): name another file")
+        return LanternError(f"{path} is not a file: name one")
+    return LanternError(f"{path} cannot be read ({error.strerror or error}): name another file")
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
@@ -259,10 +260,10 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
     """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
     check_link(path)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it")
+        raise LanternError(f"{path} is a folder: name a file in it")
     # Replacing a device would take it from everybody.
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file: name a new one")
+        raise LanternError(f"{path} is not a file: name a new one")
     if path.exists() and not overwrite:
         raise errors.exists(path)
     if not new_folder:
@@ -272,7 +273,7 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
 def check_new_folder(path: Path, overwrite: bool) -> None:
     """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is not a folder: name a new one")
+        raise LanternError(f"{path} is not a folder: name a new one")
     check_link(path)
     if path.exists() and not overwrite:
         raise errors.exists(path)
@@ -282,18 +283,18 @@ def check_new_folder(path: Path, overwrite: bool) -> None:
 def check_link(path: Path) -> None:
     """Raises ValueError for a link to nothing, or in a ring: no file can be made there."""
     if path.is_symlink() and not path.exists():
-        raise ValueError(f"{path} is a link that leads nowhere: remove it, or name another")
+        raise LanternError(f"{path} is a link that leads nowhere: remove it, or name another")
 
 
 def check_writable(folder: Path) -> None:
     """Raises ValueError unless files can be made in ``folder``."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: make it first, or name another")
+        raise LanternError(f"{folder} is not a folder: make it first, or name another")
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(errors.unwritable(f"into {folder}", error, "folder")) from None
+        raise LanternError(errors.unwritable(f"into {folder}", error, "folder")) from None
 
 
 def _beside(path: Path, kind: str = "part") -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # Names that ``files`` gives to what is not finished, and to what a new folder takes the place of.
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
@@ -75,7 +76,9 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
             except OSError:
                 free = True
             if not free:
-                raise ValueError(busy or f"another process writes {place}: wait for it, or give another name")
+                raise LanternError(
+                    busy or f"another process writes {place}: wait for it, or give another name"
+                )
             # The one before may have removed the file between the two.
             if file.exists() and os.path.samestat(os.fstat(descriptor), file.stat()):
                 break

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.decoding.knobs import MOST_INT
-from lantern_jax.io.errors import quoted
+from lantern_jax.io.errors import LanternError, quoted
 from lantern_jax.io.files import parse_json, read_text
 
 HELP = (
@@ -46,7 +46,7 @@ class Profile:
             head = self.chances[:depth]
             return (*head, *(0.0,) * (depth - len(head)), max(0.0, 1 - math.fsum(head)))
         if self.mean > depth + 1:
-            raise ValueError(
+            raise LanternError(
                 f"accept lengths of mean {self.mean:g} need a tree of depth {math.ceil(self.mean) - 1}, and this one "
                 f"has {depth}: give a deeper tree or a smaller mean"
             )
@@ -69,19 +69,19 @@ def parse_accept_lengths(text: str) -> Profile:
         if _is_file(given):
             given = read_text(given, _LARGEST).strip()
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
+        raise LanternError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
     try:
         numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
     except ValueError:
         numbers = []
     if not numbers or not all(_is_number(number) for number in numbers):
-        raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
+        raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
     if len(numbers) == 1:
         if not numbers[0] >= 1:
-            raise ValueError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
+            raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
         return Profile(mean=float(numbers[0]))
     if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
-        raise ValueError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
+        raise LanternError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
     total = math.fsum(numbers)
     return Profile(chances=tuple(number / total for number in numbers))
 

@@ -18,6 +18,7 @@ from jaxtyping import Int
 
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring import machine
 from lantern_jax.measuring.accept_lengths import Profile
 from lantern_jax.measuring.alternate import alternate
@@ -136,7 +137,9 @@ def _forced(job: Job, settings: Settings, profile: Profile | None) -> Job:
     if profile is None or settings.is_plain:
         return job
     if job.program.rows is not None:
-        raise ValueError("rows in parallel accept nothing: leave the accept lengths or the method zipar out")
+        raise LanternError(
+            "rows in parallel accept nothing: leave the accept lengths or the method zipar out"
+        )
     chances = profile.over(settings.tree.max_depth)
     return dataclasses.replace(job, program=forced(job.program, chances))
 
@@ -214,7 +217,7 @@ def _decode(subject: Subject, member: Member, plan: Plan, repeat: int) -> Sample
     run = subject.engine.advance(run, plan.passes)
     took, decoded = run.timing.decoding - begun, subject.engine.finish(run)
     if not decoded.finite.all():
-        raise ValueError("the target's logits are not finite: measure another checkpoint, or in float32")
+        raise LanternError("the target's logits are not finite: measure another checkpoint, or in float32")
     free = np.flatnonzero(member.job.program.target.forced < 0)
     batch, rounds = len(decoded.tokens), decoded.rounds
     tokens = int((decoded.tokens[:, free] >= 0).sum()) - batch

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.io.errors import LanternError
 
 TreePath = tuple[int, ...]
 # Of the trees that are looked at: nodes below the root, levels, and children of a node.
@@ -61,7 +62,7 @@ def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> l
     """
     paths = growth(counts, size, depth)
     if len(paths) < size:
-        raise ValueError(f"a tree of {size} nodes from {len(paths)} observed paths; decode more pictures")
+        raise LanternError(f"a tree of {size} nodes from {len(paths)} observed paths; decode more pictures")
     return sorted(paths, key=lambda path: (len(path), path))
 
 

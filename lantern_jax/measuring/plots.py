@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.rows import Row
 
 NEEDS = 'plots need matplotlib: pip install "lantern-jax[plots]", or leave --plot out'
@@ -18,7 +19,7 @@ def check_plots() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError(NEEDS) from None
+        raise LanternError(NEEDS) from None
 
 
 def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_text
 
 _LARGEST = 64 * 2**20
@@ -137,7 +138,7 @@ def read_rows(file: str | Path) -> list[Row]:
         lines = read_text(file, _LARGEST).splitlines()
     except ValueError as error:
         why = errors.short(str(error).removeprefix(f"{file} "))
-        raise ValueError(
+        raise LanternError(
             f"cannot read {file} ({why}): give a file that `lantern bench --out` wrote"
         ) from None
     rows = []
@@ -146,13 +147,13 @@ def read_rows(file: str | Path) -> list[Row]:
             rows.append(row_of(parse_json(line, "it")))
             # The others are not computed with.
             if not all(isinstance(getattr(rows[-1], name), int | float | None) for name in COMPARED):
-                raise ValueError("a number that is none")
+                raise LanternError("a number that is none")
         except (ValueError, TypeError, AttributeError):
-            raise ValueError(
+            raise LanternError(
                 f"{file}: line {number} is no row: give a file that `lantern bench --out` wrote"
             ) from None
     if not rows:
-        raise ValueError(f"{file} holds no row: give a file that `lantern bench --out` wrote")
+        raise LanternError(f"{file} holds no row: give a file that `lantern bench --out` wrote")
     return rows
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.settings.settings import Settings
@@ -123,7 +124,7 @@ class Samples:
                 run = engine.advance_for(run, 0.5)
             decoded = engine.finish(run)
             if not decoded.finite.all():
-                raise ValueError(
+                raise LanternError(
                     "the target's logits are not finite: convert the checkpoint again, or give --dtype"
                 )
             total = max(float(decoded.substituted.sum()), 1.0)

@@ -8,6 +8,7 @@ from typing import Any
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.tree import resolve_tree
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import KNOBS, RULES
 
 # Knobs that have lists of their own.
@@ -99,12 +100,12 @@ def parse_methods(text: str) -> dict[str, dict[str, Any]]:
 def _knobs(row: str) -> dict[str, Any]:
     name, _, given = row.partition(":")
     if name not in methods():
-        raise ValueError(f"unknown method {errors.quoted(name)}: choose from {', '.join(methods())}")
+        raise LanternError(f"unknown method {errors.quoted(name)}: choose from {', '.join(methods())}")
     knobs: dict[str, Any] = {"method": name}
     for pair in filter(None, given.split(",")):
         knob, _, value = pair.partition("=")
         if knob not in KNOBS:
-            raise ValueError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
+            raise LanternError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
         declared = KNOBS[knob]
         knobs[knob] = declared.read(value) if declared.type in (int, float) else value
     return knobs

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, UInt8
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.demo_classifier import (
     FEATURES,
     SIDE,
@@ -57,7 +58,7 @@ def caption_agreement(
         ValueError: another number of prompts than pictures, a prompt in other words, a picture of another size.
     """
     if len(pictures) != len(prompts):
-        raise ValueError(
+        raise LanternError(
             f"{len(pictures)} picture(s) and {len(prompts)} prompt(s): give one prompt a picture"
         )
     asked = np.array([parse_prompt(prompt) for prompt in prompts], np.int64).reshape(-1, len(ATTRIBUTES))
@@ -78,7 +79,7 @@ def _prepare(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
     picture = np.asarray(picture)
     if picture.shape != (SIDE, SIDE, 3) or picture.dtype != np.uint8:
         shape = " x ".join(map(str, picture.shape))
-        raise ValueError(
+        raise LanternError(
             f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {SIDE} x {SIDE} x 3 (uint8)"
         )
     return picture.astype(np.float32) / np.float32(127.5) - np.float32(1)

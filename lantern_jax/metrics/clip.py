@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 
 
@@ -48,7 +49,7 @@ class Tower:
     def __post_init__(self):
         check_sizes(self)
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} does not divide into {self.heads} heads")
+            raise LanternError(f"width {self.width} does not divide into {self.heads} heads")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ClipConfig:
         if self.activation not in ACTIVATIONS:
             raise errors.unknown("activation", self.activation, ACTIVATIONS)
         if self.side % self.patch:
-            raise ValueError(f"a side of {self.side} pixels does not divide into patches of {self.patch}")
+            raise LanternError(f"a side of {self.side} pixels does not divide into patches of {self.patch}")
 
     @property
     def name(self) -> str:

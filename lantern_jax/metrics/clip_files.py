@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
@@ -121,7 +122,7 @@ def read_clip(weights: str | Path, activation: str | None = None) -> tuple[ClipC
     try:
         return convert_clip(tensors, told)
     except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from error
+        raise LanternError(f"{weights}: {error}") from error
 
 
 def convert_clip(
@@ -160,14 +161,14 @@ def clip_config_from_shapes(
         width = shapes[single[name, "positions"]][1]
         stated = told.get(f"{name}_width")
         if stated not in (None, width):
-            raise ValueError(
+            raise LanternError(
                 f"the config beside it is of a {name} tower of width {stated}, the tensors of {width}: "
                 "give the matching one"
             )
         usual = _HEAD_WIDTHS.get(width, _USUAL_HEAD_WIDTH) if name == "vision" else _USUAL_HEAD_WIDTH
         heads = told.get(f"{name}_heads")
         if heads is None and width % usual:
-            raise ValueError(
+            raise LanternError(
                 f"how many heads a {name} tower of width {width} has cannot be told from shapes: "
                 "put its config.json beside it"
             )
@@ -177,7 +178,7 @@ def clip_config_from_shapes(
 
     cells, patch = shapes[single["vision", "positions"]][0] - 1, shapes[single["vision", "patches"]][2]
     if math.isqrt(max(cells, 0)) ** 2 != cells or cells < 1:
-        raise ValueError(f"these tensors are not a {WHAT}: {cells} patches are no square")
+        raise LanternError(f"these tensors are not a {WHAT}: {cells} patches are no square")
     projection = shapes[single["vision", "projection"]]
     return ClipConfig(
         vision=tower("vision"),
@@ -264,7 +265,7 @@ def _layout(tensors: Mapping[str, Any]) -> ClipLayout:
     for layout in (HUGGING_FACE, OPENAI):
         if layout.single["vision", "class_embedding"] in tensors:
             return layout
-    raise ValueError(
+    raise LanternError(
         f"these tensors are not a {WHAT}: give one in Hugging Face's, OpenAI's or open_clip's layout"
     )
 
@@ -274,7 +275,7 @@ def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:
         return told["activation"]
     if all(name in tensors for name in _OPENAI_MARKS):
         return "quick_gelu"
-    raise ValueError(
+    raise LanternError(
         "the activation cannot be told from tensors: give quick_gelu (OpenAI's weights) or gelu (LAION's, HPSv2's), "
         "or put its config.json beside it"
     )
@@ -291,7 +292,7 @@ def _told_beside(weights: Path) -> dict[str, Any]:
             try:
                 told = tell(read_json(path, 10**6))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path} is not the config of a CLIP ({error}): fetch it again") from error
+                raise LanternError(f"{path} is not the config of a CLIP ({error}): fetch it again") from error
             if told:
                 return told
     return {}
@@ -304,7 +305,7 @@ def _tell_hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
     # Configs may leave out what is transformers' default.
     activations = {tower.get("hidden_act", "quick_gelu") for tower in towers.values()}
     if len(activations) > 1:
-        raise ValueError("its towers have different activations")
+        raise LanternError("its towers have different activations")
     told = {"activation": activations.pop()}
     for name, tower in towers.items():
         told |= {f"{name}_heads": tower.get("num_attention_heads"), f"{name}_width": tower.get("hidden_size")}

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from lantern_jax.io.errors import LanternError
+
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 DEVIATION = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 _BICUBIC = Image.Resampling.BICUBIC
@@ -59,7 +61,7 @@ def padded_input(
 def _checked(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "H W 3"]:
     picture = np.asarray(picture)
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3 or not picture.size:
-        raise ValueError(
+        raise LanternError(
             f"a picture is {picture.dtype} {list(picture.shape)}: give uint8 [height, width, 3], red green blue"
         )
     return picture

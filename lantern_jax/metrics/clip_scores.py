@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import Clip, ClipConfig
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_pictures import clip_input, padded_input
@@ -120,7 +121,7 @@ def hps_scores(
 def _version_named(weights: Path) -> str:
     named = re.match(r"HPS_v2(\.\d+)?(?=[_.])", weights.name)
     if not named:
-        raise ValueError(
+        raise LanternError(
             f"whether {weights} is HPSv2.0 or 2.1 cannot be told from its name: give the version"
         )
     return f"2{named[1] or '.0'}"
@@ -136,7 +137,7 @@ def _load(
     ids = load_clip_tokenizer(tokenizer)
     config, params = read_clip(weights, activation)
     if ids.end != config.vocab_size - 1:
-        raise ValueError(
+        raise LanternError(
             f"the tokenizer {tokenizer} ends at id {ids.end}, the table of {weights} at {config.vocab_size - 1}: "
             "give the tokenizer of these weights"
         )
@@ -151,13 +152,13 @@ def _cosine(
 
     def of(pictures: Sequence[Picture], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         if len(pictures) != len(prompts):
-            raise ValueError(
+            raise LanternError(
                 f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture"
             )
         ids = tokenizer.encode(prompts, config.context, prefix)
         cosines = np.sum(reader.features(pictures) * _text_embeddings(config, params, ids, batch), axis=-1)
         if not np.isfinite(cosines).all():
-            raise ValueError(f"{name}: cosines are not finite: the weights are damaged, fetch them again")
+            raise LanternError(f"{name}: cosines are not finite: the weights are damaged, fetch them again")
         return cosines
 
     return Score(name, of)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_bounded
 from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
@@ -72,12 +73,12 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
     if path.is_dir():
         found = [path / name for name in ("tokenizer.json", *_BPE_NAMES) if (path / name).is_file()]
         if not found:
-            raise ValueError(f"{path} holds no tokenizer: {_GIVE}")
+            raise LanternError(f"{path} holds no tokenizer: {_GIVE}")
         path = found[0]
     tokenizer = _from_merges(path) if path.suffix in (".gz", ".txt") else load_tokenizer(path)
     marks = [tokenizer.encode(mark) for mark in (START, END)]
     if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
-        raise ValueError(f"{path} is not CLIP's tokenizer (it has no {START} or {END}): {_GIVE}")
+        raise LanternError(f"{path} is not CLIP's tokenizer (it has no {START} or {END}): {_GIVE}")
     return ClipTokenizer(tokenizer, *(mark[0] for mark in marks))
 
 
@@ -103,11 +104,11 @@ def _mend() -> Callable[[str], str]:
 def _from_merges(path: Path) -> TextTokenizer:
     """The tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: {_GIVE}")
+        raise LanternError(f"{path} is not a file: {_GIVE}")
     try:
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     except ImportError as error:
-        raise ImportError(f"reading {path.name} needs tokenizers: pip install lantern-jax[text]") from error
+        raise MissingExtra(f"reading {path.name} needs tokenizers: pip install lantern-jax[text]") from error
     try:
         content = read_bounded(path, _MOST_BYTES)
         if path.suffix == ".gz":
@@ -115,7 +116,7 @@ def _from_merges(path: Path) -> TextTokenizer:
         lines = content.decode("utf-8").split("\n")[1 : 1 + _MERGES]
         merges = [tuple(line.split()) for line in lines if line]
         if not merges:
-            raise ValueError("it holds no merges")
+            raise LanternError("it holds no merges")
         letters = _byte_letters()
         tokens = [*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), START, END]
         model = models.BPE(
@@ -124,7 +125,7 @@ def _from_merges(path: Path) -> TextTokenizer:
     # The library raises bare Exceptions.
     except Exception as error:
         reason = errors.short(error, 160)
-        raise ValueError(
+        raise LanternError(
             f"{path} is damaged or not CLIP's list of merges ({reason}): fetch it again"
         ) from error
     tokenizer = Tokenizer(model)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_pictures import square_input
 from lantern_jax.metrics.clip_scores import embedding_reader
@@ -34,12 +35,12 @@ def cmmd(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"], *, unb
     sets = [np.asarray(features, np.float64) for features in (left, right)]
     least = 2 if unbiased else 1
     if any(found.ndim != 2 for found in sets) or sets[0].shape[1] != sets[1].shape[1]:
-        raise ValueError(f"features are {[list(found.shape) for found in sets]}: give [n, F] and [m, F]")
+        raise LanternError(f"features are {[list(found.shape) for found in sets]}: give [n, F] and [m, F]")
     for features in sets:
         if len(features) < least:
-            raise ValueError(f"{len(features)} picture(s) have no CMMD: give at least {least}")
+            raise LanternError(f"{len(features)} picture(s) have no CMMD: give at least {least}")
         if not np.isfinite(features).all():
-            raise ValueError("features are not finite: check the pictures' network and weights")
+            raise LanternError("features are not finite: check the pictures' network and weights")
     within = [_mean_kernel(features, features) for features in sets]
     if unbiased:
         within = [(mean * n - 1) / (n - 1) for mean, n in zip(within, map(len, sets), strict=True)]

@@ -20,6 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, PyTree
 
 from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES
 
 # Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
@@ -81,9 +82,9 @@ def read_classifier(path: Path) -> PyTree:
     try:
         arrays = {name: array.astype(np.float32) for name, array in read_arrays(path).items()}
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): install the package again") from None
+        raise LanternError(f"{path} cannot be read ({error}): install the package again") from None
     if {name: leaf.shape for name, leaf in arrays.items()} != {
         name: leaf.shape for name, leaf in shapes.items()
     }:
-        raise ValueError(f"{path} is not the demo's classifier: install the package again")
+        raise LanternError(f"{path} is not the demo's classifier: install the package again")
     return unflatten_dict(arrays, sep="/")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from lantern_jax.io.errors import LanternError
+
 # Distances held at once: 128 MiB in float64.
 _BLOCK = 1 << 24
 
@@ -51,7 +53,7 @@ def kernel_distance(
     """
     size = min(size, len(left), len(right))
     if size < 2:
-        raise ValueError(
+        raise LanternError(
             f"{len(left)} and {len(right)} picture(s) have no kernel distance: give at least 2 of each"
         )
     generator = np.random.RandomState(seed)
@@ -104,7 +106,7 @@ def precision_recall(
     """
     for name, features in (("generated", made), ("reference", real)):
         if len(features) <= k:
-            raise ValueError(
+            raise LanternError(
                 f"{len(features)} {name} picture(s) have no neighbour number {k}: give at least {k + 1}"
             )
     made, real = np.asarray(made, np.float64), np.asarray(real, np.float64)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from lantern_jax.io.errors import LanternError
+
 
 @dataclass(frozen=True)
 class FeatureReader:
@@ -44,7 +46,7 @@ class FeatureReader:
             filled = np.stack([*waiting, *waiting[-1:] * (self.batch - count)])
             values = np.asarray(self.read(filled), np.float64)[:count]
             if not np.isfinite(values).all():
-                raise ValueError(f"{self.name} gives values that are not finite: its weights are damaged")
+                raise LanternError(f"{self.name} gives values that are not finite: its weights are damaged")
             parts.append(values)
             waiting.clear()
 

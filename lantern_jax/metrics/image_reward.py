@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import ClipLayer, Tower, layer_norm
 from lantern_jax.metrics.clip_files import linear_entries, norm_entries
 from lantern_jax.metrics.clip_pictures import clip_input
@@ -147,7 +148,7 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
     seen, patches, picture_hidden, tokens, positions, text_hidden = (shapes[name] for name in names)
     side = math.isqrt(max(seen[1] - 1, 0))
     if side**2 != seen[1] - 1 or not side or seen[2] % _HEAD_WIDTH or tokens[1] % _HEAD_WIDTH:
-        raise ValueError(
+        raise LanternError(
             f"these tensors are not a {WHAT}: its patches are no square, or a width has no heads"
         )
 
@@ -255,24 +256,24 @@ def image_reward_scores(
     words = load_tokenizer(path)
     marks = [words.encode(mark) for mark in ("[CLS]", "[SEP]")]
     if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
-        raise ValueError(
+        raise LanternError(
             f"{path} is not BERT's tokenizer (it has no [CLS] or [SEP]): give that of bert-base-uncased"
         )
     tensors = open_tensors(weights)
     try:
         config, params = convert_image_reward(tensors)
     except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from error
+        raise LanternError(f"{weights}: {error}") from error
     params = jax.device_put(params)
 
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         if len(pictures) != len(prompts):
-            raise ValueError(
+            raise LanternError(
                 f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture"
             )
         ids, mask = _encode(words, *marks, prompts)
         if ids.max(initial=0) >= config.vocab_size:
-            raise ValueError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
+            raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
         found = []
         for start in range(0, len(pictures), batch):
             some = [clip_input(picture, config.side) for picture in pictures[start : start + batch]]

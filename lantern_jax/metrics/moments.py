@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from lantern_jax.io.errors import LanternError
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -42,7 +44,7 @@ class Moments:
     def covariance(self) -> Float[np.ndarray, "F F"]:
         """float64 [F, F], divided by n - 1. ValueError for fewer than two pictures."""
         if self.count < 2:
-            raise ValueError(f"{self.count} picture(s) have no covariance: give at least 2")
+            raise LanternError(f"{self.count} picture(s) have no covariance: give at least 2")
         return (self.outer - self.count * np.outer(self.mean, self.mean)) / (self.count - 1)
 
     @cached_property

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
 from lantern_jax.metrics.scores import Score
@@ -166,19 +167,19 @@ def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) 
         name, separator, file = text.partition("=")
         if not separator or name not in kinds:
             if not needing:
-                raise ValueError(f"--weights {text}: {', '.join(kinds)} needs no weights: leave it out")
+                raise LanternError(f"--weights {text}: {', '.join(kinds)} needs no weights: leave it out")
             if len(needing) > 1:
                 wanted = " and ".join(f"{name}=FILE" for name in needing)
-                raise ValueError(f"--weights {text} does not say what it is for: give {wanted}")
+                raise LanternError(f"--weights {text} does not say what it is for: give {wanted}")
             name, file = needing[0], text
         if name not in needing:
-            raise ValueError(f"--weights {text}: {name} needs no weights: leave it out")
+            raise LanternError(f"--weights {text}: {name} needs no weights: leave it out")
         files[name] = Path(file)
     for name in needing:
         if name not in files:
-            raise ValueError(
+            raise LanternError(
                 f"{name} needs weights: fetch {kinds[name].weights}, and give --weights {name}=FILE"
             )
         if not files[name].exists():
-            raise ValueError(f"{files[name]} is not there: fetch {kinds[name].weights}")
+            raise LanternError(f"{files[name]} is not there: fetch {kinds[name].weights}")
     return {name: files.get(name) for name in kinds}

@@ -18,6 +18,7 @@ from lantern_jax.decoding.cache import check_room, slots_mask
 from lantern_jax.decoding.concrete import check_ids, check_prompts
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.transformer import padded_causal_mask
 
 
@@ -117,7 +118,9 @@ class _Model:
         """As ``Target.prefill``."""
         self.check(conditioning)
         if guidance is not None and self.unconditional is None:
-            raise ValueError("this target has no unconditional rows: give target_from_apply unconditional=ID")
+            raise LanternError(
+                "this target has no unconditional rows: give target_from_apply unconditional=ID"
+            )
         tokens, valid = _rows(conditioning, None if guidance is None else self.unconditional)
         positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
         logits, features, made = self.run(params, tokens, positions, padded_causal_mask(valid), None)
@@ -154,7 +157,7 @@ class _Model:
         if features is None:
             features = jnp.zeros((rows * batch, new, 1), jnp.float32)
         if self.first_code is None and logits.shape[-1] != self.num_codes:
-            raise ValueError(
+            raise LanternError(
                 f"the model gives {logits.shape[-1]} logits for {self.num_codes} codes: say which is code 0's by "
                 "first_code"
             )

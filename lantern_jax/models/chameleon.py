@@ -22,6 +22,7 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.concrete import check_prompts
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import check_taps, transformer_target
 from lantern_jax.models.transformer import (
@@ -69,7 +70,7 @@ class ChameleonConfig:
         if self.layout not in LAYOUTS:
             raise errors.unknown("layout", self.layout, LAYOUTS)
         if self.vocab_size < self.num_codes + 2:
-            raise ValueError(
+            raise LanternError(
                 f"vocab_size {self.vocab_size} has no room for {self.num_codes} codes, row end and image end"
             )
 

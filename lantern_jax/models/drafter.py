@@ -23,6 +23,7 @@ from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import (
     Dense,
@@ -66,7 +67,7 @@ class DrafterConfig:
     def __post_init__(self):
         check_sizes(self)
         if self.rotary not in ("grid", "line"):
-            raise ValueError(f"unknown rotary {self.rotary!r}: choose grid or line")
+            raise LanternError(f"unknown rotary {self.rotary!r}: choose grid or line")
         _ = self.transformer  # It checks head width and norms.
 
     @property

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
 from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
@@ -56,7 +57,7 @@ DRAFTERS: Mapping[str, DrafterKind] = MappingProxyType(
 def drafter_kind(name: str) -> DrafterKind:
     """The kind of drafters called so; ValueError for an unknown one."""
     if name not in DRAFTERS:
-        raise ValueError(
+        raise LanternError(
             f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
         )
     return DRAFTERS[name]

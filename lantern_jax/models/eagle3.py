@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.devices.partition import whole
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig, chained_drafter
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
 
@@ -46,7 +47,7 @@ class Eagle3Config(DrafterConfig):
         object.__setattr__(self, "taps", tuple(self.taps))
         super().__post_init__()
         if not self.taps or any(not isinstance(tap, int) or tap < 0 for tap in self.taps):
-            raise ValueError(f"taps {self.taps} are not valid: give layers of the target, low to high")
+            raise LanternError(f"taps {self.taps} are not valid: give layers of the target, low to high")
 
 
 class Eagle3Model(nn.Module):

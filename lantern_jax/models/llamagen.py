@@ -18,6 +18,7 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
 from lantern_jax.models.targets import check_taps, transformer_target
 from lantern_jax.models.transformer import (
@@ -75,7 +76,7 @@ class LlamaGenConfig:
     def __post_init__(self):
         check_sizes(self, may_be_zero=("num_labels", "caption_dim"))
         if bool(self.num_labels) == bool(self.caption_dim):
-            raise ValueError(
+            raise LanternError(
                 f"num_labels {self.num_labels} and caption_dim {self.caption_dim}: exactly one must be positive"
             )
         if self.null_labels is not None:
@@ -86,7 +87,7 @@ class LlamaGenConfig:
         labels = self.null_labels
         valid = isinstance(labels, list | tuple) and len(labels) == self.label_slots
         if not valid or not all(is_size(label, 0) and label < self.num_labels for label in labels):
-            raise ValueError(
+            raise LanternError(
                 f"null_labels {labels!r} is not valid: give {self.label_slots} label ids below {self.num_labels}, "
                 "or none under caption conditioning"
             )
@@ -163,7 +164,7 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
     if size not in SIZES:
         raise errors.unknown("LlamaGen size", size, SIZES)
     if conditioning not in ("class", "caption"):
-        raise ValueError(f"unknown conditioning {errors.quoted(conditioning)}: choose class or caption")
+        raise LanternError(f"unknown conditioning {errors.quoted(conditioning)}: choose class or caption")
     layers, heads, dim = SIZES[size]
     labels, width = (IMAGENET_CLASSES + 1, 0) if conditioning == "class" else (0, T5_XL_DIM)
     return LlamaGenConfig(dim, layers, heads, grid=grid, num_labels=labels, caption_dim=width)
@@ -198,7 +199,7 @@ def check_conditioning(config: LlamaGenConfig, conditioning: Conditioning) -> No
         check_padding(conditioning.mask, conditioning.features.shape[:-1])
         return
     if conditioning.shape[-1:] != (config.label_slots,):
-        raise ValueError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
+        raise LanternError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
     check_ids("labels", conditioning, config.num_labels)
 
 

@@ -26,6 +26,7 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import whole
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import (
     DrafterConfig,
     empty_places,
@@ -62,7 +63,7 @@ class ParallelConfig(DrafterConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.markov_rank < 0:
-            raise ValueError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
+            raise LanternError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
 
 
 class ParallelModel(nn.Module):

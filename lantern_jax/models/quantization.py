@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int8, PyTree
 
+from lantern_jax.io.errors import LanternError
+
 # How many leading axes of a layer's kernels are summed over; the rest are those of the outputs.
 INPUT_AXES = {"qkv": 1, "out": 2, "gate_up": 1, "down": 1}
 KERNEL, SCALE = "kernel", "kernel_scale"
@@ -26,10 +28,12 @@ def quantize(params: PyTree) -> PyTree:
         ValueError: they are quantized already, or have no layers.
     """
     if is_quantized(params):
-        raise ValueError("the weights are in eight bits already: give the checkpoint that these were made of")
+        raise LanternError(
+            "the weights are in eight bits already: give the checkpoint that these were made of"
+        )
     made = _map_layers(params, lambda name, leaf: _quantized(np.asarray(leaf, np.float32), INPUT_AXES[name]))
     if not is_quantized(made):
-        raise ValueError("there are no layers whose weights could be put into eight bits")
+        raise LanternError("there are no layers whose weights could be put into eight bits")
     return made
 
 

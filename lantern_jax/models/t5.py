@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.transformer import RMSNorm
 
@@ -44,7 +45,7 @@ class T5Config:
     def __post_init__(self):
         check_sizes(self)
         if self.num_buckets % 4 or self.max_distance <= self.num_buckets // 4:
-            raise ValueError(
+            raise LanternError(
                 f"num_buckets {self.num_buckets} with max_distance {self.max_distance}: give a multiple of 4, "
                 "and a distance beyond a quarter of it"
             )

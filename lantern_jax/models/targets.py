@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.io.errors import LanternError
 
 
 def check_taps(taps: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
     """The taps as a tuple. Raises ValueError where one is no layer."""
     taps = tuple(taps)
     if any(not 0 <= tap <= num_layers for tap in taps):
-        raise ValueError(f"taps {taps}: expected layers from 0 to {num_layers}, which is the final feature")
+        raise LanternError(f"taps {taps}: expected layers from 0 to {num_layers}, which is the final feature")
     return taps
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.devices.partition import shards, split, whole
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.sizes import check_sizes
@@ -54,7 +55,7 @@ class TransformerConfig:
     def __post_init__(self):
         check_sizes(self)
         if self.dim % self.num_heads or self.head_dim % 4:
-            raise ValueError(
+            raise LanternError(
                 f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
             )
         if self.qk_norm not in QK_NORMS:

@@ -18,6 +18,7 @@ from einops import rearrange
 from jaxtyping import Array, Float, Int, UInt8
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
 
 # Of a config: halvings of the side and one, and widths by the first level's.
@@ -63,7 +64,7 @@ class VQConfig:
         object.__setattr__(self, "ch_mult", tuple(factors))
         for width in (self.ch, self.decoder_width):
             if any(width * m % self.groups for m in self.ch_mult):
-                raise ValueError(
+                raise LanternError(
                     f"channel width {width} times {self.ch_mult} must divide into {self.groups} groups"
                 )
 
@@ -267,7 +268,7 @@ class VQModel(nn.Module):
         """
         f = self.config.downsampling
         if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.shape[1] % f or pictures.shape[2] % f:
-            raise ValueError(
+            raise LanternError(
                 f"pictures have shape {pictures.shape}, expected [B, H, W, 3] with sides multiples of {f}"
             )
         return self.quant_conv(self.encoder(space_to_depth(pictures, self.config.patch)))
@@ -299,7 +300,9 @@ class VQModel(nn.Module):
         side = math.isqrt(codes.shape[1])
         height, width = (side, side) if grid is None else grid
         if height * width != codes.shape[1]:
-            raise ValueError(f"{codes.shape[1]} codes do not fill a {height}x{width} grid; give grid=(h, w)")
+            raise LanternError(
+                f"{codes.shape[1]} codes do not fill a {height}x{width} grid; give grid=(h, w)"
+            )
         vectors = self.code_vectors()[codes]
         return self.decode_vectors(rearrange(vectors, "B (h w) c -> B h w c", h=height, w=width))
 

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, read_text
 from lantern_jax.pictures.images import open_image, square
 from lantern_jax.text.landscapes import Vocabulary
@@ -40,16 +41,16 @@ class PictureFolder:
         self.path = Path(path)
         self.size = size
         if size < 1:
-            raise ValueError(f"size {size}: expected a positive number of pixels")
+            raise LanternError(f"size {size}: expected a positive number of pixels")
         if not self.path.is_dir():
-            raise ValueError(f"{self.path}: not a folder; expected a folder of pictures with captions")
+            raise LanternError(f"{self.path}: not a folder; expected a folder of pictures with captions")
         self.files = tuple(
             sorted(
                 file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
             )
         )
         if not self.files:
-            raise ValueError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
+            raise LanternError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
         self.texts = tuple(self._text(file) for file in self.files)
         self.captions = tuple(" ".join(Vocabulary.tokens(text)) for text in self.texts)
 
@@ -75,7 +76,7 @@ class PictureFolder:
         """
         values = tuple(sorted(set(self.captions)))
         if len(values) > MAX_CAPTIONS:
-            raise ValueError(
+            raise LanternError(
                 f"{self.path}: {len(values)} different captions; expected at most {MAX_CAPTIONS}, "
                 "each of many pictures"
             )
@@ -90,11 +91,11 @@ class PictureFolder:
         elif file.parent != self.path:
             caption = file.parent.name.replace("_", " ")
         else:
-            raise ValueError(
+            raise LanternError(
                 f"{file}: no caption; expected {text.name} beside it or a class folder around it"
             )
         if not Vocabulary.tokens(caption):
-            raise ValueError(f"{file}: empty caption; expected at least one word in {text.name}")
+            raise LanternError(f"{file}: empty caption; expected at least one word in {text.name}")
         return " ".join(caption.split())
 
     def _picture(self, file: Path) -> np.ndarray:
@@ -109,7 +110,7 @@ def open_picture(file: Path) -> Image.Image:
             picture.load()
     # Pillow's readers raise whatever a damaged file leads them to.
     except Exception as error:
-        raise ValueError(
+        raise LanternError(
             f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
         ) from error
     return picture

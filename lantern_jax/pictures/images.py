@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # Pillow knows others that are programs (EPS) or rarely read.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -47,7 +48,7 @@ def open_image(file: BinaryIO) -> Image.Image:
             return Image.open(file, formats=_FORMATS)
     # Pillow's readers raise whatever a damaged file leads them to.
     except Exception as error:
-        raise ValueError(errors.short(error)) from error
+        raise LanternError(errors.short(error)) from error
 
 
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
@@ -78,12 +79,12 @@ def grid(
     """
     pictures = np.asarray(pictures)
     if pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
-        raise ValueError(f"pictures have shape {pictures.shape}: give at least one, as [n, H, W, 3]")
+        raise LanternError(f"pictures have shape {pictures.shape}: give at least one, as [n, H, W, 3]")
     count, height, width = pictures.shape[:3]
     if columns is None:
         columns = math.ceil(math.sqrt(count))
     if columns < 1:
-        raise ValueError(f"{columns} columns do not make a grid: give at least 1")
+        raise LanternError(f"{columns} columns do not make a grid: give at least 1")
     rows = math.ceil(count / columns)
     canvas = _canvas(rows * (height + gap) - gap, columns * (width + gap) - gap)
     for i, picture in enumerate(pictures):
@@ -106,7 +107,7 @@ def side_by_side(
         (146, 260, 3)
     """
     if captions and len(captions) != len(pictures):
-        raise ValueError(f"{len(captions)} captions for {len(pictures)} pictures: give one each, or none")
+        raise LanternError(f"{len(captions)} captions for {len(pictures)} pictures: give one each, or none")
     height = max(picture.shape[0] for picture in pictures)
     width = sum(picture.shape[1] for picture in pictures) + gap * (len(pictures) - 1)
     canvas = _canvas(height + (_LINE_HEIGHT if captions else 0), width)
@@ -165,7 +166,7 @@ def draw_acceptance(
     rounds = np.asarray(round_of_token)
     rows = rounds.size // columns
     if rounds.size % columns or picture.shape[0] % rows or picture.shape[1] % columns:
-        raise ValueError(
+        raise LanternError(
             f"{rounds.size} tokens in rows of {columns} do not divide a picture of {picture.shape[:2]} pixels"
         )
     large = enlarge(picture, acceptance_scale(picture.shape[1], columns)).astype(np.float32)

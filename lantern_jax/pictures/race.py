@@ -16,6 +16,7 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.pictures.images import enlarge, side_by_side
 
@@ -90,7 +91,9 @@ def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> byte
 def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
     """The frames of a race, and the milliseconds that each is shown; raises as ``encode_race``."""
     if generation.plain is None or generation.pictures is None:
-        raise ValueError("a race needs pictures with plain decoding beside them: generate with compare=True")
+        raise LanternError(
+            "a race needs pictures with plain decoding beside them: generate with compare=True"
+        )
     runners = {"plain": _Runner(generation.plain, number), "speculative": _Runner(generation, number)}
     longest = max(runner.seconds for runner in runners.values())
     quicker = max(1.0, longest / LONGEST_SECONDS)

@@ -29,6 +29,7 @@ from lantern_jax.engine.generation import (
 )
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.text.encoders import Conditioning
 
@@ -185,7 +186,7 @@ class Call:
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
         if not decoded.finite.all():
-            raise ValueError(why_not_finite(self.engine, "the target's logits", ("target",)))
+            raise LanternError(why_not_finite(self.engine, "the target's logits", ("target",)))
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
@@ -282,7 +283,7 @@ def drawn(
     """``Engine.draw``'s pictures; ValueError, which names the parameter, where they are not all numbers."""
     pictures, finite, timing = engine.draw(tokens, most=most)
     if not finite.all():
-        raise ValueError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+        raise LanternError(why_not_finite(engine, "the pictures", ("tokenizer",)))
     return pictures, timing
 
 

@@ -15,6 +15,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.knobs import check_count
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import square
 from lantern_jax.settings.settings import Settings
 
@@ -51,10 +52,10 @@ class Grid:
         """A picture or its codes for every prompt, and how many rows stay; ValueError where that cannot be."""
         if start is None:
             if keep_rows is not None:
-                raise ValueError("keep_rows is of a picture to go on with: give it as start")
+                raise LanternError("keep_rows is of a picture to go on with: give it as start")
             return None
         if settings.drafting == "zipar" and not settings.is_plain:
-            raise ValueError("method zipar cannot go on with a picture: choose another method")
+            raise LanternError("method zipar cannot go on with a picture: choose another method")
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 
     def rows_kept(self, keep_rows: Any) -> int:
@@ -76,7 +77,7 @@ class Grid:
         """
         given = [self._one(value) for value in _listed(start)]
         if len(given) not in (1, prompts):
-            raise ValueError(
+            raise LanternError(
                 f"start holds {len(given)} pictures for {prompts} prompts: give one, or one a prompt"
             )
         return given * (prompts if len(given) == 1 else 1)
@@ -85,7 +86,9 @@ class Grid:
         """Pictures of the model's size; ValueError for what is none, or where there is no tokenizer."""
         pictures = [self._one(value) for value in _listed(images)]
         if not pictures or any(picture.ndim != 3 for picture in pictures):
-            raise ValueError("pictures are PIL images or uint8 [H, W, 3] or [n, H, W, 3]: give at least one")
+            raise LanternError(
+                "pictures are PIL images or uint8 [H, W, 3] or [n, H, W, 3]: give at least one"
+            )
         return np.stack(pictures)
 
     def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
@@ -93,11 +96,11 @@ class Grid:
         codes = np.asarray(codes)
         count = self.side**2
         if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
-            raise ValueError(
+            raise LanternError(
                 f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} a picture"
             )
         if codes.size and not 0 <= codes.min() <= codes.max() < self.codes:
-            raise ValueError(
+            raise LanternError(
                 f"codes are {codes.min()} to {codes.max()}: give those from 0 to {self.codes - 1}"
             )
         return codes.astype(np.int32)
@@ -110,13 +113,13 @@ class Grid:
             if value.ndim == 1:
                 return self.checked_codes(value)
             if value.ndim != 3 or value.shape[-1] != 3 or value.dtype != np.uint8 or not value.size:
-                raise ValueError(
+                raise LanternError(
                     f"a picture has shape {value.shape} of {value.dtype}: give a PIL image, uint8 [H, W, 3], "
                     f"or {self.side**2} codes"
                 )
             picture = Image.fromarray(value)
         if not self.draws:
-            raise ValueError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
+            raise LanternError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
         return square(picture, self.side * self.pixels)
 
 

@@ -25,6 +25,7 @@ from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.families.registry import family_of
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.call import Call, drawn
 from lantern_jax.pipeline.completion_input import Grid, Start, first_tokens
@@ -268,7 +269,7 @@ class Pipeline:
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
         """Pictures of their codes; ValueError for those of other models, or without a sound VQ tokenizer."""
         if not self.draws:
-            raise ValueError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
+            raise LanternError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
         return drawn(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:

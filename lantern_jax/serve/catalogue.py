@@ -3,6 +3,7 @@
 from typing import Any
 
 from lantern_jax.decoding.methods import methods
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.settings import KNOBS
 
@@ -36,7 +37,7 @@ def picture_side(pipeline: Pipeline) -> int:
     """
     checkpoint = pipeline.checkpoint
     if not pipeline.draws:
-        raise ValueError(f"{checkpoint.model} has no VQ tokenizer to draw with: convert it again with one")
+        raise LanternError(f"{checkpoint.model} has no VQ tokenizer to draw with: convert it again with one")
     return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from lantern_jax.decoding.knobs import check_seed
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.settings.settings import KNOBS
 
@@ -102,7 +103,7 @@ def read_asking(content: bytes, limits: Limits, model: str, side: int) -> Asking
 
 def _decoded(content: bytes) -> dict[str, Any]:
     def no_number(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no number of JSON")
+        raise LanternError(f"{name} is no number of JSON")
 
     def whole(text: str) -> int | _Digits:
         return int(text) if len(text) <= _DIGITS else _Digits(text)

@@ -14,6 +14,7 @@ import numpy as np
 from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.batch import PIECE_SECONDS, Flight, Order, Tools
 from lantern_jax.serve.counters import Counters
@@ -108,7 +109,7 @@ class Worker:
         """
         try:
             settings = self.pipeline.check(asking.prompt, num=asking.num, seed=asking.seed, **asking.knobs)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, asking)) from None
         nodes = settings.tree.num_nodes - 1
@@ -316,5 +317,5 @@ def _failure(error: Exception) -> Refused:
         return Refused(503, "the device has too little memory for this: ask for fewer pictures at once")
     _log.error("lantern serve: a request failed", exc_info=error)
     # Ours say in a line what is wrong with the model.
-    why = str(error) if isinstance(error, ValueError) else "decoding failed: the server's log says why"
+    why = str(error) if isinstance(error, LanternError) else "decoding failed: the server's log says why"
     return Refused(500, why)

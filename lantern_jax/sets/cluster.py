@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import Worker
 
 _GIVE = "give --worker i/N"
@@ -44,7 +45,7 @@ def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None =
     slurm = _nested(array, step)
     indexed = _indexed(environment) if processes is None else None
     if slurm is not None and indexed is not None and slurm.worker != indexed.worker:
-        raise ValueError(
+        raise LanternError(
             f"this is worker {slurm.worker} for {slurm.why}, {indexed.worker} for {indexed.why}: {_GIVE}"
         )
     return slurm or indexed
@@ -70,11 +71,11 @@ def chosen(
     if given is None:
         return Assigned(Worker(), "")
     if _number(environment, "SLURM_NTASKS", 1) > 1:
-        raise ValueError(
+        raise LanternError(
             f"this job of {environment['SLURM_NTASKS']} tasks started one process: put srun before the command, "
             f"or {_GIVE}"
         )
-    raise ValueError(
+    raise LanternError(
         "--worker auto found no SLURM array or step, no indexed job of Kubernetes and no jax.distributed here: "
         + _GIVE
     )
@@ -100,7 +101,7 @@ def _array(environment: Mapping[str, str]) -> Assigned | None:
     last = _number(environment, "SLURM_ARRAY_TASK_MAX", first + (count - 1) * step)
     # A list such as 1,5,7 has no rule by which a task knows how many come before it.
     if last != first + (count - 1) * step or task not in range(first, last + 1, step):
-        raise ValueError(
+        raise LanternError(
             f"task {task} of a SLURM array of {count} tasks from {first} to {last}, step {step}, has no place in a "
             f"row: submit the array as a range such as 0-{count - 1}, or {_GIVE}"
         )
@@ -124,7 +125,7 @@ def _indexed(environment: Mapping[str, str]) -> Assigned | None:
         return None
     index = _number(environment, "JOB_COMPLETION_INDEX")
     if not environment.get("JOB_COMPLETIONS"):
-        raise ValueError(
+        raise LanternError(
             f"JOB_COMPLETION_INDEX is {index} and JOB_COMPLETIONS is not set: set it to the job's completions in the "
             f"container's env, or {_GIVE}"
         )
@@ -134,7 +135,7 @@ def _indexed(environment: Mapping[str, str]) -> Assigned | None:
 
 def _place(of: str, index: int, count: int, name: str = "process") -> Assigned:
     if not 0 <= index < count:
-        raise ValueError(f"{name} {index} of {of} is not one of its {count}, counted from 0: {_GIVE}")
+        raise LanternError(f"{name} {index} of {of} is not one of its {count}, counted from 0: {_GIVE}")
     return Assigned(Worker(index + 1, count), f"{name} {index} of {count} of {of}")
 
 
@@ -153,8 +154,8 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     text = environment.get(name)
     if not text:
         if default is None:
-            raise ValueError(f"{name} is not set, so that this worker does not know its place: {_GIVE}")
+            raise LanternError(f"{name} is not set, so that this worker does not know its place: {_GIVE}")
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) >= least):
-        raise ValueError(f"{name} is {errors.quoted(text)}, not a whole number from {least} on: {_GIVE}")
+        raise LanternError(f"{name} is {errors.quoted(text)}, not a whole number from {least} on: {_GIVE}")
     return int(text)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
 from lantern_jax.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.metrics.features import FeatureReader
@@ -103,12 +104,12 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
         return
     for name, one in (("the set's", made), ("the reference's", real)):
         if one.size is None and one.features is not None:
-            raise ValueError(
+            raise LanternError(
                 f"{name} pictures are of several sizes: this preset compares pictures of one size"
             )
     if None not in (made.size, real.size) and made.size != real.size:
         sizes = " and ".join(" x ".join(map(str, one.size)) for one in (made, real))
-        raise ValueError(
+        raise LanternError(
             f"pictures and reference measure {sizes}: this preset compares pictures of one size, resize first"
         )
 
@@ -131,9 +132,9 @@ def score_pictures(
         )
     every = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
     if len(every) < 2:
-        raise ValueError(f"{len(every)} picture(s) have no mean with an interval: give at least 2")
+        raise LanternError(f"{len(every)} picture(s) have no mean with an interval: give at least 2")
     if not np.isfinite(every).all():
-        raise ValueError(f"{score.name} gives values that are not finite: its weights are damaged")
+        raise LanternError(f"{score.name} gives values that are not finite: its weights are damaged")
     mean, error = float(every.mean()), float(every.std(ddof=1) / np.sqrt(len(every)))
     interval = [mean - 1.96 * error, mean + 1.96 * error]
     return {"name": score.name, "pictures": len(every), "mean": mean, "interval": interval}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from lantern_jax.engine.generation import Progress
+from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.handing_out import Handout
 from lantern_jax.sets.mending import discard_damaged
 from lantern_jax.sets.order import SetOrder
@@ -87,7 +88,7 @@ class Driver:
             self._start(self._shards)
             for event in self.fleet.events():
                 if event.kind == "refused" and self.plan is None:
-                    raise ValueError(event.value)
+                    raise LanternError(event.value)
                 self._hear(event)
             self._check()
         return self.plan
@@ -123,7 +124,7 @@ class Driver:
                 yield None, now()
             self._check()
         if self._handout.complaint():
-            raise ValueError(self._handout.complaint())
+            raise LanternError(self._handout.complaint())
         # Nobody writes any more.
         self.fleet.close()
         remove_leftovers(self.directory)
@@ -190,6 +191,6 @@ class Driver:
     def _check(self) -> None:
         """Raises ValueError where it makes no sense to go on."""
         if self._handout.hopeless:
-            raise ValueError(self._handout.complaint())
+            raise LanternError(self._handout.complaint())
         if not self._alive and self.fleet.room() <= self._refused:
-            raise ValueError(f"no worker is left, the last was left out: {self._refusal}")
+            raise LanternError(f"no worker is left, the last was left out: {self._refusal}")

@@ -14,6 +14,7 @@ from lantern_jax.devices import hosts
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Progress
 from lantern_jax.engine.jobs import Job
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline.call import Call, batches, why_not_finite
@@ -151,5 +152,5 @@ def _drawn(engine: Engine, tokens: Int[np.ndarray, "n C"]) -> Iterator[UInt8[np.
         group = tokens[part]
         pictures, finite, _ = engine.draw(np.resize(group, (DRAWN, group.shape[1])))
         if not finite.all():
-            raise ValueError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+            raise LanternError(why_not_finite(engine, "the pictures", ("tokenizer",)))
         yield pictures[: len(group)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.sets.plan import read_plan, remove_leftovers, shard_paths, synced
@@ -42,7 +43,7 @@ def merge(directory: Path) -> Merged:
     plan = read_plan(directory)
     missing = plan.missing(directory)
     if missing:
-        raise ValueError(missing_shards(directory, plan, missing))
+        raise LanternError(missing_shards(directory, plan, missing))
     pictures, rounds, sums = 0, 0, None
     for shard in range(plan.shards):
         arrays = read_arrays(directory, plan, shard)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import SetPlan, check_size
 from lantern_jax.settings.settings import settings_json
 
@@ -77,7 +78,7 @@ def open_order(order: SetOrder) -> Opened:
     pipeline.settings(order.knobs)
     _check_prompts(order, pipeline)
     if not pipeline.draws:
-        raise ValueError(f"{order.model} has no VQ tokenizer to draw with: convert it again with one")
+        raise LanternError(f"{order.model} has no VQ tokenizer to draw with: convert it again with one")
     reader = _reader(order)
     # Looked up once for the whole set: all parts of it are decoded in the same way.
     tuned = pipeline.tuning(len(order.prompts) * order.num, **order.knobs)
@@ -109,7 +110,7 @@ def _check_prompts(order: SetOrder, pipeline: "Pipeline") -> None:
                     pipeline.check([prompt])
                 except ValueError as error:
                     shown = errors.short(repr(prompt), 200)
-                    raise ValueError(f"prompt {number} of the set, {shown}: {error}") from None
+                    raise LanternError(f"prompt {number} of the set, {shown}: {error}") from None
             raise
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Int
 
 from lantern_jax.decoding.knobs import check_count, check_seed
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_writable, read_json, write_once
 from lantern_jax.settings.settings import KNOBS
 
@@ -66,9 +67,9 @@ class SetPlan:
         # A plan may have been read from a stranger's file.
         texts = [*self.prompts, self.model, self.dtype, *([] if self.sums is None else [self.sums])]
         if not isinstance(self.prompts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("a text that is none: prompts, model, dtype or sums")
+            raise LanternError("a text that is none: prompts, model, dtype or sums")
         if not isinstance(self.settings, Mapping):
-            raise ValueError("its settings are no object")
+            raise LanternError("its settings are no object")
         if self.format not in PICTURE_FORMATS:
             raise errors.unknown("format", self.format, PICTURE_FORMATS)
         check_size(len(self.prompts), self.num, self.shard_size)
@@ -138,7 +139,7 @@ class Worker:
 
     def __post_init__(self):
         if not 1 <= self.number <= self.count:
-            raise ValueError(
+            raise LanternError(
                 f"worker {self} is not valid: give i/N with i from 1 to N, such as 1/4 to 4/4 on four machines"
             )
 
@@ -163,13 +164,13 @@ class Worker:
 def check_size(prompts: int, num: Any, shard_size: Any) -> None:
     """Raises ValueError unless a set may have so many pictures of each of so many prompts, in shards of that size."""
     if not prompts:
-        raise ValueError("a set has no prompt: give one at least")
+        raise LanternError("a set has no prompt: give one at least")
     count = check_count("num", num) * prompts
     held = min(check_count("shard size", shard_size), count)
     if count > MOST_PICTURES:
-        raise ValueError(f"{count} pictures are more than a set holds, {MOST_PICTURES}: make several sets")
+        raise LanternError(f"{count} pictures are more than a set holds, {MOST_PICTURES}: make several sets")
     if held > MOST_IN_SHARD or count > MOST_SHARDS * held:
-        raise ValueError(
+        raise LanternError(
             f"shard size {shard_size} is not valid for {count} pictures: give {-(-count // MOST_SHARDS)} to "
             f"{MOST_IN_SHARD}"
         )
@@ -192,19 +193,19 @@ def read_plan(directory: Path) -> SetPlan:
         ValueError: the directory holds none, or a damaged one.
     """
     if not is_set(directory):
-        raise ValueError(f"{directory} is not a picture set: there is no {PLAN_FILE} in it")
+        raise LanternError(f"{directory} is not a picture set: there is no {PLAN_FILE} in it")
     path = Path(directory) / PLAN_FILE
     names = {field.name for field in dataclasses.fields(SetPlan)}
     try:
         content = read_json(path, _LARGEST)
         if content.pop("written_by") != FORMAT or set(content) != names:
-            raise ValueError("it has other entries")
+            raise LanternError("it has other entries")
         if not isinstance(content["prompts"], list):
-            raise ValueError("its prompts are no list")
+            raise LanternError("its prompts are no list")
         return SetPlan(**content | {"prompts": tuple(content["prompts"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = errors.short(str(error).removeprefix(f"{path} "), 300)
-        raise ValueError(
+        raise LanternError(
             f"{path} is damaged or of another version ({why}): make the set anew elsewhere"
         ) from None
 
@@ -214,11 +215,11 @@ def check_plan(directory: Path, plan: SetPlan) -> None:
     if is_set(directory):
         difference = read_plan(directory).difference(plan)
         if difference is not None:
-            raise ValueError(
+            raise LanternError(
                 f"{directory} holds another set ({difference}): name another folder, or give the same"
             )
     elif directory.exists() and not (directory.is_dir() and all(map(is_leftover, directory.iterdir()))):
-        raise ValueError(f"{directory} exists and is not a picture set: name a new folder")
+        raise LanternError(f"{directory} exists and is not a picture set: name a new folder")
     check_writable(directory if directory.exists() else directory.absolute().parent)
 
 

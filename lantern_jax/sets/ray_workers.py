@@ -12,6 +12,7 @@ from typing import Any
 from lantern_jax.decoding.knobs import Knob
 from lantern_jax.engine.generation import Progress
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.sets.driving import Event
 from lantern_jax.sets.order import SetOrder, open_order
 from lantern_jax.sets.plan import SetPlan, read_plan
@@ -98,7 +99,7 @@ class SetWorker:
 
         opened = self._opened
         if read_plan(self._directory).difference(opened.plan) is not None:
-            raise ValueError(
+            raise LanternError(
                 f"{self._directory} holds another set on this machine: all must share the folder"
             )
         told = time.perf_counter() - TELLING
@@ -202,9 +203,9 @@ def _connected(address: str, workers: int | None, share: Share | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError(NEEDS) from error
+        raise MissingExtra(NEEDS) from error
     if address.startswith("ray://"):
-        raise ValueError(
+        raise LanternError(
             f"{address} is the address of a client: give the command to a machine of the cluster, by ray job submit, "
             "with --ray auto"
         )
@@ -218,7 +219,7 @@ def _connected(address: str, workers: int | None, share: Share | None) -> Any:
     try:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise LanternError(
             f"no Ray cluster answers at {address} ({_line(error)}): give another, or local"
         ) from None
     return ray
@@ -232,7 +233,7 @@ def _check_listening(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), CONNECTING).close()
     except (OSError, OverflowError) as error:
-        raise ValueError(
+        raise LanternError(
             f"no Ray cluster answers at {address} ({_line(error)}): give the HOST:PORT of its head, or local"
         ) from None
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays as read_archive
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, parse_json
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pictures.images import open_image
@@ -65,7 +66,7 @@ def read_set(directory: Path) -> Iterator[SetPicture]:
     plan = read_plan(directory)
     missing = plan.missing(directory)
     if missing:
-        raise ValueError(missing_shards(directory, plan, missing))
+        raise LanternError(missing_shards(directory, plan, missing))
     return _pictures(directory, plan)
 
 
@@ -133,11 +134,11 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
         numbers, tokens, rounds = (arrays[name] for name in ("numbers", "tokens", "rounds"))
         whole = all(array.dtype.kind == "i" for array in (numbers, tokens, rounds)) and tokens.ndim == 2
         if not whole or not np.array_equal(numbers, plan.numbers(shard)):
-            raise ValueError("other pictures")
+            raise LanternError("other pictures")
         if rounds.shape != numbers.shape or len(tokens) != len(numbers):
-            raise ValueError("not one row for a picture")
+            raise LanternError("not one row for a picture")
         if plan.sums is not None and unpacked(arrays)[plan.sums].count != len(numbers):
-            raise ValueError("sums of other pictures")
+            raise LanternError("sums of other pictures")
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path) from error
     return arrays
@@ -159,9 +160,9 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> dict[str, Moments]:
 def _moments(count: np.ndarray, total: np.ndarray, outer: np.ndarray) -> Moments:
     numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
     if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
-        raise ValueError("sums that do not fit")
+        raise LanternError("sums that do not fit")
     if not (np.isfinite(total).all() and np.isfinite(outer).all()):
-        raise ValueError("sums that are not finite")
+        raise LanternError("sums that are not finite")
     return Moments(int(count), total, outer)
 
 
@@ -185,12 +186,12 @@ def _check(place: str, image: Image.Image, prompt: str, number: int) -> None:
             found = None, None
     if found != (prompt, str(number)):
         says, wanted = (errors.short(repr(text)) for text in (found[0], prompt))
-        raise ValueError(
+        raise LanternError(
             f"{place} says that it is number {errors.short(found[1])} of prompt {says}, not {number} of {wanted}: "
             "the shard is of another set"
         )
 
 
-def damaged(path: Path) -> ValueError:
+def damaged(path: Path) -> LanternError:
     """The line for a file of a shard that is not whole."""
-    return ValueError(f"{path} is damaged: remove it and run the set's command again")
+    return LanternError(f"{path} is damaged: remove it and run the set's command again")

@@ -15,6 +15,7 @@ from jaxtyping import Float, UInt8
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_arrays
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import Contents
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, Normal
@@ -57,7 +58,7 @@ def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, 
 
     features = reader.features(watched())
     if len(features) < 2:
-        raise ValueError(f"{len(features)} picture(s) have no covariance: give at least 2")
+        raise LanternError(f"{len(features)} picture(s) have no covariance: give at least 2")
     size = sizes.pop() if len(sizes) == 1 else None
     return Statistics(reader.name, Moments.of(features), features.astype(np.float32), size)
 
@@ -95,7 +96,7 @@ def statistics_file(statistics: Sequence[Statistics]) -> Contents:
     arrays = {_READERS: np.array([one.reader for one in statistics])}
     for number, one in enumerate(statistics):
         if not isinstance(one.normal, Moments):
-            raise ValueError(f"{one.reader}: mean and covariance alone are in a file already: use that one")
+            raise LanternError(f"{one.reader}: mean and covariance alone are in a file already: use that one")
         values = (one.normal.count, one.normal.total, one.normal.outer, one.features, one.size)
         arrays |= {
             f"{number}/{field}": np.asarray(value)
@@ -108,7 +109,7 @@ def statistics_file(statistics: Sequence[Statistics]) -> Contents:
 def _stored(path: Path, reader: FeatureReader) -> Statistics:
     names = [str(name) for name in np.atleast_1d(_arrays(path, {_READERS})[_READERS])]
     if reader.name not in names:
-        raise ValueError(
+        raise LanternError(
             f"{path} was read by {errors.listed(map(repr, names))}, not by {reader.name!r}: "
             "give statistics or pictures read alike"
         )
@@ -136,7 +137,7 @@ def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
     arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}
     shapes = [list(array.shape) for array in arrays.values()]
     if shapes != [[reader.width], [reader.width, reader.width]]:
-        raise ValueError(
+        raise LanternError(
             f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
             "give statistics of this reader"
         )
@@ -171,5 +172,5 @@ def _check_finite(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         raise _damaged(path, f"{', '.join(wrong)} not finite")
 
 
-def _damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is no whole file of statistics ({why}): make or fetch it again")
+def _damaged(path: Path, why: str) -> LanternError:
+    return LanternError(f"{path} is no whole file of statistics ({why}): make or fetch it again")

@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_header
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.folder import SUFFIXES, open_picture
 
 # The key of pictures in an .npz file, as ADM's samples and references have them.
@@ -48,7 +49,7 @@ def read_pictures(path: str | Path) -> Iterator[NumberedPicture]:
     if path.suffix == ".npz" and path.is_file():
         return (NumberedPicture(None, None, picture) for picture in _array_pictures(path))
     if not path.is_dir():
-        raise ValueError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
+        raise LanternError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
     if (path / _SET).is_file():
         from lantern_jax.sets.reading import read_set
 
@@ -63,7 +64,7 @@ def _folder_pictures(folder: Path) -> Iterator[NumberedPicture]:
         if file.suffix.lower() in SUFFIXES and file.name != _GRID and not file.name.startswith(".")
     ]
     if not files:
-        raise ValueError(
+        raise LanternError(
             f"{folder} holds no pictures: name a folder with files ending in {', '.join(SUFFIXES)}"
         )
     return (_file_picture(file) for file in sorted(files, key=_natural))
@@ -80,7 +81,7 @@ def _file_picture(file: Path) -> NumberedPicture:
     texts = getattr(image, "text", {})
     number = texts.get("number")
     if number is not None and not (number.isdecimal() and len(number) < 19):
-        raise ValueError(
+        raise LanternError(
             f"{file}: its number {errors.short(repr(number))} is none: give whole numbers, or none at all"
         )
     prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
@@ -93,17 +94,17 @@ def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
         with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
             shape, columns_first, dtype = read_header(file)
             if len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8 or columns_first or not shape[0]:
-                raise ValueError(
+                raise LanternError(
                     f"{path}: {ARRAY} is {dtype} {list(shape)}: give at least one picture, as uint8 [n, H, W, 3]"
                 )
             size = math.prod(shape[1:])
             for _ in range(shape[0]):
                 values = file.read(size)
                 if len(values) != size or not size:
-                    raise ValueError(f"{path} is truncated: fetch it again")
+                    raise LanternError(f"{path} is truncated: fetch it again")
                 yield np.frombuffer(values, np.uint8).reshape(shape[1:])
     except KeyError as error:
-        raise ValueError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
+        raise LanternError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
 
 
 def with_prompts(
@@ -124,10 +125,10 @@ def with_prompts(
         if numbered is None:
             numbered = picture.number is not None
         if numbered != (picture.number is not None):
-            raise ValueError("some pictures carry their number and some do not: give all of one kind")
+            raise LanternError("some pictures carry their number and some do not: give all of one kind")
         number = count if picture.number is None else picture.number
         if number in seen:
-            raise ValueError(f"two pictures carry the number {number}: give the pictures of one set")
+            raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
         seen.add(number)
         yield NumberedPicture(number, _prompt(picture, number, prompts), picture.picture)
         count += 1
@@ -138,21 +139,21 @@ def with_prompts(
 def _prompt(picture: NumberedPicture, number: int, prompts: Sequence[str] | None) -> str:
     if prompts is None:
         if picture.prompt is None:
-            raise ValueError(f"picture {number} does not carry its prompt: give --prompts FILE, one a line")
+            raise LanternError(f"picture {number} does not carry its prompt: give --prompts FILE, one a line")
         return picture.prompt
     if number >= len(prompts):
         if picture.number is None:
             raise _unequal(f"more than {len(prompts)}", prompts)
-        raise ValueError(f"picture {number} has no prompt among {len(prompts)}: give the set's own prompts")
+        raise LanternError(f"picture {number} has no prompt among {len(prompts)}: give the set's own prompts")
     if picture.prompt not in (None, prompts[number]):
-        raise ValueError(
+        raise LanternError(
             f"picture {number} is of {picture.prompt!r}, the prompts say {prompts[number]!r}: give the prompts "
             "that the pictures were made from"
         )
     return prompts[number]
 
 
-def _unequal(count: int | str, prompts: Sequence[str]) -> ValueError:
-    return ValueError(
+def _unequal(count: int | str, prompts: Sequence[str]) -> LanternError:
+    return LanternError(
         f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt a picture, in order"
     )

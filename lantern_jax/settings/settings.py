@@ -17,6 +17,7 @@ from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, kn
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def resolve_settings(
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(set(names) - set(KNOBS))
         if strange:
-            raise ValueError(
+            raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
             )
     values = _filled_in(given, defaults, platform, drafters)
@@ -266,14 +267,14 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
     tree, drafting = values["tree"], values["drafting"]
     if drafting == "zipar":
         if given.get("tree") is not None:
-            raise ValueError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
+            raise LanternError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
         return DraftTree.empty()
     if drafting in _WINDOWS and given.get("tree") is None:
         return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
     if not (isinstance(tree, str) and tree == "dynamic"):
         return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if drafting in _WINDOWS:
-        raise ValueError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
+        raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
 
@@ -295,7 +296,7 @@ def _mixture(value: Any) -> tuple[float, ...] | None:
 
 def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
     if top_k > vocab_size:
-        raise ValueError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
+        raise LanternError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
     if k >= vocab_size:
         raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
 
@@ -308,38 +309,38 @@ def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters
     there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
     asked = given.get("method")
     what = f"{drafting} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {drafting}"
-    raise ValueError(f"{what}, and {there}: {_PLAIN}")
+    raise LanternError(f"{what}, and {there}: {_PLAIN}")
 
 
 def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
     tree, coupling = values["tree"], values["coupling"]
     if tree.max_rank >= vocab_size:
-        raise ValueError(
+        raise LanternError(
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
         )
     if isinstance(tree, DynamicTree):
         if tree.ranking == "gap" and coupling != "gumbel":
-            raise ValueError(
+            raise LanternError(
                 f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
             )
         if coupling == "block":
-            raise ValueError("the coupling block needs a chain: give tree chain")
+            raise LanternError("the coupling block needs a chain: give tree chain")
     elif coupling == "rejection" and tree.has_rank_gaps:
-        raise ValueError(
+        raise LanternError(
             "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
         )
     elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
-        raise ValueError("the coupling block needs a chain: give tree chain")
+        raise LanternError("the coupling block needs a chain: give tree chain")
     if coupling == "block" and values["rule"] != "strict":
-        raise ValueError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
+        raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
     if coupling == "block" and values["drafting"] == "jacobi" and values["redraw"] != "independent":
-        raise ValueError(
+        raise LanternError(
             f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
         )
     if coupling != "gumbel" and values["drafting"] == "led":
-        raise ValueError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
+        raise LanternError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
     if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:
-        raise ValueError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
+        raise LanternError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
 
 
 def for_platform(value: Any, platform: str) -> Any:

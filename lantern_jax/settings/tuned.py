@@ -21,6 +21,7 @@ from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.devices.compilation import user_cache_directory
 from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.settings.settings import DRAFTERS, KNOBS, Settings, resolve_settings
 from lantern_jax.tensors.checksums import checkpoint_digest
@@ -164,7 +165,7 @@ class Shelf:
         if tuned == AUTO:
             return cls(tuned_directory())
         if not Path(tuned).is_file():
-            raise ValueError(
+            raise LanternError(
                 f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}"
             )
         return cls(Path(tuned), named=True)
@@ -211,11 +212,13 @@ def read_tuned(file: Path) -> Tuned:
     try:
         values = read_json(file, _LARGEST)
         if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
-            raise ValueError("another format or version")
+            raise LanternError("another format or version")
         tuned = Tuned(**values | {"key": Key(**values["key"]), "file": file})
         _check(tuned)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{file} holds no tuned settings or is damaged, run `lantern tune` again") from None
+        raise LanternError(
+            f"{file} holds no tuned settings or is damaged, run `lantern tune` again"
+        ) from None
     return tuned
 
 
@@ -224,7 +227,7 @@ def _check(tuned: Tuned) -> None:
     key, knobs = tuned.key, tuned.knobs
     texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
     if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
-        raise ValueError("a text or an object that is none")
+        raise LanternError("a text or an object that is none")
     check_count("batch", key.batch)
     for name in SAMPLING:
         KNOBS[name].check(getattr(key, name))
@@ -232,14 +235,14 @@ def _check(tuned: Tuned) -> None:
     Knob("substituted", float, None, "", high=1).check(tuned.substituted)
     for name, bound in tuned.budget.items():
         if name not in _BOUNDS:
-            raise ValueError("a bound of another name")
+            raise LanternError("a bound of another name")
         Knob(name, float, None, "").check(bound)
     if set(knobs) & set(_NO_STEERING) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
-        raise ValueError("knobs that no tuning writes")
+        raise LanternError("knobs that no tuning writes")
     # Another tree than a named one is written down whole: no file of somebody's is read for it.
     tree = knobs.get("tree", NO_TREE)
     if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
-        raise ValueError("an unknown tree")
+        raise LanternError("an unknown tree")
     resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
 
 

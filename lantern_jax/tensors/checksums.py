@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_descriptor, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
@@ -140,7 +141,7 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
     if not texts or set(sums) - {CONFIG} != set(files):
         raise errors.damaged(path, f'its "{SUMS}" are not those of the files it lists')
     if CONFIG in sums and sums[CONFIG] != _config_checksum(config, sums):
-        raise ValueError(
+        raise LanternError(
             f"{path} is not as it was written (another checksum): fetch or convert the checkpoint again, or, if you "
             f'changed it on purpose, take "{CONFIG}" out of its "{SUMS}"'
         )

@@ -5,6 +5,8 @@ before anything is made of it.
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.io.errors import LanternError
+
 # Fields that count modules, and how many arrays of its own each has at least.
 _MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
 # So many arrays are soon described, and then named one by one where they do not fit.
@@ -22,4 +24,4 @@ def check_counts(path: Path, part: str, config: Any, count: int) -> None:
         given = getattr(config, name, 0)
         if given * _ARRAYS > max(count, _FEW):
             why = f"{name} {given} does not fit the {count} arrays there are"
-            raise ValueError(f"{path}: {part}: {why}; convert the checkpoint again")
+            raise LanternError(f"{path}: {part}: {why}; convert the checkpoint again")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lantern_jax.io.errors import quoted
+from lantern_jax.io.errors import LanternError, MissingExtra, quoted
 
 
 def list_files(repo: str, revision: str | None = None) -> list[str]:
@@ -57,7 +57,7 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
     # The folder may hold more, fetched before.
     if not any(filter_repo_objects(_files(folder), allow_patterns=patterns)):
         wanted = "" if patterns is None else f" named {' or '.join(patterns)}"
-        raise ValueError(f"{repo} has no file{wanted}: name another repository or revision")
+        raise LanternError(f"{repo} has no file{wanted}: name another repository or revision")
     return folder
 
 
@@ -72,24 +72,28 @@ def _explained(repo: str, revision: str | None) -> Iterator[str]:
         from huggingface_hub import errors
         from huggingface_hub.constants import ENDPOINT
     except ImportError as error:
-        raise ImportError(f"fetching {repo} needs huggingface_hub: pip install lantern-jax[hub]") from error
+        raise MissingExtra(f"fetching {repo} needs huggingface_hub: pip install lantern-jax[hub]") from error
     endpoint = os.environ.get("HF_ENDPOINT", ENDPOINT).rstrip("/")
     try:
         yield endpoint
     except errors.HFValidationError as error:
-        raise ValueError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
+        raise LanternError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
     except errors.GatedRepoError as error:
         advice = f"accept its terms at {endpoint}/{repo} and log in with `hf auth login`"
-        raise ValueError(f"{repo} is gated: {advice}") from error
+        raise LanternError(f"{repo} is gated: {advice}") from error
     except errors.RepositoryNotFoundError as error:
         advice = "check the name, or log in with `hf auth login` if it is private"
-        raise ValueError(f"{repo} is not on {endpoint}: {advice}") from error
+        raise LanternError(f"{repo} is not on {endpoint}: {advice}") from error
     except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{repo} has no revision {revision}: name a branch, tag or commit") from error
+        raise LanternError(f"{repo} has no revision {revision}: name a branch, tag or commit") from error
     except errors.LocalEntryNotFoundError as error:
         advice = "connect, or give files that you have"
-        raise ValueError(f"{repo} is not in the cache and {endpoint} cannot be reached: {advice}") from error
+        raise LanternError(
+            f"{repo} is not in the cache and {endpoint} cannot be reached: {advice}"
+        ) from error
     # What else fails is an error of the HTTP client, which differs from version to version, or of the disk.
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{repo} cannot be fetched from {endpoint} ({lines[0][:160]}): try again") from error
+        raise LanternError(
+            f"{repo} cannot be fetched from {endpoint} ({lines[0][:160]}): try again"
+        ) from error

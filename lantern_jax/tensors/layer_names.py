@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.transformer import TransformerConfig
 from lantern_jax.tensors.matching import Entry, transpose
 
@@ -137,7 +138,7 @@ def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
     rows, head_dim = shape
     heads = dim // head_dim if head_dim else 0
     if heads * head_dim != dim or not rows or heads % rows:
-        raise ValueError(
+        raise LanternError(
             f"a norm of queries {list(shape)} does not fit width {dim}: give a published Chameleon model"
         )
     return heads, rows
@@ -158,7 +159,7 @@ def deciding_shapes(
         if name not in tensors or len(tensors[name].shape) != ndim or 0 in tensors[name].shape
     ]
     if wrong:
-        raise ValueError(
+        raise LanternError(
             f"these tensors are not a {what}: missing or misshapen: {errors.listed(wrong)}; give a published one"
         )
     return {name: tuple(tensors[name].shape) for name in wanted}
@@ -179,7 +180,9 @@ def one_more(numbers: Iterable[str], most: int = 1000) -> int:
     numbers = list(numbers)
     wrong = [number for number in numbers if len(number) > 9 or int(number) >= most]
     if wrong:
-        raise ValueError(f"these tensors name a part {errors.short(wrong[0], 20)}, expected less than {most}")
+        raise LanternError(
+            f"these tensors name a part {errors.short(wrong[0], 20)}, expected less than {most}"
+        )
     return max((int(number) + 1 for number in numbers), default=0)
 
 
@@ -192,10 +195,10 @@ def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None,
         if name in found and value != found[name]
     ]
     if clashes:
-        raise ValueError(f"{'; '.join(clashes)}: give the matching config")
+        raise LanternError(f"{'; '.join(clashes)}: give the matching config")
     values = {"num_heads": heads} | found | settings
     if values["num_heads"] is None:
-        raise ValueError(
+        raise LanternError(
             f"the number of heads of a model of width {values['dim']} cannot be told from shapes: "
             "give num_heads in the config"
         )
@@ -219,5 +222,7 @@ def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any
         else:
             unknown.append(name)
     if unknown and not {"model_type", "architectures"} & set(settings):
-        raise ValueError(f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}")
+        raise LanternError(
+            f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}"
+        )
     return known

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 
 def identity(tensor: np.ndarray) -> np.ndarray:
@@ -97,7 +98,7 @@ def read_tensors(
     found = {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
     mismatch = describe_mismatch(found, {name: entry.shape for name, entry in table.items()}, ignored)
     if mismatch:
-        raise ValueError(
+        raise LanternError(
             f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"
         )
     params: dict[str, Any] = {}

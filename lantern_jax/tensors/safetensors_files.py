@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, whole_number
 from lantern_jax.tensors.checksums import Summing, file_checksum
 from lantern_jax.tensors.stored_tensor import StoredTensor, rows, span, stored_tensor
@@ -56,7 +57,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     except (ValueError, TypeError, AttributeError) as error:
         raise _not_safetensors(path, f"its header is wrong: {errors.short(error, 240)}") from error
     if not spans:
-        raise ValueError(f"{path} is empty: name a checkpoint of tensors only")
+        raise LanternError(f"{path} is empty: name a checkpoint of tensors only")
     end = 0
     for name, (_, _, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
         if start != end:
@@ -90,7 +91,7 @@ def write_safetensors(
     for name in names:
         shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
         if dtype not in _NAMES:
-            raise ValueError(f"{name} is of dtype {dtype.name}, which a safetensors file does not hold")
+            raise LanternError(f"{name} is of dtype {dtype.name}, which a safetensors file does not hold")
         begin, end = end, end + math.prod(shape) * dtype.itemsize
         entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
@@ -115,7 +116,7 @@ def write_safetensors(
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
-        raise ValueError("a name occurs twice")
+        raise LanternError("a name occurs twice")
     return content
 
 
@@ -123,22 +124,22 @@ def _span(name: str, entry: dict[str, Any]) -> tuple[np.dtype, tuple[int, ...], 
     """(dtype, shape, first byte, byte after the last) of a header's entry."""
     name = errors.short(name)
     if set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{name} does not have just a dtype, a shape and a place")
+        raise LanternError(f"{name} does not have just a dtype, a shape and a place")
     dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if dtype not in _DTYPES:
-        raise ValueError(f"{name} is of an unknown dtype {errors.short(repr(dtype))}")
+        raise LanternError(f"{name} is of an unknown dtype {errors.short(repr(dtype))}")
     kind = np.dtype(_DTYPES[dtype])
     # `type`, not isinstance: JSON's true is a bool, which is an int.
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
-        raise ValueError(f"{name} has a wrong shape or place")
+        raise LanternError(f"{name} has a wrong shape or place")
     if stop - start != math.prod(shape) * kind.itemsize:
-        raise ValueError(f"{name} has {stop - start} bytes for shape {errors.short(shape)} of {dtype}")
+        raise LanternError(f"{name} has {stop - start} bytes for shape {errors.short(shape)} of {dtype}")
     try:
         span(shape, rows(shape))
     except ValueError as error:
-        raise ValueError(f"{name} {error}") from None
+        raise LanternError(f"{name} {error}") from None
     return kind, tuple(shape), start, stop
 
 
-def _not_safetensors(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is not a whole safetensors file ({why}): fetch it again or name another")
+def _not_safetensors(path: Path, why: str) -> LanternError:
+    return LanternError(f"{path} is not a whole safetensors file ({why}): fetch it again or name another")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 
 _MOST_AXES = 32
@@ -39,7 +40,7 @@ class StoredTensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("the values are in a file: reading them makes a new array")
+            raise LanternError("the values are in a file: reading them makes a new array")
         values = self.read()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -76,18 +77,18 @@ def span(shape: Any, strides: Any) -> int:
     # `type`, not isinstance: a bool is an int.
     for sizes in (shape, strides):
         if not isinstance(sizes, tuple | list) or len(sizes) > _MOST_AXES:
-            raise ValueError("has no shape")
+            raise LanternError("has no shape")
         if any(type(size) is not int or not 0 <= size < 2**48 for size in sizes):
-            raise ValueError("has a wrong shape")
+            raise LanternError("has a wrong shape")
     if len(shape) != len(strides):
-        raise ValueError("has a wrong shape")
+        raise LanternError("has a wrong shape")
     count = math.prod(shape)
     taken = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if count else 0
     if count > taken:
-        raise ValueError(f"has {count} numbers, of which {taken} are stored")
+        raise LanternError(f"has {count} numbers, of which {taken} are stored")
     # NumPy counts the bytes of empty arrays too.
     if math.prod(max(size, 1) for size in shape) >= 2**48:
-        raise ValueError("has a wrong shape")
+        raise LanternError("has a wrong shape")
     return taken
 
 
@@ -106,6 +107,6 @@ def _read(
         steps = [stride * dtype.itemsize for stride in strides]
         return np.ndarray(shape, dtype, values, strides=steps).copy()
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(
+        raise LanternError(
             f"{path}: {errors.short(name)} cannot be read ({errors.short(error)}): fetch the file again"
         ) from error

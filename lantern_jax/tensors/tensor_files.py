@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, read_json
 from lantern_jax.tensors.safetensors_files import open_safetensors
 from lantern_jax.tensors.stored_tensor import StoredTensor
@@ -44,12 +45,12 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
     if path.is_dir():
         path = path / choose_weights((file.name for file in path.iterdir() if file.is_file()), path)
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: {_GIVE}")
+        raise LanternError(f"{path} is not a file: {_GIVE}")
     if path.name.endswith(_INDEX_SUFFIX):
         return _open_sharded(path)
     if path.suffix in _SUFFIXES:
         return _open_file(path)
-    raise ValueError(f"{path} has an unknown suffix: {_GIVE}")
+    raise LanternError(f"{path} has an unknown suffix: {_GIVE}")
 
 
 def choose_weights(names: Iterable[str], folder: str | Path) -> str:
@@ -72,10 +73,10 @@ def choose_weights(names: Iterable[str], folder: str | Path) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ValueError(f"{folder} holds no tensor file: {_GIVE}")
+        raise LanternError(f"{folder} holds no tensor file: {_GIVE}")
     shown = errors.listed(found)
     advice = "fetch the index too" if "-of-" in shown else "name one of them"
-    raise ValueError(f"{folder} holds {len(found)} tensor files ({shown}): {advice}")
+    raise LanternError(f"{folder} holds {len(found)} tensor files ({shown}): {advice}")
 
 
 def _open_sharded(index: Path) -> dict[str, StoredTensor]:
@@ -83,7 +84,7 @@ def _open_sharded(index: Path) -> dict[str, StoredTensor]:
         promised = read_json(index, _LARGEST_INDEX)["weight_map"]
         shards = sorted(set(promised.values()))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise LanternError(
             f"{index} is not an index of shards ({type(error).__name__}): fetch it again or name another"
         ) from error
     # A shard lies beside its index: anything else is a mistake or an attempt to read elsewhere.
@@ -94,12 +95,14 @@ def _open_sharded(index: Path) -> dict[str, StoredTensor]:
     ]
     if foreign or not shards:
         what = f"names {errors.listed(foreign)}, not files beside it" if foreign else "names no shard"
-        raise ValueError(f"{index} {what}: fetch it again or name another")
+        raise LanternError(f"{index} {what}: fetch it again or name another")
     if len(shards) > _MOST_SHARDS:
-        raise ValueError(f"{index} names {len(shards)} shards, at most {_MOST_SHARDS} are read: name another")
+        raise LanternError(
+            f"{index} names {len(shards)} shards, at most {_MOST_SHARDS} are read: name another"
+        )
     missing = [name for name in shards if not (index.parent / name).is_file()]
     if missing:
-        raise ValueError(
+        raise LanternError(
             f"{index} names {len(shards)} shards, {len(missing)} missing: {errors.listed(missing)}: fetch them into "
             f"{index.parent}"
         )
@@ -119,22 +122,22 @@ def _open_sharded(index: Path) -> dict[str, StoredTensor]:
     return {tensor: tensors[tensor] for tensor in promised}
 
 
-def _mismatch(index: Path, what: str, tensors: list[str]) -> ValueError:
-    return ValueError(
+def _mismatch(index: Path, what: str, tensors: list[str]) -> LanternError:
+    return LanternError(
         f"{index} and its shards do not belong together: {what} {errors.listed(tensors)}: fetch both again"
     )
 
 
 def _open_file(path: Path) -> dict[str, StoredTensor]:
     if path.suffix not in _SUFFIXES:
-        raise ValueError(f"{path} has an unknown suffix: {_GIVE}")
+        raise LanternError(f"{path} has an unknown suffix: {_GIVE}")
     try:
         with open_file(path) as file:
             pointer = file.read(24) == b"version https://git-lfs."
         if pointer:
-            raise ValueError(f"{path} is a pointer to a file, not the file: fetch it with `git lfs pull`")
+            raise LanternError(f"{path} is a pointer to a file, not the file: fetch it with `git lfs pull`")
         return open_safetensors(path) if path.suffix == ".safetensors" else open_torch(path)
     except OSError as error:
-        raise ValueError(
+        raise LanternError(
             f"{path} cannot be read ({errors.short(error)}): fetch it again or name another"
         ) from error

@@ -17,6 +17,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, place_of
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor
 from lantern_jax.tensors.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
@@ -74,20 +75,20 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
         content, find = _read_archive(path) if zipped else _read_older(path)
         return _tensors(path, _unwrap(path, content), find)
     except RefusedError as error:
-        raise ValueError(
+        raise LanternError(
             f"{path} is a pickle that wants to run code: refused; name a file of tensors only "
             f"(it names {errors.short(error)})"
         ) from error
     except _OthersError as error:
-        raise ValueError(f"{path} {error}") from None
+        raise LanternError(f"{path} {error}") from None
     except ValueError as error:
-        raise ValueError(
+        raise LanternError(
             f"{path} is truncated or not a PyTorch checkpoint ({errors.short(error, 240)}): "
             "fetch it again or name another"
         ) from error
 
 
-class _OthersError(ValueError):
+class _OthersError(LanternError):
     """A file that is what it says, but not of named plain tensors."""
 
 
@@ -105,10 +106,10 @@ def _read_archive(path: Path) -> tuple[Any, _Find]:
         entries = {entry.filename: entry for entry in archive.infolist()}
         found = [name for name in entries if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(found) != 1:
-            raise ValueError(f"{len(found)} entries data.pkl")
+            raise LanternError(f"{len(found)} entries data.pkl")
         folder = found[0].removesuffix("data.pkl")
         if entries[found[0]].file_size > _LONGEST_PICKLE:
-            raise ValueError(f"its description is larger than {_LONGEST_PICKLE} bytes")
+            raise LanternError(f"its description is larger than {_LONGEST_PICKLE} bytes")
         order = entries.get(f"{folder}byteorder")
         if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
             raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
@@ -123,10 +124,10 @@ def _read_archive(path: Path) -> tuple[Any, _Find]:
     def find(words: Any) -> _Storage:
         dtype, key, count = _storage_words(words)
         if key not in places:
-            raise ValueError(f"it lacks the storage {errors.short(key)}")
+            raise LanternError(f"it lacks the storage {errors.short(key)}")
         place, size = places[key]
         if count * _bytes(dtype) > size:
-            raise ValueError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
+            raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
         return _Storage(place, count, dtype)
 
     return content, find
@@ -148,12 +149,12 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
 
     magic, protocol, machine, content = (read_pickle(start, _known, note) for _ in range(4))
     if (magic, protocol) != (_MAGIC, _PROTOCOL):
-        raise ValueError("it is another pickle")
+        raise LanternError("it is another pickle")
     if isinstance(machine, Mapping) and machine.get("little_endian") is not True:
         raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
     keys = read_pickle(start, _known)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise ValueError("it has no list of storages")
+        raise LanternError("it has no list of storages")
     with open_file(path) as file:
         size, place, places = os.fstat(file.fileno()).st_size, start.tell(), {}
         for key in keys:
@@ -161,16 +162,16 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
             count = int.from_bytes(file.read(8), "little")
             place += 8
             if key not in declared or count > size:
-                raise ValueError(f"storage {errors.short(key)} is not described, or truncated")
+                raise LanternError(f"storage {errors.short(key)} is not described, or truncated")
             places[key] = _Storage(place, count, declared[key])
             place += count * _bytes(declared[key])
             if place > size:
-                raise ValueError(f"storage {errors.short(key)} is truncated")
+                raise LanternError(f"storage {errors.short(key)} is truncated")
 
     def find(words: Any) -> _Storage:
         dtype, key, count = _storage_words(words)
         if key not in places or (places[key].dtype, places[key].count) != (dtype, count):
-            raise ValueError(f"storage {errors.short(key)} is not as it is described")
+            raise LanternError(f"storage {errors.short(key)} is not as it is described")
         return places[key]
 
     return content, find
@@ -181,12 +182,12 @@ def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
     key = words.key if isinstance(words, Elsewhere) else None
     # An older format has a sixth word, of a part of another storage.
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
-        raise ValueError("it has a storage that is none")
+        raise LanternError("it has a storage that is none")
     kind, name, count = key[1], key[2], key[4]
     if not isinstance(kind, Name) or not isinstance(name, str) or type(count) is not int or count < 0:
-        raise ValueError("it has a storage that is none")
+        raise LanternError("it has a storage that is none")
     if kind.name != _UNTYPED and kind.name not in _STORAGES:
-        raise ValueError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
+        raise LanternError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
     return _STORAGES.get(kind.name), name, count
 
 
@@ -219,10 +220,10 @@ def _tensors(path: Path, content: Mapping[Any, Any], find: _Find) -> dict[str, S
         try:
             tensors[name], bytes_taken = _tensor(path, name, value, find)
         except ValueError as error:
-            raise ValueError(f"{errors.short(name, 80)}: {error}") from error
+            raise LanternError(f"{errors.short(name, 80)}: {error}") from error
         taken += bytes_taken
     if taken > _MOST_SHARING * size:
-        raise ValueError(f"it has {size} bytes and its tensors declare {taken}")
+        raise LanternError(f"it has {size} bytes and its tensors declare {taken}")
     return tensors
 
 
@@ -242,23 +243,23 @@ def _tensor(path: Path, name: str, value: Any, find: _Find) -> tuple[StoredTenso
     call = _plain(value)
     fewest = _REBUILD[call.name]
     if len(call.arguments) < fewest:
-        raise ValueError("is not described")
+        raise LanternError("is not described")
     words, offset, shape, strides = call.arguments[:4]
     storage = find(words)
     later = call.arguments[6:7] if call.name.endswith("_v3") else ()
     notes = call.arguments[fewest:]
     if any(notes):
-        raise ValueError("is conjugated, negated or of another device's layout")
+        raise LanternError("is conjugated, negated or of another device's layout")
     named = later[0].name if later and isinstance(later[0], Name) else ""
     if bool(later) != (storage.dtype is None):
-        raise ValueError("has two dtypes or none")
+        raise LanternError("has two dtypes or none")
     dtype = storage.dtype or _LATER_DTYPES.get(named)
     if dtype is None:
-        raise ValueError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
+        raise LanternError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
     count = storage.count // dtype.itemsize if storage.dtype is None else storage.count
     taken = span(shape, strides)
     if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
-        raise ValueError(f"takes numbers {errors.short(offset)} and on of a storage of {count}")
+        raise LanternError(f"takes numbers {errors.short(offset)} and on of a storage of {count}")
     start = storage.start + offset * dtype.itemsize if taken else storage.start
     return stored_tensor(path, name, start, shape, dtype, strides), taken * dtype.itemsize
 

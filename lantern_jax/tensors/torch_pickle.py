@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # A tensor takes about 30: a large training state has some thousand of them.
 _MOST_INSTRUCTIONS = 400_000
@@ -25,7 +26,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _DICTS = ("collections.OrderedDict", "builtins.dict")
 
 
-class RefusedError(ValueError):
+class RefusedError(LanternError):
     """A pickle that wants to import or call what no file of tensors needs."""
 
 
@@ -70,11 +71,11 @@ def read_pickle(
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(file)):
             if number == _MOST_INSTRUCTIONS:
-                raise ValueError(f"its description has more than {_MOST_INSTRUCTIONS} instructions")
+                raise LanternError(f"its description has more than {_MOST_INSTRUCTIONS} instructions")
             machine.follow(operation.name, argument)
         return machine.pop()
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"its description is damaged ({type(error).__name__})") from error
+        raise LanternError(f"its description is damaged ({type(error).__name__})") from error
 
 
 class _Machine:
@@ -111,7 +112,7 @@ class _Machine:
             push(self.elsewhere(self.pop()))
         elif operation not in ("PROTO", "FRAME", "STOP"):
             if operation not in _STEPS:
-                raise ValueError(
+                raise LanternError(
                     f"its description has an instruction {operation}, which PyTorch does not write"
                 )
             _STEPS[operation](self)

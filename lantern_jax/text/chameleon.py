@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 
@@ -90,12 +91,12 @@ class ChameleonVocabulary:
         special = [getattr(self.special, field.name) for field in fields(self.special)]
         used = [*self.codes, *special]
         if not self.codes or min(used) < 0 or max(used) >= self.vocab_size:
-            raise ValueError(
+            raise LanternError(
                 f"a vocabulary with ids {min(used)} to {max(used)} does not fit an embedding table of "
                 f"{self.vocab_size} rows: give the vocabulary file of this model"
             )
         if len(set(used)) < len(used):
-            raise ValueError(
+            raise LanternError(
                 "a vocabulary that uses one id for two tokens: give the text_tokenizer.json of this model"
             )
 
@@ -117,7 +118,7 @@ class ChameleonVocabulary:
             )
             return cls(tuple(codes.tolist()), vocab_size, special)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise LanternError(f"{path}: {error}") from None
 
     @classmethod
     def from_json(cls, content: str) -> "ChameleonVocabulary":
@@ -131,7 +132,9 @@ class ChameleonVocabulary:
             codes, vocab_size = tuple(map(int, record["codes"])), int(record["vocab_size"])
             return cls(codes, vocab_size, SpecialTokens(**record["special"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a Chameleon vocabulary ({error}): convert the checkpoint again") from None
+            raise LanternError(
+                f"not a Chameleon vocabulary ({error}): convert the checkpoint again"
+            ) from None
 
     def to_json(self) -> str:
         """A text that ``from_json`` reads."""
@@ -174,10 +177,10 @@ class ChameleonVocabulary:
     def _checked(self, ids) -> np.ndarray:
         ids = np.asarray(ids)
         if ids.size and ids.dtype.kind not in "iu":
-            raise ValueError(f"token ids are {ids.dtype}: give whole numbers")
+            raise LanternError(f"token ids are {ids.dtype}: give whole numbers")
         ids = ids.astype(np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
-            raise ValueError(
+            raise LanternError(
                 f"token ids {ids.min()} to {ids.max()} are not all in 0..{self.vocab_size - 1}: "
                 "use the tokenizer file of this model"
             )
@@ -192,14 +195,14 @@ def read_names(path: str | Path) -> dict[str, int]:
     """
     advice = "give Chameleon's text_tokenizer.json"
     if not Path(path).is_file():
-        raise ValueError(f"cannot read {path}, which is not a file: {advice}")
+        raise LanternError(f"cannot read {path}, which is not a file: {advice}")
     try:
         content = read_json(Path(path), _LARGEST_TOKENIZER)
         names = {str(name): int(number) for name, number in content["model"]["vocab"].items()}
         added = content.get("added_tokens") or []
         return names | {str(token["content"]): int(token["id"]) for token in added}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        raise ValueError(f"{path} is truncated or not a tokenizer with a vocabulary: {advice}") from None
+        raise LanternError(f"{path} is truncated or not a tokenizer with a vocabulary: {advice}") from None
 
 
 def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
@@ -213,20 +216,22 @@ def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
         if match := CODE_NAME.fullmatch(name):
             entry = int(match[1].translate(DIGITS))
             if found.setdefault(entry, number) != number:
-                raise ValueError(
+                raise LanternError(
                     f"codebook entry {entry} has two image tokens, ids {found[entry]} and {number}: "
                     "give an unchanged text_tokenizer.json"
                 )
     if not found:
-        raise ValueError("no image tokens (IMGIMG...Z) among the names: give Chameleon's text_tokenizer.json")
+        raise LanternError(
+            "no image tokens (IMGIMG...Z) among the names: give Chameleon's text_tokenizer.json"
+        )
     missing = sorted(set(range(max(found) + 1)) - set(found))
     if missing:
-        raise ValueError(
+        raise LanternError(
             f"{len(missing)} codebook entries have no image token ({_few(missing)}): "
             "give an unchanged text_tokenizer.json"
         )
     if len(set(found.values())) < len(found):
-        raise ValueError(
+        raise LanternError(
             "two codebook entries share an image token's id: give an unchanged text_tokenizer.json"
         )
     return np.array([found[entry] for entry in range(len(found))], np.int32)
@@ -257,10 +262,10 @@ def prompt_rows(
     if layout not in LAYOUTS:
         raise errors.unknown("layout", layout, LAYOUTS)
     if not len(prompts):
-        raise ValueError("no prompts: give at least one")
+        raise LanternError("no prompts: give at least one")
     for prompt in prompts:
         if not isinstance(prompt, str) or not prompt.strip():
-            raise ValueError(f"prompt {errors.quoted(prompt)} is empty: describe a picture in words")
+            raise LanternError(f"prompt {errors.quoted(prompt)} is empty: describe a picture in words")
     special = vocabulary.special
     if layout == "anole":
         image, before = [special.image_start], ""
@@ -271,7 +276,7 @@ def prompt_rows(
     for prompt in prompts:
         row = [special.begin, *encode(before + prompt), special.separator, *image]
         if len(row) > BUCKETS[-1]:
-            raise ValueError(
+            raise LanternError(
                 f"prompt {_shortened(prompt)} has {len(row)} tokens with the model's own, "
                 f"more than {BUCKETS[-1]}: shorten it"
             )
@@ -289,7 +294,9 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
     """Lumina-mGPT's height and width tokens of a square picture."""
     size = vocabulary.special.size + grid // CELLS_A_SIZE
     if grid % CELLS_A_SIZE or grid <= 0 or size >= vocabulary.vocab_size:
-        raise ValueError(f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number")
+        raise LanternError(
+            f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
+        )
     return [size, size]
 
 

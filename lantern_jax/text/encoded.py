@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, write_file
 from lantern_jax.text.packed import PackedRows
 
@@ -63,9 +64,9 @@ def save_encoded(
     """
     path = Path(path)
     if path.suffix != ".npz":
-        raise ValueError(f"{path} does not end in .npz: name encoded prompts so")
+        raise LanternError(f"{path} does not end in .npz: name encoded prompts so")
     if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
-        raise ValueError("prompts are not a list of texts: give texts, a class number as '207'")
+        raise LanternError("prompts are not a list of texts: give texts, a class number as '207'")
     packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
     arrays = {name: array if name in packed else np.asarray(array) for name, array in arrays.items()}
     wrong = [
@@ -76,7 +77,7 @@ def save_encoded(
         or (name in packed and not np.array_equal(array.mask, arrays.get(MASK)))
     ]
     if wrong or not arrays or RECORD in arrays:
-        raise ValueError(
+        raise LanternError(
             f"{', '.join(wrong) or 'arrays'}: give arrays of numbers, a row for each of the {len(prompts)} prompts"
         )
     stored = {name: array.values if name in packed else array for name, array in arrays.items()}
@@ -90,7 +91,7 @@ def save_encoded(
     try:
         write_file(path, lambda file: np.savez(file, **stored))
     except OSError as error:
-        raise ValueError(str(error)) from None
+        raise LanternError(str(error)) from None
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
@@ -106,25 +107,27 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: give encoded prompts, a .npz")
+        raise LanternError(f"{path} is not a file: give encoded prompts, a .npz")
     try:
         arrays = read_arrays(path)
         record = parse_json(str(arrays.pop(RECORD)), "its record")
         if record["format"] != FORMAT:
-            raise ValueError("another format")
+            raise LanternError("another format")
         # What stands for the prompts is checked too: a class number would be a text here, "207".
         texts = [record["kind"], *record["prompts"]]
         if not isinstance(record["prompts"], list) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("prompts that are not text")
+            raise LanternError("prompts that are not text")
         for name in record["bfloat16"]:
             if arrays[name].dtype != np.uint16:
-                raise ValueError("another dtype")
+                raise LanternError("another dtype")
             arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
         for name in record.get("packed", ()):
             arrays[name] = PackedRows(arrays[name], arrays[MASK])
         prompts = tuple(record["prompts"])
         if any(array.shape[:1] != (len(prompts),) or array.dtype.kind == "U" for array in arrays.values()):
-            raise ValueError("uneven arrays, or text")
+            raise LanternError("uneven arrays, or text")
         return EncodedPrompts(record["kind"], prompts, arrays)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{path} is damaged or does not hold encoded prompts: encode them again") from error
+        raise LanternError(
+            f"{path} is damaged or does not hold encoded prompts: encode them again"
+        ) from error

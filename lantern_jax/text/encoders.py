@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from lantern_jax.decoding.concrete import check_padding
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import TokenConditioning
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
@@ -69,7 +70,7 @@ class PromptParts:
     def tokenizer_file(self) -> Path:
         """Where the text tokenizer lies; ValueError where there is none."""
         if self.text_tokenizer is None:
-            raise ValueError(
+            raise LanternError(
                 "this checkpoint has no text tokenizer: convert it with one, or give encoded prompts"
             )
         return self.text_tokenizer
@@ -136,11 +137,11 @@ class PromptEncoder(ABC):
             ValueError: they were encoded for another kind or size of model.
         """
         if encoded.kind != self.kind:
-            raise ValueError(
+            raise LanternError(
                 f"prompts were encoded as {encoded.kind}, this checkpoint takes {self.kind}: encode them with it"
             )
         if sorted(encoded.arrays) != sorted(self.fields):
-            raise ValueError(
+            raise LanternError(
                 f"encoded prompts hold {', '.join(encoded.arrays)}, expected {', '.join(self.fields)}: "
                 "encode them again"
             )
@@ -161,19 +162,19 @@ class LabelEncoder(PromptEncoder):
         super().__init__(parts)
         null = () if parts.vocabulary is None else tuple(parts.vocabulary.null_labels().tolist())
         if null and null != parts.config.unconditional_labels:
-            raise ValueError(
+            raise LanternError(
                 f"the config's null_labels {parts.config.null_labels} are not the vocabulary's: give it {null}"
             )
 
     def encode(self, prompts, dtype=np.float32):
         if not len(prompts):
-            raise ValueError("no prompts: give at least one")
+            raise LanternError("no prompts: give at least one")
         vocabulary = self.parts.vocabulary
         if vocabulary is None:
             return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
         for prompt in prompts:
             if not isinstance(prompt, str):
-                raise ValueError(
+                raise LanternError(
                     f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
                 )
         return vocabulary.label_ids([vocabulary.parse(prompt) for prompt in prompts])
@@ -184,11 +185,11 @@ class LabelEncoder(PromptEncoder):
     def _checked(self, labels):
         shape = (None, self.config.label_slots)
         if not _fits(labels, shape) or labels.dtype.kind not in "iu":
-            raise ValueError(
+            raise LanternError(
                 f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers {_shown(shape)}"
             )
         if labels.min() < 0 or labels.max() >= self.config.num_labels:
-            raise ValueError(
+            raise LanternError(
                 f"conditioning holds ids outside 0..{self.config.num_labels - 1}: give label ids of the model"
             )
         return labels.astype(np.int32)
@@ -204,7 +205,7 @@ class CaptionEncoder(PromptEncoder):
         _check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
-            raise ValueError(
+            raise LanternError(
                 "this checkpoint has no text encoder: convert it with --t5, "
                 "or give features to Pipeline.generate_from(conditioning)"
             )
@@ -242,11 +243,11 @@ class CaptionEncoder(PromptEncoder):
     def _checked(self, features, mask):
         shape = (None, self.config.caption_length, self.config.caption_dim)
         if not _fits(features, shape) or features.dtype.kind not in "fV":
-            raise ValueError(
+            raise LanternError(
                 f"conditioning has shape {features.shape}, {features.dtype}: give features {_shown(shape)}"
             )
         if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
-            raise ValueError(
+            raise LanternError(
                 "conditioning holds numbers that are not finite: give the text encoder's features"
             )
         check_padding(mask, features.shape[:-1])
@@ -269,17 +270,17 @@ class TokenEncoder(PromptEncoder):
         return prompt_rows(self.vocabulary, self.parts.tokenizer.encode, prompts, config.layout, config.grid)
 
     def from_arrays(self, conditioning, mask=None):
-        raise ValueError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
+        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def _checked(self, tokens, mask):
         if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
-            raise ValueError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
+            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
         if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise ValueError(
+            raise LanternError(
                 f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
             )
         if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
-            raise ValueError("the mask does not fit left-padded tokens: encode the prompts again")
+            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
         return TokenConditioning(tokens, mask)
 
 
@@ -293,21 +294,21 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 def _check_texts(prompts: Sequence[str | int]) -> None:
     if not len(prompts):
-        raise ValueError("no prompts: give at least one")
+        raise LanternError("no prompts: give at least one")
     for prompt in prompts:
         if not isinstance(prompt, str):
-            raise ValueError(
+            raise LanternError(
                 f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes a description in words"
             )
         if not prompt.strip():
-            raise ValueError("empty prompt: describe a picture in words")
+            raise LanternError("empty prompt: describe a picture in words")
 
 
 def _class(prompt: str | int, classes: int) -> int:
     """The class that a number or, with ImageNet's classes, a name stands for."""
     advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
     if isinstance(prompt, str) and not prompt.strip():
-        raise ValueError(f"empty prompt: {advice}")
+        raise LanternError(f"empty prompt: {advice}")
     is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
     # Python reads numbers of some thousand digits alone, and none of these is a class.
     is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
@@ -315,4 +316,4 @@ def _class(prompt: str | int, classes: int) -> int:
         return int(prompt)
     if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
         return class_number(prompt)
-    raise ValueError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")
+    raise LanternError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")

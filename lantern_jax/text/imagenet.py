@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 NUM_CLASSES = 1000
 # Classes below this number are animals, the others are not: it tells two classes of one name apart.
@@ -28,16 +29,16 @@ def class_number(name: str) -> int:
     """
     key = _key(name)
     if not key:
-        raise ValueError(
+        raise LanternError(
             "empty class name: give an ImageNet class, such as 'golden retriever', or its number"
         )
     first, others = _tables()
     found = first.get(key) or others.get(key)
     if not found:
-        raise ValueError(f"no ImageNet class is called {errors.quoted(name)}: {_suggestion(name)}")
+        raise LanternError(f"no ImageNet class is called {errors.quoted(name)}: {_suggestion(name)}")
     if len(found) > 1:
         candidates = " or ".join(_described(number) for number in found)
-        raise ValueError(
+        raise LanternError(
             f"two ImageNet classes are called {errors.quoted(name)}: give the number, {candidates}"
         )
     return found[0]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 # What the demo's landscapes are made of.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -52,7 +53,7 @@ class Vocabulary:
     def __post_init__(self):
         for word, (attribute, value) in self.words.items():
             if value not in self.attributes.get(attribute, ()):
-                raise ValueError(
+                raise LanternError(
                     f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}"
                 )
 
@@ -78,16 +79,16 @@ class Vocabulary:
                 attribute, value = self.words[word]
                 earlier = found.setdefault(attribute, (value, word))
                 if earlier[0] != value:
-                    raise ValueError(
+                    raise LanternError(
                         f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
                     )
             elif word not in self.ignored:
                 unknown.append(word)
         if unknown:
             names = errors.listed(map(repr, unknown))
-            raise ValueError(f"prompt: unknown word {names}; known words: {self._listing()}")
+            raise LanternError(f"prompt: unknown word {names}; known words: {self._listing()}")
         if not found:
-            raise ValueError(f"empty prompt: expected at least one of the words: {self._listing()}")
+            raise LanternError(f"empty prompt: expected at least one of the words: {self._listing()}")
         return tuple(
             values.index(found[name][0]) if name in found else UNSPECIFIED
             for name, values in self.attributes.items()
@@ -150,7 +151,7 @@ class Vocabulary:
         indices = np.asarray(parsed, dtype=np.int32)
         sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
         if indices.shape[-1:] != sizes.shape or (indices < UNSPECIFIED).any() or (indices >= sizes).any():
-            raise ValueError(
+            raise LanternError(
                 f"attributes: got shape {indices.shape}, expected (..., {len(sizes)}) with entries from -1 "
                 f"to below {sizes.tolist()}; take them from parse() or from the data set"
             )
@@ -170,7 +171,7 @@ class Vocabulary:
         entries = ("attributes", "words", "ignored")
         missing = [name for name in entries if not isinstance(data, dict) or name not in data]
         if missing:
-            raise ValueError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
+            raise LanternError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
         try:
             return cls(
                 attributes={name: tuple(values) for name, values in data["attributes"].items()},
@@ -178,7 +179,7 @@ class Vocabulary:
                 ignored=frozenset(data["ignored"]),
             )
         except (AttributeError, TypeError) as error:
-            raise ValueError(
+            raise LanternError(
                 f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
             ) from None
 

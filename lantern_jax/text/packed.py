@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from lantern_jax.io.errors import LanternError
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedRows:
@@ -26,7 +28,7 @@ class PackedRows:
 
     def __post_init__(self):
         if self.values.ndim != 2 or self.mask.ndim != 2 or len(self.values) != np.count_nonzero(self.mask):
-            raise ValueError(
+            raise LanternError(
                 f"values {self.values.shape} under a mask {self.mask.shape} of {np.count_nonzero(self.mask)}: "
                 "give one for each True"
             )

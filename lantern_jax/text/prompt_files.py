@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_text
 
 MOST_CLASSES = 1_000_000
@@ -31,7 +32,7 @@ def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]
     if path.suffix.lower() == ".json":
         return _captions(path, text)
     if path.suffix.lower() == ".tsv":
-        raise ValueError(
+        raise LanternError(
             f"{path} is a table: name the column of its prompts with --column ({_names(path, text)})"
         )
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
@@ -49,31 +50,31 @@ def class_list(text: str) -> tuple[str, ...]:
         found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if last < first:
-            raise ValueError(
+            raise LanternError(
                 f"classes {errors.short(repr(text))} are not valid: give numbers and ranges, such as 0-999 or 207,360"
             )
         numbers += range(first, last + 1)
         if len(numbers) > MOST_CLASSES:
-            raise ValueError(f"classes {errors.short(repr(text))} are more than {MOST_CLASSES}: give fewer")
+            raise LanternError(f"classes {errors.short(repr(text))} are more than {MOST_CLASSES}: give fewer")
     return tuple(map(str, numbers))
 
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: give prompts, one a line")
+        raise LanternError(f"{path} is not a file: give prompts, one a line")
     text = read_text(path, _LARGEST)
     if not text.strip():
-        raise ValueError(f"{path} is empty: give prompts, one a line")
+        raise LanternError(f"{path} is empty: give prompts, one a line")
     return text
 
 
 def _filled(prompt: Any, place: str) -> str:
     if not isinstance(prompt, str):
-        raise ValueError(f"{place} is {errors.short(repr(prompt))}, which is not text: give a prompt")
+        raise LanternError(f"{place} is {errors.short(repr(prompt))}, which is not text: give a prompt")
     if not prompt.strip():
-        raise ValueError(f"{place} is empty: give a prompt, or take it out")
+        raise LanternError(f"{place} is empty: give a prompt, or take it out")
     if "\0" in prompt:
-        raise ValueError(f"{place} holds a zero byte: give text")
+        raise LanternError(f"{place} holds a zero byte: give text")
     return prompt
 
 
@@ -83,7 +84,7 @@ def _rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
     try:
         return [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}: give cells between tabs") from None
+        raise LanternError(f"{path}, line {reader.line_num}: {error}: give cells between tabs") from None
 
 
 def _names(path: Path, text: str) -> str:
@@ -94,13 +95,15 @@ def _column(path: Path, text: str, column: str) -> tuple[str, ...]:
     (_, names), *rows = _rows(path, text)
     if names.count(column) != 1:
         there, shown = names.count(column) or "no", errors.short(repr(column))
-        raise ValueError(f"{path} has {there} column {shown}: its first line names {errors.short(names)}")
+        raise LanternError(f"{path} has {there} column {shown}: its first line names {errors.short(names)}")
     if not rows:
-        raise ValueError(f"{path} has no row below its names: give prompts")
+        raise LanternError(f"{path} has no row below its names: give prompts")
     at, prompts = names.index(column), []
     for line, cells in rows:
         if cells and len(cells) != len(names):
-            raise ValueError(f"{path}, line {line} has {len(cells)} cells for {len(names)} columns: mend it")
+            raise LanternError(
+                f"{path}, line {line} has {len(cells)} cells for {len(names)} columns: mend it"
+            )
         prompts.append(_filled(cells[at] if cells else "", f"{path}, line {line}, column {column!r}"))
     return tuple(prompts)
 
@@ -113,11 +116,11 @@ def _captions(path: Path, text: str) -> tuple[str, ...]:
     content = parse_json(text, str(path))
     entries = content.get("annotations") if isinstance(content, Mapping) else None
     if not isinstance(entries, Sequence) or not entries or isinstance(entries, str):
-        raise ValueError(f"{path} has no list 'annotations': give captions as COCO has them")
+        raise LanternError(f"{path} has no list 'annotations': give captions as COCO has them")
     longest: dict[Any, str] = {}
     for number, entry in enumerate(entries):
         if not isinstance(entry, Mapping) or not {"image_id", "caption"} <= set(entry):
-            raise ValueError(
+            raise LanternError(
                 f"{path}, annotation {number} lacks image_id or caption: give captions, not objects"
             )
         caption = _filled(entry["caption"], f"{path}, annotation {number}")

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.captions import clean_caption
 from lantern_jax.text.packed import PackedRows
@@ -84,7 +85,7 @@ def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> No
     if not vocab_size - SPARE_ROWS <= tokenizer.pieces <= vocab_size:
         wrong.append(f"it has {tokenizer.pieces} pieces, the text encoder {vocab_size} embeddings")
     if wrong:
-        raise ValueError(
+        raise LanternError(
             f"{path} is not the tokenizer of this text encoder: {'; '.join(wrong)}; give the encoder's own"
         )
 
@@ -94,18 +95,18 @@ def caption_tokens(
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
     """Token ids of cleaned captions and their mask, padded at the end; otherwise as ``encode_captions``."""
     if not len(captions):
-        raise ValueError("no prompts: give at least one")
+        raise LanternError("no prompts: give at least one")
     tokens = np.full((len(captions), length), PADDING, np.int32)
     mask = np.zeros(tokens.shape, bool)
     for i, caption in enumerate(captions):
         cleaned = clean_caption(caption) if isinstance(caption, str) else ""
         if not cleaned:
-            raise ValueError(
+            raise LanternError(
                 f"prompt {errors.quoted(caption)} holds no words to encode: describe a picture in words"
             )
         ids = [*tokenizer.encode(cleaned)[: length - 1], END]
         if max(ids) >= vocab_size:
-            raise ValueError(
+            raise LanternError(
                 f"the tokenizer gives id {max(ids)}, the text encoder has {vocab_size}: give the encoder's own"
             )
         tokens[i, : len(ids)] = ids

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_bounded, read_text
 
 # The largest that there are, of a quarter of a million pieces, have half of it.
@@ -75,9 +76,9 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
     path = Path(path)
     kinds: dict[str, Callable[[Path], TextTokenizer]] = {".json": _load_json, ".model": _load_sentencepiece}
     if path.suffix not in kinds:
-        raise ValueError(f"{path} is not a tokenizer: give a tokenizer.json or a SentencePiece .model file")
+        raise LanternError(f"{path} is not a tokenizer: give a tokenizer.json or a SentencePiece .model file")
     if not path.is_file():
-        raise ValueError(f"{path} is not a file: give a tokenizer.json or a SentencePiece .model file")
+        raise LanternError(f"{path} is not a file: give a tokenizer.json or a SentencePiece .model file")
     return kinds[path.suffix](path)
 
 
@@ -85,19 +86,19 @@ def _load_json(path: Path) -> TextTokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ImportError(_install("tokenizers", path)) from error
+        raise MissingExtra(_install("tokenizers", path)) from error
     try:
         return HuggingFaceTokenizer(Tokenizer.from_str(read_text(path, MOST_BYTES)))
     # The library raises bare Exceptions.
     except Exception as error:
-        raise ValueError(_damaged(path, "tokenizers JSON", error)) from error
+        raise LanternError(_damaged(path, "tokenizers JSON", error)) from error
 
 
 def _load_sentencepiece(path: Path) -> TextTokenizer:
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
-        raise ImportError(_install("sentencepiece", path)) from error
+        raise MissingExtra(_install("sentencepiece", path)) from error
     try:
         tokenizer = _SentencePieceTokenizer(
             SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES))
@@ -106,7 +107,7 @@ def _load_sentencepiece(path: Path) -> TextTokenizer:
         tokenizer.encode("a")
         return tokenizer
     except (RuntimeError, OSError, ValueError) as error:
-        raise ValueError(_damaged(path, "SentencePiece model", error)) from error
+        raise LanternError(_damaged(path, "SentencePiece model", error)) from error
 
 
 def _damaged(path: Path, kind: str, error: Exception) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import Generator
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES
 from train.painter import terrain
 from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep
@@ -38,7 +39,7 @@ class Scene:
     def __post_init__(self):
         for name, values in ATTRIBUTES.items():
             if getattr(self, name) not in values:
-                raise ValueError(
+                raise LanternError(
                     f"scene: {name} is {getattr(self, name)!r}; expected one of {', '.join(values)}"
                 )
 
@@ -77,7 +78,7 @@ def render(scene: Scene, size: int = CANVAS) -> np.ndarray:
       ValueError: a size which does not divide 128.
     """
     if size < 1 or CANVAS % size:
-        raise ValueError(f"size {size}: expected a divisor of {CANVAS}, such as 64 or 128")
+        raise LanternError(f"size {size}: expected a divisor of {CANVAS}, such as 64 or 128")
     rng = np.random.default_rng((*scene.key, 1))
     image = np.clip(_paint(rng, scene), 0.0, 1.0)
     block = CANVAS // size

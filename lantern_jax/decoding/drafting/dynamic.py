@@ -19,6 +19,7 @@ from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import topology_of
 from lantern_jax.decoding.tree import DynamicTree
+from lantern_jax.io.errors import LanternError
 
 
 def grow_dynamic(tree: DynamicTree, ground: Ground) -> Draft:
@@ -29,7 +30,7 @@ def grow_dynamic(tree: DynamicTree, ground: Ground) -> Draft:
     """
     batch, first = ground.pending.tokens.shape
     if tree.ranking == "gap" and not isinstance(ground.draws, SharedNoise | Greedy):
-        raise ValueError(
+        raise LanternError(
             "ranking by gap needs the shared noise: use the gumbel coupling, or ranking probability"
         )
     tokens, before = ground.pending.tokens[:, -1:], ground.before[:, None]

@@ -21,6 +21,7 @@ from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
+from lantern_jax.io.errors import LanternError
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
     """
     tree = tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if not tree.max_depth:
-        raise ValueError("the tree has no node below its root: leave the drafting out to decode plainly")
+        raise LanternError("the tree has no node below its root: leave the drafting out to decode plainly")
     grow = grow_dynamic if isinstance(tree, DynamicTree) else grow_static
 
     def init(params, prefix, slots, span) -> EagleState:

@@ -34,6 +34,7 @@ from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 INITIALS = ("repeat", "left", "above", "mixed", "random")
 # Those that look at the row above.
@@ -97,15 +98,17 @@ class Window:
         if self.initial not in INITIALS:
             raise errors.unknown("initial", self.initial, INITIALS)
         if self.initial == "above" and (self.row is None or self.row < 1):
-            raise ValueError(
+            raise LanternError(
                 f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
             )
         if not self.tree.max_depth or (0,) * self.tree.max_depth not in self.tree.paths:
-            raise ValueError(
+            raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
             )
         if self.branches > self.vocab_size:
-            raise ValueError(f"{self.branches} guesses for a position are more than {self.vocab_size} codes")
+            raise LanternError(
+                f"{self.branches} guesses for a position are more than {self.vocab_size} codes"
+            )
 
     @property
     def width(self) -> int:
@@ -333,13 +336,13 @@ def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B 
         ranked = log_q + draws.noise[:, : settings.width]
     elif settings.redraw is not None and isinstance(draws, Streams):
         if draws.reads_ahead and settings.redraw != AFRESH:
-            raise ValueError(
+            raise LanternError(
                 f"the block coupling's tests read guesses that redraw {settings.redraw!r} keeps: give redraw {AFRESH!r}"
             )
         return REDRAWS[settings.redraw](draws, old, log_q, settings.front)
     else:
         coupling = "gumbel" if settings.redraw is None else "rejection"
-        raise ValueError(
+        raise LanternError(
             f"a window with redraw {settings.redraw!r} was given {type(draws).__name__} as draws: decode it with "
             f"the coupling {coupling!r}"
         )

@@ -30,6 +30,7 @@ from lantern_jax.decoding.echo import Echo, blended
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import first_argmax, process_logits
+from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
@@ -67,9 +68,9 @@ def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | 
         8
     """
     if settings.redraw is not None:
-        raise ValueError("a led window needs the coupling gumbel: give a window without redraw")
+        raise LanternError("a led window needs the coupling gumbel: give a window without redraw")
     if reach < 1:
-        raise ValueError(f"reach {reach} is not valid: give 1 or more")
+        raise LanternError(f"reach {reach} is not valid: give 1 or more")
     reach, echo = min(reach, settings.width), Echo() if echo is None else echo
 
     def init(params, prefix, slots, span) -> LedState:
@@ -121,5 +122,5 @@ def _noise(draws: Any, settings: Window) -> Float[Array, "B W V"]:
     if isinstance(draws, Greedy):
         return jnp.zeros((1, settings.width, 1), jnp.float32)
     if not isinstance(draws, SharedNoise):
-        raise ValueError(f"a led window was given {type(draws).__name__} as draws: decode it with gumbel")
+        raise LanternError(f"a led window was given {type(draws).__name__} as draws: decode it with gumbel")
     return draws.noise[:, : settings.width]

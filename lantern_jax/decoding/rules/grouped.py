@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule, number
 from lantern_jax.devices.partition import whole
+from lantern_jax.io.errors import LanternError
 
 SIZE, P_GAP, SQUARED_DISTANCE = 14, 0.15, 0.5
 
@@ -114,7 +115,7 @@ class Grouped(Rule):
 
     def lend(self, p, token, depth, codebook):
         """Raises ValueError: it has tests of its own."""
-        raise ValueError("rule gsd lends nothing: it tests whole groups")
+        raise LanternError("rule gsd lends nothing: it tests whole groups")
 
     @property
     def _below(self) -> int:

@@ -8,6 +8,7 @@ from lantern_jax.decoding.rules.grouped import Grouped
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.decoding.rules.typical import Tolerance, Typical
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
 RULES: Mapping[str, type[Rule]] = {
     "strict": Strict,
@@ -51,14 +52,14 @@ def rule_from_name(
     known = {knob for rule in RULES.values() for knob in rule.knobs}
     for knob in knobs:
         if knob not in known:
-            raise ValueError(
+            raise LanternError(
                 f"no rule has a knob {errors.quoted(knob)}: choose from {', '.join(sorted(known))}"
             )
     given = {**knobs, "k": k, "delta": delta, "lam": lam}
     kind = RULES[name]
     rule = kind.create(**{knob: given[knob] for knob in kind.knobs if given.get(knob) is not None})
     if vocab_size is not None and rule.k >= vocab_size:
-        raise ValueError(
+        raise LanternError(
             f"k = {rule.k} neighbours is not valid: give a whole number < {vocab_size}, the number of codes"
         )
     return rule
@@ -69,7 +70,7 @@ def as_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, str):
         return rule_from_name(rule)
     if not isinstance(rule, Rule):
-        raise ValueError(
+        raise LanternError(
             f"rule {errors.quoted(rule)} is not valid: give a Rule or one of {', '.join(RULE_NAMES)}"
         )
     return rule

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance, number
+from lantern_jax.io.errors import LanternError
 
 TAU, RATIO = 1.5, 10.0
 
@@ -62,4 +63,4 @@ class Near(Rule):
 
     def lend(self, p, token, depth, codebook):
         """Raises ValueError: without shared noise no token is wanted."""
-        raise ValueError("rule near needs the token that plain decoding wants: use coupling gumbel")
+        raise LanternError("rule near needs the token that plain decoding wants: use coupling gumbel")

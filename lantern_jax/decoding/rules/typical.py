@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.acceptance import Rule, number
+from lantern_jax.io.errors import LanternError
 
 EPSILON, DELTA_FACTOR = 0.09, 0.3
 SAMPLES = 2
@@ -59,7 +60,7 @@ class Typical(Rule):
 
     def lend(self, p, token, depth, codebook):
         """Raises ValueError: it is no test of p against q."""
-        raise ValueError("rule typical reads no draft probabilities: use coupling gumbel")
+        raise LanternError("rule typical reads no draft probabilities: use coupling gumbel")
 
 
 @flax.struct.dataclass
@@ -103,4 +104,4 @@ class Tolerance(Rule):
 
     def lend(self, p, token, depth, codebook):
         """Raises ValueError: it is no test of p against q."""
-        raise ValueError("rule tolerance reads the shared noise: use coupling gumbel")
+        raise LanternError("rule tolerance reads the shared noise: use coupling gumbel")
