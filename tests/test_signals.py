@@ -14,6 +14,7 @@ import pytest
 
 from lantern_jax.commands.command_line import run
 from lantern_jax.io import interruption
+from lantern_jax.io.errors import LanternError
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
