@@ -10,7 +10,7 @@ import pytest
 
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.growing import Ground
+from lantern_jax.decoding.drafting.growing import AtRoot
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Pending
@@ -96,9 +96,8 @@ def test_the_best_nodes_are_kept(name):
 
     @jax.jit
     def grow(draws):
-        return grow_dynamic(
-            tree, Ground(expand, log_q_below, None, jnp.asarray(table)[roots], one, one, pending, draws)
-        )
+        start = AtRoot(None, jnp.asarray(table)[roots], one)
+        return grow_dynamic(tree, expand, log_q_below, start, one, pending, draws)
 
     draft = grow(draws)
     depths = []

@@ -242,7 +242,7 @@ def wanted_tokens(tokens, temperature):
 
 
 def test_a_rule_without_a_loan_is_refused_by_rejection():
-    with pytest.raises(ValueError, match="Hamming has no lend: the rejection coupling needs a rule that has"):
+    with pytest.raises(ValueError, match="rule Hamming has no accept test without shared noise"):
         on_chain(bigram(TREES["chain"]), 2, 1.0, False, rule=Hamming(jnp.int32(1)), coupling="rejection")
 
 

@@ -411,7 +411,7 @@ def test_a_rule_of_ones_own_by_the_wanted_token():
     assert (np.asarray(by(AnyCode(VOCAB)).count) == BUSHY.max_depth).all()
     exact, strict = by(AnyCode(0)), by(Strict())
     jax.tree.map(np.testing.assert_array_equal, exact, strict)
-    with pytest.raises(ValueError, match="AnyCode has no lend: the rejection coupling needs a rule that has"):
+    with pytest.raises(ValueError, match="rule AnyCode has no accept test without shared noise"):
         verify_tree(draft, log_probs, draws_of(Rejection(), 40), coupling=Rejection(), rule=AnyCode(0))
 
 

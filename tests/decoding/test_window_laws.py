@@ -115,7 +115,8 @@ def changed(settings: Window, change):
 
     def propose(params, state, pending, draws, sampling):
         draft, after = drafting.propose(params, state, pending, draws, sampling)
-        old, log_p, _ = windows.moved(settings, state, pending.position)
+        log_p, _ = windows.coming(settings, state, pending.position)
+        old = windows.old_guesses(settings, state, pending.position)
         return change(draft, old, log_p, draws), after
 
     return dataclasses.replace(drafting, propose=propose)
