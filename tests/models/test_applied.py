@@ -314,7 +314,7 @@ def test_no_position_is_past_the_pictures_end():
 
 def test_which_id_is_code_0s_is_not_guessed():
     target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH)
-    with pytest.raises(ValueError, match="30 logits for 24 codes: say which is code 0's by first_code"):
+    with pytest.raises(ValueError, match="30 logits for 24 codes: give code 0's id as first_code"):
         lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS)
     for wrong in ({"first_code": WORDS + 1}, {"unconditional": 30}, {"unconditional": -1}):
         with pytest.raises(ValueError, match="give 0 to 29"):
