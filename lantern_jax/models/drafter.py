@@ -48,11 +48,6 @@ class DrafterConfig:
             factors zero), position P - 1 + g belongs to grid cell g.
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
-
-    Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> config.transformer.num_layers, config.transformer.head_dim
-        (1, 8)
     """
 
     dim: int
@@ -106,22 +101,27 @@ class DrafterModel(nn.Module):
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
 
-    @nn.compact
-    def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        config = self.config
-        init = nn.initializers.normal(0.02)
-        embed = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init, name="tokens")
-        x = jnp.concatenate([whole(embed(tokens)), features.astype(self.dtype)], axis=-1)
-        x = Dense(
-            config.dim, self.dtype, self.param_dtype, use_bias=True, name="fc",
-            kernel_init=nn.initializers.lecun_normal(),
-        )(x)  # fmt: skip
-        transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
-        return transformer(x, rotary, mask, past, past_masks)
+    def setup(self):
+        config, types = self.config, (self.dtype, self.param_dtype)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, nn.initializers.normal(0.02))
+        self.fc = Dense(config.dim, *types, use_bias=True, kernel_init=nn.initializers.lecun_normal())
+        self.transformer = Transformer(config.transformer, *types)
 
-    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
+    def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
+        return self.run(self.read(features, tokens), rotary, mask, past, past_masks)
+
+    def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
+        """Joins features and tokens into the layer's inputs [..., N, D]."""
+        both = [whole(self.tokens(tokens)), features.astype(self.dtype)]
+        return whole(self.fc(jnp.concatenate(both, axis=-1)))
+
+    def run(self, x, rotary, mask, past=(), past_masks=()):
+        """Runs the layer on its inputs."""
+        return self.transformer(x, rotary, mask, past, past_masks)
+
+    def committed(self, *inputs):
         """Runs committed positions: the call with the target's own features."""
-        return self(features, tokens, rotary, mask, past, past_masks)
+        return self(*inputs)
 
     def head_input(self, predicted):
         """Returns what the target's head reads: the predicted features."""

@@ -37,11 +37,6 @@ class MedusaConfig:
         layers: residual blocks per head.
         shared_head: whether all heads end in the target's head instead of a matrix [D, V] each.
         markov_rank: rank of the Markov term; 0 for none.
-
-    Example:
-        >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
-        >>> config.heads, config.shared_head
-        (4, False)
     """
 
     dim: int

@@ -23,10 +23,10 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.devices.partition import whole
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import (
     DrafterConfig,
+    DrafterModel,
     empty_places,
     head_logits,
     last_absorbed,
@@ -35,7 +35,7 @@ from lantern_jax.models.drafter import (
     write_recent,
 )
 from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
-from lantern_jax.models.transformer import Dense, Transformer, stream_rotary
+from lantern_jax.models.transformer import stream_rotary
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,6 @@ class ParallelConfig(DrafterConfig):
         num_codes: V.
         masks: K; depths 1 to K are predicted together with depth 0, deeper nodes get the last one's logits.
         markov_rank: rank of the Markov term; 0 for none.
-
-    Example:
-        >>> config = lantern_jax.ParallelConfig(
-        ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
-        ... )
-        >>> config.masks, config.markov_rank
-        (3, 64)
     """
 
     num_codes: int = 16384
@@ -65,40 +58,22 @@ class ParallelConfig(DrafterConfig):
             raise LanternError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
 
 
-class ParallelModel(nn.Module):
-    """The network. Parameters: tokens, fc, transformer/layer_0 (``DrafterModel``'s, which training may start from),
-    masks [K, D], markov.
+class ParallelModel(DrafterModel):
+    """A ``DrafterModel``, which training may start from, with the parameters masks [K, D] and markov.
 
-    The call takes inputs [..., N, D] from ``read`` and ``masked``, and rotary, mask, past, past_masks as Transformer;
-    it returns predicted features [..., N, D], for the target's head, and the new keys and values.
+    Inputs for ``run`` come from ``read`` and ``masked``; its predicted features [..., N, D] are for the target's head.
     """
 
     config: ParallelConfig
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        config, types = self.config, (self.dtype, self.param_dtype)
-        init = nn.initializers.normal(0.02)
-        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, init)
-        self.fc = Dense(config.dim, *types, use_bias=True, kernel_init=nn.initializers.lecun_normal())
-        self.transformer = Transformer(config.transformer, *types)
-        self.masks = self.param(
-            "masks", nn.initializers.normal(1.0), (config.masks, config.dim), self.param_dtype
+        super().setup()
+        config = self.config
+        shape, init = (config.masks, config.dim), nn.initializers.normal(1.0)
+        self.masks = self.param("masks", init, shape, self.param_dtype)
+        self.markov = Markov(
+            config.vocab_size, config.num_codes, config.markov_rank, self.dtype, self.param_dtype
         )
-        self.markov = Markov(config.vocab_size, config.num_codes, config.markov_rank, *types)
-
-    def __call__(self, x, rotary, mask, past=(), past_masks=()):
-        return self.transformer(x, rotary, mask, past, past_masks)
-
-    def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
-        """Returns the inputs of committed positions."""
-        both = [whole(self.tokens(tokens)), features.astype(self.dtype)]
-        return whole(self.fc(jnp.concatenate(both, axis=-1)))
-
-    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        """Runs committed positions."""
-        return self(self.read(features, tokens), rotary, mask, past, past_masks)
 
     def masked(self):
         """Returns the inputs of the masks [K, D], depth 1 first."""
@@ -110,7 +85,7 @@ class ParallelModel(nn.Module):
 
     def whole(self, features, tokens, rotary, mask):
         """Uses every parameter once, to create them."""
-        return self.committed(features, tokens, rotary, mask), self.after(tokens)
+        return self(features, tokens, rotary, mask), self.after(tokens)
 
 
 @flax.struct.dataclass
@@ -178,6 +153,7 @@ def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens
         block_mask(span, masks, count)[None],
         (cache.layers,),
         (cache.mask,),
+        method="run",
     )
     predicted = jnp.concatenate([last_absorbed(predicted, count), predicted[:, :, span:]], axis=2)
     logits = apply_guidance(head_logits(predicted, params["head"]), cache.guidance)

@@ -25,11 +25,6 @@ class T5Config:
         hidden_dim: width of the gated feed-forward layers.
         vocab_size: rows of the embedding table.
         num_buckets, max_distance: of the relative position bias, which all layers share.
-
-    Example:
-        >>> config = lantern_jax.T5Config()  # Flan-T5-XL's encoder
-        >>> config.dim, config.num_layers
-        (2048, 24)
     """
 
     dim: int = 2048

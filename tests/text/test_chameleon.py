@@ -86,14 +86,6 @@ def test_added_tokens_count(tmp_path):
     assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
 
 
-def test_json_round_trip(vocabulary):
-    again = ChameleonVocabulary.from_json(vocabulary.to_json())
-    assert again == vocabulary
-    for content in ("{}", "", "[]", vocabulary.to_json()[:-9]):
-        with pytest.raises(ValueError, match="not a Chameleon vocabulary"):
-            ChameleonVocabulary.from_json(content)
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
