@@ -22,12 +22,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import StreamModel, stream_target
-from lantern_jax.models.transformer import (
-    TransformerConfig,
-    line_rotary,
-    padded_causal_mask,
-    row_positions,
-)
+from lantern_jax.models.transformer import TransformerConfig, line_rotary, padded_causal_mask, row_positions
 
 LAYOUTS = ("anole", "lumina")
 

@@ -143,10 +143,7 @@ def published_rows(vocabulary, conditioning):
 def test_anole_rows(vocabulary):
     rows = prompt_rows(vocabulary, words, ["a red house", "sea"], "anole", 4)
     assert rows.tokens.shape == (2, BUCKETS[0])
-    assert published_rows(vocabulary, rows) == [
-        [0, 51, 53, 55, 5, 4],
-        [0, 53, 5, 4],
-    ]
+    assert published_rows(vocabulary, rows) == [[0, 51, 53, 55, 5, 4], [0, 53, 5, 4]]
     assert published_rows(vocabulary, unconditional(rows, "anole")) == [[0, 4], [0, 4]]
 
 
