@@ -86,7 +86,6 @@ class ChameleonConfig:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return self.grid * self.grid if self.layout == "anole" else self.grid * (self.grid + 1) + 1
 
     @property
@@ -96,7 +95,6 @@ class ChameleonConfig:
 
     @property
     def transformer(self) -> TransformerConfig:
-        """Shape of the layers."""
         return TransformerConfig(
             self.dim, self.num_layers, self.num_heads, self.hidden_dim, self.norm_eps, qk_norm="layer"
         )

@@ -48,6 +48,11 @@ class DrafterConfig:
             factors zero), position P - 1 + g belongs to grid cell g.
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
+
+    Example:
+        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> config.transformer.num_layers, config.transformer.head_dim
+        (1, 8)
     """
 
     dim: int
@@ -69,7 +74,6 @@ class DrafterConfig:
 
     @property
     def transformer(self) -> TransformerConfig:
-        """The drafter's one layer."""
         return TransformerConfig(
             self.dim, 1, self.num_heads, self.hidden_dim, self.norm_eps, self.qk_norm,
             input_norm=False, final_norm=False,

@@ -25,9 +25,9 @@ class DrafterKind:
     """One kind of drafters.
 
     Attributes:
-        config: the class of its configs, itself and no subclass. Fields with names of the target's
-            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, where there are any, are those of
-            the target's layers whose states the drafter reads (``families.Family.target``).
+        config: the class of its configs, itself and no subclass. Fields with names in the target's
+            ``shared_with_drafter``, and ``num_codes``, have the target's values; ``taps``, if there are any, are the
+            target's layers whose states the drafter reads (``families.Family.target``).
         shapes: config -> the abstract parameter tree.
         make: (config, dtype) -> the drafter record; the same arguments give the same record.
     """

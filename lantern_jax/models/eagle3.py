@@ -32,6 +32,10 @@ class Eagle3Config(DrafterConfig):
     Attributes:
         taps: the target's layers whose inputs are read (``family.target(config, dtype, taps)``). The paper takes 2,
             half of the layers, and the third from the end.
+
+    Example:
+        >>> lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
+        2
     """
 
     taps: tuple[int, ...] = ()

@@ -88,7 +88,6 @@ class LlamaGenConfig:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
         return self.grid * self.grid
 
     @property
@@ -107,7 +106,6 @@ class LlamaGenConfig:
 
     @property
     def prefix_length(self) -> int:
-        """P."""
         return self.label_slots if self.num_labels else self.caption_length
 
     @property
@@ -118,7 +116,6 @@ class LlamaGenConfig:
 
     @property
     def transformer(self) -> TransformerConfig:
-        """Shape of the layers."""
         hidden = self.hidden_dim or -(-int(8 * self.dim / 3) // 256) * 256
         return TransformerConfig(
             self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, self.qk_norm

@@ -37,6 +37,10 @@ class MedusaConfig:
         layers: residual blocks per head.
         shared_head: whether all heads end in the target's head instead of a matrix [D, V] each.
         markov_rank: rank of the Markov term; 0 for none.
+
+    Example:
+        >>> lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64).heads
+        5
     """
 
     dim: int

@@ -46,6 +46,10 @@ class ParallelConfig(DrafterConfig):
         num_codes: V.
         masks: K; depths 1 to K are predicted together with depth 0, deeper nodes get the last one's logits.
         markov_rank: rank of the Markov term; 0 for none.
+
+    Example:
+        >>> lantern_jax.ParallelConfig(dim=16, num_heads=2, hidden_dim=32, masks=3).markov_rank
+        64
     """
 
     num_codes: int = 16384

@@ -25,6 +25,10 @@ class T5Config:
         hidden_dim: width of the gated feed-forward layers.
         vocab_size: rows of the embedding table.
         num_buckets, max_distance: of the relative position bias, which all layers share.
+
+    Example:
+        >>> lantern_jax.T5Config().dim  # Flan-T5-XL's
+        2048
     """
 
     dim: int = 2048

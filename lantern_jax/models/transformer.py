@@ -64,7 +64,6 @@ class TransformerConfig:
 
     @property
     def head_dim(self) -> int:
-        """E."""
         return self.dim // self.num_heads
 
 

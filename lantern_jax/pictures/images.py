@@ -70,7 +70,7 @@ def open_picture(file: Path) -> Image.Image:
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
     """Crops the middle square of a picture, upright as its camera was held, and resizes it to ``side`` pixels."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
-        # A damaged note of the camera's position is ignored, whatever Pillow raises.
+        # A damaged note of the camera's position is ignored, with any error of Pillow's.
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(image)
     return np.asarray(

@@ -31,7 +31,7 @@ BUCKETS = (64, 128, 256, 512, 1024)
 
 # Lumina-mGPT's task sentence; the numbers are pixels.
 LUMINA_TASK = "Generate an image of {size}x{size} according to the following prompt:\n"
-# The VQ tokenizer's cells are 16 pixels wide, those of Lumina-mGPT's size tokens 32.
+# The VQ tokenizer's cells are 16 pixels wide, cells of Lumina-mGPT's size tokens 32.
 PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
 
 

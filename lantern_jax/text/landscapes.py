@@ -58,7 +58,6 @@ class Vocabulary:
 
     @property
     def num_attributes(self) -> int:
-        """A."""
         return len(self.attributes)
 
     @property
