@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> None:
             report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
     outputs = {}
     if arguments.save_reference is not None:
-        from lantern_jax.sets.reference import statistics_file
+        from lantern_jax.sets.statistics import statistics_file
 
         outputs[Path(arguments.save_reference)] = statistics_file(saved)
     if arguments.out is not None:
@@ -159,8 +159,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
     """The prompts of --prompts; raises ValueError, before networks are read, for sets that are none."""
-    from lantern_jax.sets.reference import is_statistics
     from lantern_jax.sets.sources import read_pictures, with_prompts
+    from lantern_jax.sets.statistics import is_statistics
     from lantern_jax.text.prompt_files import read_prompts
 
     for path in filter(None, (arguments.set, arguments.reference)):
@@ -179,7 +179,7 @@ def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | 
 def _compare(arguments: argparse.Namespace, reading, weights: Path | None) -> tuple[dict[str, Any], Any]:
     """(numbers, statistics of the reference) of one reading."""
     from lantern_jax.sets.comparison import build_reader, check_sizes, compare
-    from lantern_jax.sets.reference import statistics_of
+    from lantern_jax.sets.statistics import statistics_of
 
     reader = build_reader(reading, weights)
     real, made = statistics_of(arguments.reference, reader), statistics_of(arguments.set, reader)
