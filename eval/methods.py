@@ -47,7 +47,7 @@ from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from lantern_jax.measuring.sweep import parse_methods
-from lantern_jax.metrics.bootstrap import interval
+from lantern_jax.metrics.distances import interval
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render, sample_scene
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from eval.quality import whitening
-from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
+from lantern_jax.metrics.distances import bootstrap_draws, interval
 from lantern_jax.metrics.moments import Moments, frechet_distance
 
 REPLICATES, SWAPS = 1000, 1000

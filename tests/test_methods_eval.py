@@ -11,7 +11,7 @@ import lantern_jax
 from eval import methods, quality
 from eval.scatter import Point, scatter, ticks
 from lantern_jax.checkpoints.store import save
-from lantern_jax.metrics.bootstrap import interval
+from lantern_jax.metrics.distances import interval
 from tests.tiny_checkpoint import SIDE, VQ, sharing_programs, tiny_checkpoint, vq_parameters
 
 

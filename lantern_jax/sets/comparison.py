@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
-from lantern_jax.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.metrics.distances import bootstrap_draws, interval, kernel_distance, precision_recall
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 from lantern_jax.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step

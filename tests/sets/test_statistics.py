@@ -84,7 +84,7 @@ def test_damaged_statistics(folder):
         ({"readers": np.array([{}], dtype=object)}, "readers"),
     ):
         np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
-        refused(path, reader(), "stats.npz is no whole file", word)
+        refused(path, reader(), "stats.npz is not a complete file", word)
     path.write_bytes(path.read_bytes()[:300])
     refused(path, reader(), "stats.npz")
 
