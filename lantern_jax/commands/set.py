@@ -40,18 +40,18 @@ def add(commands) -> None:
     )
     add("--column", metavar="NAME", help="column of the table that holds the prompts")
     add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
-    add("--out", required=True, metavar="DIR", help="folder of the set: new, or the same one to go on")
+    add("--out", required=True, metavar="DIR", help="folder of the set: new, or one to resume")
     add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add(
         "--worker",
         metavar="i/N|auto",
-        help="make the i-th of N parts; auto: as the cluster says (default: so, or all where no cluster does)",
+        help="make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)",
     )
     add(
         "--merge",
         action="store_true",
-        help="check that all parts are there; sum up what was kept of features",
+        help="check that all parts are there; merge the sums of features",
     )
     add("--format", choices=PICTURE_FORMATS, default=PICTURE_FORMATS[0], help="of pictures (default: png)")
     add(
@@ -59,7 +59,7 @@ def add(commands) -> None:
         type=whole(),
         default=SHARD_SIZE,
         metavar="N",
-        help=f"pictures a file; a stop loses what was not in one yet (default: {SHARD_SIZE})",
+        help=f"pictures a file; a stop loses those not written yet (default: {SHARD_SIZE})",
     )
     add(
         "--sums",
