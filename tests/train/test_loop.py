@@ -19,7 +19,6 @@ from lantern_jax.commands import command_line
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train.loop import (
     LoopConfig,
-    MetricsFile,
     Task,
     epoch_indices,
     prefetch,
@@ -28,6 +27,7 @@ from train.loop import (
     training_mesh,
     working,
 )
+from train.reports import MetricsFile
 
 
 def test_each_epoch_shows_every_example_once():
