@@ -47,6 +47,7 @@ follow_imports = skip
 """
 
 
+@pytest.mark.slow
 def test_mypy_finds_a_users_mistakes_and_nothing_else(tmp_path):
     pytest.importorskip("mypy")
     files = {"right.py": RIGHT, "wrong.py": WRONG, "mypy.ini": SETTINGS}
