@@ -63,6 +63,7 @@ def test_the_readmes_example_runs(tmp_path, monkeypatch, capsys, tiny_demo):
     assert "100% the same tokens" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_architectures_examples_run(tiny_demo):
     known = execute(blocks(ARCHITECTURE), "architecture.md")
     run, pictures = known["run"], known["pictures"]
@@ -74,6 +75,7 @@ def test_the_architectures_examples_run(tiny_demo):
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
 
 
+@pytest.mark.slow
 def test_the_page_on_ones_own_model_runs(capsys):
     # As on its readers' machines: the tests' own JAX is stricter.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
