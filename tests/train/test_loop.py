@@ -138,7 +138,7 @@ def test_devices_are_a_few_steps_behind_at_most(tmp_path):
         taken.append(time.perf_counter())
 
     run(task, config, tmp_path, on_save, devices="data=1")
-    # Half of the time is theirs; where all are asked for at once hardly any is.
+    # Half of the time passes between them; if all are asked for together, hardly any does.
     assert asked[30] - asked[10] > 0.1 * (taken[0] - asked[10])
 
 

@@ -1,17 +1,16 @@
-"""Training of the target: recipe, falling loss, several devices, and resumption to the same bits."""
+"""Training of the target: recipe, falling loss, and resumption to the same bits."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from configs import tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train import averaging, target
 from train.encode import write_tokens
-from train.loop import loop_config, run, training_mesh
+from train.loop import loop_config, run
 
 CODES = 64
 # Rows of the kernels below as matrices.
@@ -118,23 +117,6 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     # The tokens' own entropies are log 4 a token, plus log 4 / 16 for the label where it is not given.
     assert np.log(4) - 0.02 < with_labels < np.log(4) + 0.1
     assert without > with_labels + 0.03
-
-
-@pytest.mark.usefixtures("optax_promotion")
-def test_a_step_is_the_same_on_one_device_and_on_many():
-    config = get_config()
-    task = target.make_task(config, *simple_tokens(64))
-    state, batch = jax.jit(task.init)(jax.random.key(0)), task.batch(3)
-    key = jax.random.key(5)
-    alone, metrics = jax.jit(task.update)(state, batch, key)
-    mesh = training_mesh()
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    step = jax.jit(task.update, in_shardings=(whole, split, whole), out_shardings=(whole, whole))
-    together, shared = step(jax.device_put(state, whole), jax.device_put(batch, split), key)
-    assert mesh.size == 8
-    for name, value in metrics.items():
-        np.testing.assert_allclose(value, shared[name], rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), alone.params, together.params)
 
 
 @pytest.mark.slow
