@@ -37,6 +37,7 @@ from lantern_jax.checkpoints.config_file import (
     read_config,
     read_vocabulary,
 )
+from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
 from lantern_jax.io import errors
@@ -46,6 +47,7 @@ from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.counts import check_counts
+from lantern_jax.tensors.hub import repository_of
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
@@ -72,8 +74,19 @@ def demo_directory() -> Path:
 
 
 def model_directory(model: str | Path) -> Path:
-    """Where the checkpoint called ``model`` lies: "demo", or a directory."""
-    return demo_directory() if model == "demo" else Path(model)
+    """Returns where the checkpoint ``model`` lies: "demo", a directory, or "owner/name" or "owner/name@revision" of
+    the Hugging Face hub, which is fetched where no directory of that name is here.
+
+    Raises:
+        LanternError: one line: the hub does not have it, or cannot be asked.
+    """
+    repository = repository_of(model)
+    if repository is None:
+        return demo_directory() if model == "demo" else Path(model)
+    try:
+        return fetch(*repository)
+    except LanternError as error:
+        raise type(error)(f"{model} is not a directory here, and {error}") from error
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:

@@ -188,10 +188,11 @@ def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None
 def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path) -> None:
     from lantern_jax.sets.driving import Driver
     from lantern_jax.sets.ray_workers import RayFleet, Share
+    from lantern_jax.tensors.hub import repository_of
 
     share = None if arguments.ray_resources is None else Share.parse(arguments.ray_resources)
     # Workers have current folders of their own.
-    if order.model != "demo":
+    if order.model != "demo" and repository_of(order.model) is None:
         order = dataclasses.replace(order, model=str(Path(order.model).absolute()))
     shared = directory.absolute()
 

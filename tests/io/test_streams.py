@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from tests.tiny_checkpoint import tiny_checkpoint
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 # A command that prints everywhere and writes a file: what the command does before it imports anything else.
 COMMAND = """

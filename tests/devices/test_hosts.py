@@ -17,7 +17,7 @@ from tests.command import assert_refused
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.tiny_checkpoint import PROMPTS, tiny_checkpoint, tiny_pipeline
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

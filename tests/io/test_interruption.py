@@ -329,7 +329,7 @@ def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "lantern_jax", *command], cwd=folder, stdin=subprocess.DEVNULL, stderr=end,
-        stdout=subprocess.PIPE, env=environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        stdout=subprocess.PIPE, env=environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     )  # fmt: skip
     os.close(end)
     shown, sent = b"", False
