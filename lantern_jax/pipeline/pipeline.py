@@ -51,7 +51,7 @@ def load(
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
             hub: "owner/name" or "owner/name@revision".
         dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs, else bfloat16.
-        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless the call says how to decode
+        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless that says how to decode
             or several processes share the mesh; "off" takes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is

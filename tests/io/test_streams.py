@@ -20,6 +20,7 @@ import sys
 from lantern_jax.io.streams import settle
 settle()
 from lantern_jax.commands.command_line import leave, run
+from lantern_jax.io.errors import LanternError
 def work():
     sys.stdin.read()
     with open(sys.argv[1], "w") as file:
@@ -27,7 +28,7 @@ def work():
         file.write("to the file")
     print(sys.argv[2])
     if sys.argv[2] == "fail":
-        raise ValueError("nothing is right")
+        raise LanternError("nothing is right")
 leave(run("lantern", work))
 """
 
