@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM that are never lost, and that end a command in one line.
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a callback of the garbage collector, such as
-JAX's, or in a destructor, it is printed and dropped; in the import of a C++ module it may crash. Here it is raised again
-a little later, or after the import. A command or script calls ``listen`` before it imports anything that takes time, and
-works in ``at_work``. Little is imported here, so that little time passes before ``listen``.
+JAX's, or in a destructor, it is printed and dropped; in the import of a C++ module it may crash. Here it is raised
+again a little later, or after the import. A command or script calls ``listen`` before it imports anything that takes
+time, and works in ``at_work``. Little is imported here, so that little time passes before ``listen``.
 """
 
 import _thread
