@@ -30,6 +30,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, describe
 from lantern_jax.checkpoints.config_file import (
+    check_counts,
     codebook_shapes,
     config_json,
     drafter_configs,
@@ -46,7 +47,6 @@ from lantern_jax.io.files import check_link, check_writable, new_folder
 from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.tensors import checksums
-from lantern_jax.tensors.counts import check_counts
 from lantern_jax.tensors.hub import repository_of
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
@@ -209,7 +209,7 @@ def load(
     tensors = open_arrays(directory, config, "model")
     held = {"target": configs["target"], "tokenizer": configs["tokenizer"]}
     for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
-        check_counts(directory / "config.json", part, made, _count(tensors, part))
+        check_counts(directory, part, made, tensors)
     expected = codebook_shapes(directory, config, configs["target"])
     expected |= {part: PARTS[part](made) for part, made in held.items() if made is not None}
     if drafting:
@@ -311,13 +311,9 @@ def load_text_encoder(
     config = read_config(directory)
     checksums.check_sizes(directory, config)
     tensors = open_arrays(directory, config, "text_encoder")
-    check_counts(directory / "config.json", "text_encoder", encoder, _count(tensors, "text_encoder"))
+    check_counts(directory, "text_encoder", encoder, tensors)
     shapes = _check_shapes(directory, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
     return _read(config, tensors, shapes, dtype, sharding)["text_encoder"]
-
-
-def _count(tensors: Mapping[str, StoredTensor], part: str) -> int:
-    return sum(name.startswith(f"{part}.") for name in tensors)
 
 
 def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
