@@ -13,9 +13,9 @@ import httpx
 
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import application
-from lantern_jax.serve.connections import Crowd
-from lantern_jax.serve.guards import Door
+from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.limits import Limits
 from lantern_jax.serve.server import Server
 from lantern_jax.serve.worker import Worker
@@ -32,14 +32,14 @@ class Running:
     Attributes:
         url: where.
         pipeline: its own.
-        worker, crowd: of its application.
+        worker, connections: of its application.
         client: for requests.
     """
 
     url: str
     pipeline: Pipeline
     worker: Worker
-    crowd: Crowd
+    connections: Connections
     client: httpx.Client = field(repr=False)
 
     @property
@@ -85,7 +85,7 @@ def running(
     app = application(
         pipeline,
         "tiny",
-        Door.of("127.0.0.1", None),
+        Access.of("127.0.0.1", None),
         limits=replace(LIMITS, **limits),
         batch=batch,
         warm_up=warm_up,
@@ -98,7 +98,7 @@ def running(
         try:
             until(lambda: server.started)
             with httpx.Client(base_url=url, timeout=60) as client:
-                yield Running(url, pipeline, app.state.worker, app.state.crowd, client)
+                yield Running(url, pipeline, app.state.worker, app.state.connections, client)
         finally:
             server.should_exit = True
             thread.join(30)

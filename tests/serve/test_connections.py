@@ -163,7 +163,7 @@ def test_those_that_work_are_not_ended(server, limits, status):
         for thread in threads:
             thread.start()
         until(lambda: small.worker.waiting + small.worker.decoding == 3)
-        until(lambda: len(small.crowd) == 3 and all(one.works for one in small.crowd))
+        until(lambda: len(small.connections) == 3 and all(one.works for one in small.connections))
         with connected(small) as (connection,):
             answer = said(connection)
         assert answer.startswith(b"HTTP/1.1 %d " % status) and b'"error"' in answer

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from lantern_jax.io import errors
+from lantern_jax.serve.access import Access, is_local
 from lantern_jax.serve.application import application
-from lantern_jax.serve.guards import Door, is_local
-from lantern_jax.serve.logs import Escaped
+from lantern_jax.serve.server import Escaped
 from tests.hostile_requests import PATH, bodies, send, streams, wrong_error
 from tests.serve.running import LIMITS, in_threads, running, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
@@ -133,7 +133,7 @@ def test_a_prompt_of_20_megabytes_is_not_read(server):
     content, headers = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}', {"Content-Type": "application/json"}
     for body in (content, (content[start : start + 65536] for start in range(0, len(content), 65536))):
         with pytest.MonkeyPatch.context() as unread:
-            unread.setattr("lantern_jax.serve.application.read_asking", None)
+            unread.setattr("lantern_jax.serve.application.read_request", None)
             response = server.client.post(PATH, content=body, headers=headers)
         assert response.status_code == 413 and len(response.content) < 500
 
@@ -238,8 +238,8 @@ def test_pages_of_others_get_nothing(server):
 
 def test_a_token_is_wanted_where_there_is_one():
     async def statuses():
-        door = Door.of("0.0.0.0", "secret")
-        app = application(tiny_pipeline(), "tiny", door, limits=LIMITS, warm_up=False)
+        access = Access.of("0.0.0.0", "secret")
+        app = application(tiny_pipeline(), "tiny", access, limits=LIMITS, warm_up=False)
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://anything"
         ) as client:
@@ -272,8 +272,8 @@ def test_a_token_is_wanted_where_there_is_one():
 def test_names_of_this_machine():
     assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
     assert not is_local("0.0.0.0") and not is_local("example.org") and not is_local("::")
-    assert "lantern.example" in Door.of("127.0.0.1", None, ["lantern.example"]).hosts
-    assert Door.of("0.0.0.0", None).hosts is None
+    assert "lantern.example" in Access.of("127.0.0.1", None, ["lantern.example"]).hosts
+    assert Access.of("0.0.0.0", None).hosts is None
 
 
 def test_metrics_are_prometheus(server):
