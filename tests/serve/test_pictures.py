@@ -17,7 +17,7 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
-from lantern_jax.serve import worker
+from lantern_jax.serve import batch, worker
 from lantern_jax.serve.previews import GREY, guessed
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
@@ -361,6 +361,23 @@ def test_over_two_devices():
         assert {key.groups for key in spread.engine.programs if key.kind != "draw"} == {2}
         expected = pipeline_on(1).generate("a lake", num=3, seed=5, batch=2)
     assert np.array_equal(made, expected.tokens)
+
+
+def test_knobs_without_effect_are_told(server):
+    told = server.ask(method="ar", tau=0.5).json()["lantern"]
+    assert told["notes"] == ["tau has no effect with plain decoding"]
+    assert "notes" not in server.ask(**PLAIN).json()["lantern"]
+
+
+def test_a_picture_that_cannot_be_encoded_fails_its_request(server, monkeypatch):
+    def fail(*arguments):
+        raise OSError("no encoder")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(batch, "encode_png", fail)
+        answer = server.ask(**PLAIN)
+    assert answer.status_code == 500 and "please report" in answer.json()["error"]["message"]
+    assert server.ask(**PLAIN).status_code == 200
 
 
 def test_unknown_codes_are_taken_from_above():
