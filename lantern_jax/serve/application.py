@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -83,60 +84,56 @@ def application(
     return app
 
 
+@dataclass(frozen=True)
 class _Server:
-    """Answers requests."""
+    """Answers requests for one model: its ``entry`` in a list, the ``side`` of its pictures, and the page's HTML."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        connections: Connections,
-        limits: Limits,
-        counters: Counters,
-        entry: dict[str, Any],
-        side: int,
-        page: str,
-    ):
-        self._worker, self._connections, self._limits, self._counters = worker, connections, limits, counters
-        self._entry, self._side, self._page = entry, side, page
+    worker: Worker
+    connections: Connections
+    limits: Limits
+    counters: Counters
+    entry: dict[str, Any]
+    side: int
+    html: str
 
     async def page(self, request: Request) -> Response:
-        return HTMLResponse(self._page)
+        return HTMLResponse(self.html)
 
     async def health(self, request: Request) -> Response:
-        return _json({"status": "ok", "warm": self._worker.is_warm})
+        return _json({"status": "ok", "warm": self.worker.is_warm})
 
     async def metrics(self, request: Request) -> Response:
-        worker = self._worker
+        worker = self.worker
         gauges = {
             "queue_length": worker.waiting,
             "decoding": worker.decoding,
             "warm": int(worker.is_warm),
-            "connections": len(self._connections),
+            "connections": len(self.connections),
             "programs": len(worker.pipeline.engine.programs),
         }
         return PlainTextResponse(
-            self._counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
+            self.counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._entry]})
+        return _json({"object": "list", "data": [self.entry]})
 
     async def model(self, request: Request) -> Response:
-        if request.path_params["name"] != self._entry["id"]:
+        if request.path_params["name"] != self.entry["id"]:
             raise Refused(
-                404, f"no such model: this server has {self._entry['id']}", "model", "model_not_found"
+                404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
-        return _json(self._entry)
+        return _json(self.entry)
 
     async def images(self, request: Request) -> Response:
         began = time.perf_counter()
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
-        content = await _body(request, self._limits)
-        wanted = read_request(content, self._limits, self._entry["id"], self._side)
-        ticket = Ticket(wanted, await run_in_threadpool(self._worker.check, wanted))
-        ahead = self._worker.submit(ticket)
+        content = await _body(request, self.limits)
+        wanted = read_request(content, self.limits, self.entry["id"], self.side)
+        ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
+        ahead = self.worker.submit(ticket)
         if wanted.stream:
             return _EventStream(self._events(ticket, ahead, began), ticket)
         try:
@@ -145,11 +142,11 @@ class _Server:
             ticket.drop()
         if made is None:
             return Response(status_code=400)  # The client is gone.
-        self._counters.answered(time.perf_counter() - began)
-        return _json(answers.whole_answer(ticket, made, self._side))
+        self.counters.answered(time.perf_counter() - began)
+        return _json(answers.whole_answer(ticket, made, self.side))
 
     async def _all(self, ticket: Ticket) -> list[Done]:
-        with _in_time(self._limits.seconds) as deadline:
+        with _in_time(self.limits.seconds) as deadline:
             async with deadline:
                 made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
         return sorted(made, key=lambda done: done.index)
@@ -158,16 +155,16 @@ class _Server:
         if ticket.request.details:
             yield answers.encode_event(answers.queued_event(ticket, ahead))
         try:
-            with _in_time(self._limits.seconds - (time.perf_counter() - began)) as deadline:
+            with _in_time(self.limits.seconds - (time.perf_counter() - began)) as deadline:
                 async with deadline:
                     async for event in ticket.events(SILENCE):
                         if event is None:
                             yield b": waiting\n\n"
                         elif isinstance(event, Done):
-                            yield answers.encode_event(answers.completed_event(ticket, event, self._side))
+                            yield answers.encode_event(answers.completed_event(ticket, event, self.side))
                         else:
-                            yield answers.encode_event(answers.progress_event(event, self._side))
-            self._counters.answered(time.perf_counter() - began)
+                            yield answers.encode_event(answers.progress_event(event, self.side))
+            self.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
 
@@ -221,9 +218,8 @@ def _in_time(seconds: float):
     try:
         yield asyncio.timeout(seconds)
     except TimeoutError:
-        raise Refused(
-            504, "the pictures took too long: ask for fewer, or again when the server is less busy"
-        ) from None
+        message = "the pictures took too long: ask for fewer, or again when the server is less busy"
+        raise Refused(504, message) from None
 
 
 async def _body(request: Request, limits: Limits) -> bytes:

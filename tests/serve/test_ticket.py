@@ -1,4 +1,4 @@
-"""What a request hears from the device's thread."""
+"""The events of a request, from the device's thread."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ def done(index: int) -> Done:
 
 
 def heard(num: int, told: list, silence: float = 5.0) -> list:
-    """What a ticket's listener hears of what another thread told before it began to listen."""
+    """Returns what a ticket's listener hears of events that another thread sent before."""
 
     async def listen():
         ticket = Ticket(wanted(num), Settings())
