@@ -13,7 +13,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.serve.access import Access, is_local
 from lantern_jax.serve.application import application
 from lantern_jax.serve.server import Escaped
-from tests.hostile_requests import PATH, bodies, send, streams, wrong_error
+from tests.hostile.requests import PATH, bodies, send, streams, wrong_error
 from tests.serve.running import LIMITS, in_threads, running, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
 

@@ -97,6 +97,7 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(tmp_path):
     model = save(tmp_path / "tiny", tiny_checkpoint())
     (tmp_path / "token").write_text("secret\n")
