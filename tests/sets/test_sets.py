@@ -445,11 +445,11 @@ def test_digests_tell_checkpoints_apart(tmp_path):
 def test_the_plan_has_the_tuned_settings_that_are_used(saved, tiny_loaded, monkeypatch):
     request = SetRequest(str(saved), PROMPTS, {"batch": 4, "tau": None})
     opened = open_set(request)
-    assert (opened.knobs, opened.note, opened.reader) == (KNOBS, "", None)
+    assert (opened.knobs, opened.notes, opened.reader) == (KNOBS, (), None)
     found = Found({"tree": "chain"}, "tuned: a chain")
     monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: found)
     opened = open_set(request)
-    assert (opened.knobs, opened.note) == ({"tree": "chain", "batch": 4}, "tuned: a chain")
+    assert (opened.knobs, opened.notes) == ({"tree": "chain", "batch": 4}, ("tuned: a chain",))
     assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
 
 
