@@ -4,7 +4,7 @@
     python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N] [--taps=2,6,9,12]
 
 The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
-first form takes a folder of pictures with captions (`lantern_jax.pictures.folder`: `name.jpg` with `name.txt`, or class
+first form takes a folder of pictures with captions (`train.picture_folder`: `name.jpg` with `name.txt`, or class
 folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
 `train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
 they are decoded plainly, with the checkpoint's default settings.

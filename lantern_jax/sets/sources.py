@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_header
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.folder import SUFFIXES, open_picture
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture
 
 # The key of pictures in an .npz file, as ADM's samples and references have them.
 ARRAY = "arr_0"
@@ -61,11 +61,11 @@ def _folder_pictures(folder: Path) -> Iterator[NumberedPicture]:
     files = [
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES and file.name != _GRID and not file.name.startswith(".")
+        if file.suffix.lower() in PICTURE_SUFFIXES and file.name != _GRID and not file.name.startswith(".")
     ]
     if not files:
         raise LanternError(
-            f"{folder} holds no pictures: name a folder with files ending in {', '.join(SUFFIXES)}"
+            f"{folder} holds no pictures: name a folder with files ending in {', '.join(PICTURE_SUFFIXES)}"
         )
     return (_file_picture(file) for file in sorted(files, key=_natural))
 

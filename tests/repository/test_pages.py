@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from eval import floors
 from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -108,14 +107,6 @@ def test_the_distribution_is_the_package():
     assert PROJECT["version"] == lantern_jax.__version__
     module, _, name = PROJECT["scripts"]["lantern"].partition(":")
     assert module == f"{lantern_jax.__name__}.__main__" and callable(getattr(import_module(module), name))
-
-
-def test_floors_are_computed_as_the_page_says():
-    assert floors.table(floors.SIZES.split(",")) in (ROOT / "docs" / "scale.md").read_text("utf-8")
-    work = floors.work_of("llamagen-xl")
-    # 775 million parameters less 16,384 x 1,280 of the table of tokens and 1,001 x 1,280 of classes, and the cache.
-    weights = 775.4e6 - (16384 + 1001) * 1280
-    assert abs(work.bytes / (2 * weights + 2 * 2 * 2 * 36 * 1280 * 128) - 1) < 0.01
 
 
 @pytest.mark.parametrize("page", MODELS, ids=lambda page: page.stem)

@@ -11,7 +11,6 @@ import pytest
 import lantern_jax
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.families.registry import family_of
-from lantern_jax.pictures.folder import PictureFolder
 from tests.command import files
 from tests.train.families import (
     BATCH,
@@ -27,6 +26,7 @@ from tests.train.families import (
 from train import features, sources, target
 from train.encode import encode_pictures
 from train.feature_store import FeatureStore
+from train.picture_folder import PictureFolder
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
