@@ -25,8 +25,8 @@ from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.sets.plan import SetPlan, shard_paths
-from lantern_jax.sets.reading import open_pictures
-from lantern_jax.sets.reference import statistics_of
+from lantern_jax.sets.shards import open_pictures
+from lantern_jax.sets.statistics import statistics_of
 from lantern_jax.settings.settings import resolve_settings
 from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import load_encoded, save_encoded

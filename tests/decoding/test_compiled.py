@@ -245,7 +245,7 @@ CASES = [
 
 @cache
 def lumina():
-    """Makes a target with a forced token after each row and two at the end, and a drafter; both with parameters."""
+    """Makes a target with a forced token after each row and two at the end, and its drafter, with parameters."""
     prompt = TokenConditioning(jnp.ones((1, 4), jnp.int32), jnp.ones((1, 4), bool))
     model = Chameleon(LUMINA)
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), prompt))
