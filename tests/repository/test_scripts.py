@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.commands.command_line import run
-from tests.hostile_commands import QUOTED
-from tests.hostile_scripts import WRONG, is_quick, litter
+from tests.hostile.commands import QUOTED
+from tests.hostile.scripts import WRONG, is_quick, litter
 
 ROOT = Path(__file__).parents[2]
 

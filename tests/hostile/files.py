@@ -283,9 +283,9 @@ def pictures(seed: int) -> Iterator[HostileFile]:
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
     """Of ``torch.save``; needs PyTorch."""
-    from tests import hostile_torch_files
+    from tests.hostile import torch_files
 
-    return hostile_torch_files.torch_files(seed)
+    return torch_files.torch_files(seed)
 
 
 def read_tensors(path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from lantern_jax.checkpoints.store import model_directory
 
 DEMO = str(model_directory("demo"))
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 TOKENIZER, TARGET, DRAFTER, CLASSIFIER = (
     f"--config={CONFIGS}/tiny_{kind}.py" for kind in ("tokenizer", "target", "drafter", "tokenizer")
 )
@@ -239,7 +239,7 @@ WRONG = {
 
 # More than a float holds, and more than Python reads.
 for script, lines in WRONG.items():
-    source = (Path(__file__).parents[1] / script.replace(".", "/")).with_suffix(".py").read_text()
+    source = (Path(__file__).parents[2] / script.replace(".", "/")).with_suffix(".py").read_text()
     numbers = re.findall(r'"(--[\w-]+)",\s*type=arguments\.(?:wholes?|number|seed)\b', source)
     lines += [[f"{flag}={'9' * digits}"] for flag in numbers for digits in (400, 5000)]
 for name in ("steps", "rate", "model.ch", "model.ch_mult"):

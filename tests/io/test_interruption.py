@@ -117,49 +117,54 @@ def test_an_interruption_compiles_nothing(monkeypatch):
 
 
 class Tracer:
-    """Raises KeyboardInterrupt at the n-th line that runs in the modules that hold a call's work."""
+    """Notes the lines that run in the modules that hold a call's work; raises KeyboardInterrupt at the n-th."""
 
     modules = (call.__file__, engine.__file__)
 
-    def __init__(self, line: int):
-        self.left, self.where = line, None
+    def __init__(self, line: int = 0):
+        self.line, self.places = line, []
 
     def __call__(self, frame, event, _):
         if frame.f_code.co_filename not in self.modules:
             return None
         if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            self.places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            if len(self.places) == self.line:
                 raise KeyboardInterrupt
         return self
 
 
+def traced(tracer: Tracer, **options):
+    """The pictures that are left of a call, None without any, and how many its progress told of."""
+    told, before = [], sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        made = tiny_pipeline().generate(PROMPT, **options, progress=told.append)
+    except KeyboardInterrupt as stop:
+        made = getattr(stop, "generation", None)
+    finally:
+        sys.settrace(before)
+    return made, told[-1].pictures if told else 0
+
+
 def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
+    """At each line of that work, where it first runs and where it last does."""
     monkeypatch.setattr(call, "PIECE_SECONDS", 1e9)
     options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
     tiny_pipeline().generate(PROMPT, **options)
-    before, line, kept, places = sys.gettrace(), 0, set(), set()
-    while True:
-        line, told = line + 1, []
-        tracer, part = Tracer(line), None
-        sys.settrace(tracer)
-        try:
-            tiny_pipeline().generate(PROMPT, **options, progress=told.append)
-        except KeyboardInterrupt as stop:
-            part = getattr(stop, "generation", None)
-        finally:
-            sys.settrace(before)
-        if tracer.where is None:
-            break
-        places.add(tracer.where)
-        kept.add(0 if part is None else len(part.numbers))
-        done = told[-1].pictures if told else 0
-        assert (0 if part is None else len(part.numbers)) >= done, tracer.where
+    traced(seen := Tracer(), **options)
+    lasts = {place: number for number, place in enumerate(seen.places, 1)}
+    firsts = {place: number for number, place in reversed([*enumerate(seen.places, 1)])}
+    assert len(lasts) > 50, "the tracer saw little"
+    kept = set()
+    for line in sorted({*firsts.values(), *lasts.values()}):
+        part, done = traced(tracer := Tracer(line), **options)
+        count = 0 if part is None else len(part.numbers)
+        kept.add(count)
+        assert count >= done, tracer.places[-1]
         if part is not None:
             assert_part_of(part, whole)
     assert kept == {0, 1, 2}
-    assert len(places) > 50, "the tracer saw little"
     again = tiny_pipeline().generate(PROMPT, **options)
     np.testing.assert_array_equal(again.tokens, whole.tokens[:2])
 
@@ -195,20 +200,8 @@ def picture(path) -> np.ndarray:
 
 
 def test_the_command_writes_files_of_their_own_numbers(folder, ctrl_c, capsys):
-    arguments = [
-        "generate",
-        PROMPT,
-        "--num",
-        "5",
-        "--seed",
-        "3",
-        "--first",
-        "4",
-        "--batch",
-        "2",
-        "--out",
-        "many/",
-    ]
+    numbers = "--num 5 --seed 3 --first 4 --batch 2 --out many/"
+    arguments = ["generate", PROMPT, *numbers.split()]
     assert main([*arguments, "--out", "all/"]) == 0
     capsys.readouterr()
     ctrl_c(3)
@@ -306,6 +299,7 @@ def read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.slow
@@ -316,21 +310,11 @@ def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
     folder.mkdir()
     terminal, end = os.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "150", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [
-        "generate",
-        PROMPT,
-        "--model",
-        str(model),
-        "--num",
-        str(count),
-        "--batch",
-        "1",
-        "--out",
-        "all/",
-    ]
+    options = f"--model {model} --num {count} --batch 1 --out all/"
+    command = ["generate", PROMPT, *options.split()]
     process = subprocess.Popen(
         [sys.executable, "-m", "lantern_jax", *command], cwd=folder, stdin=subprocess.DEVNULL, stderr=end,
-        stdout=subprocess.PIPE, env=environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        stdout=subprocess.PIPE, env=environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     )  # fmt: skip
     os.close(end)
     shown, sent = b"", False

@@ -16,7 +16,7 @@ from lantern_jax.commands.command_line import run
 from lantern_jax.io import interruption
 from lantern_jax.io.errors import LanternError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 # A process that says when it is at work, which is to wait.

@@ -17,7 +17,7 @@ from tests.command import assert_refused
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.tiny_checkpoint import PROMPTS, tiny_checkpoint, tiny_pipeline
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +64,7 @@ def test_a_set_over_two_processes_is_that_of_one(saved, tmp_path, monkeypatch):
 @pytest.mark.exhaustive  # Waits for heartbeats that do not come, half a minute.
 def test_a_lost_process_is_an_error_of_the_others(saved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = [
-        "generate",
-        *PROMPTS,
-        "--num",
-        "400",
-        "--batch",
-        "4",
-        "--model",
-        str(saved),
-        "--out",
-        "pictures/",
-    ]
+    words = ["generate", *PROMPTS, *f"--num 400 --batch 4 --model {saved} --out pictures/".split()]
     first, second = processes(2, *words, "--mesh", "data=2,model=2")
     time.sleep(12)
     assert second.poll() is None

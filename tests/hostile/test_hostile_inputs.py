@@ -1,4 +1,4 @@
-"""Commands given what is no file, and files whose texts steer a terminal; ``tests.fuzz`` has more of both."""
+"""Commands given what is no file, and files whose texts steer a terminal; ``tests.hostile.fuzz`` has more of both."""
 
 import contextlib
 import itertools
@@ -10,9 +10,10 @@ import pytest
 
 import lantern_jax.engine.engine
 from lantern_jax.commands.main import main
-from tests import hostile_paths, hostile_texts
 from tests.command import files
-from tests.hostile_commands import COMPUTES, clutter
+from tests.hostile import paths as hostile_paths
+from tests.hostile import texts as hostile_texts
+from tests.hostile.commands import COMPUTES, clutter
 
 
 class Hung(BaseException):

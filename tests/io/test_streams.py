@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from tests.tiny_checkpoint import tiny_checkpoint
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 # A command that prints everywhere and writes a file: what the command does before it imports anything else.
 COMMAND = """
@@ -20,6 +20,7 @@ import sys
 from lantern_jax.io.streams import settle
 settle()
 from lantern_jax.commands.command_line import leave, run
+from lantern_jax.io.errors import LanternError
 def work():
     sys.stdin.read()
     with open(sys.argv[1], "w") as file:
@@ -27,7 +28,7 @@ def work():
         file.write("to the file")
     print(sys.argv[2])
     if sys.argv[2] == "fail":
-        raise ValueError("nothing is right")
+        raise LanternError("nothing is right")
 leave(run("lantern", work))
 """
 

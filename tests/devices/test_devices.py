@@ -10,7 +10,7 @@ import pytest
 
 from lantern_jax.devices import platform
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # One command looks for devices first, the other reads arrays.
 COMMANDS = """
 from lantern_jax.commands.main import main

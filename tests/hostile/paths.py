@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lantern_jax.commands.convert import FORMATS
 from lantern_jax.commands.main import make_parser
-from tests.hostile_commands import LINES
-from tests.hostile_scripts import WRONG
+from tests.hostile.commands import LINES
+from tests.hostile.scripts import WRONG
 
 KINDS = ("pipe", "socket", "zero", "full", "ring", "kmsg", "memory", "empty", "folder")
 _LINKS = {
@@ -104,7 +104,7 @@ def path_lines() -> Iterator[tuple[str, list[str]]]:
 def script_lines() -> Iterator[tuple[str, list[str]]]:
     """(script, words) for every option of a script that takes a name."""
     for script in WRONG:
-        source = (Path(__file__).parents[1] / script.replace(".", "/")).with_suffix(".py").read_text()
+        source = (Path(__file__).parents[2] / script.replace(".", "/")).with_suffix(".py").read_text()
         flags = {found[2] for found in _READS.finditer(source)}
         # Options that helpers of the scripts add.
         given = {word.partition("=")[0] for words in WRONG[script] for word in words}

@@ -10,7 +10,7 @@ import pytest
 
 from lantern_jax.io import files, locks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="flock is POSIX's")
 
 HOLDING = """

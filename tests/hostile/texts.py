@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from lantern_jax.metrics.agreement import NAME
 from lantern_jax.metrics.demo_classifier import FEATURES
 from lantern_jax.sets.plan import SetPlan, begin
-from tests.hostile_files import CONTROL, encoded_prompts, npy, zipped
+from tests.hostile.files import CONTROL, encoded_prompts, npy, zipped
 
 STEERING = {
     "escapes": f"a{CONTROL}lantern: all is well",
@@ -59,7 +59,7 @@ def lines(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """(what it is, words of a command) whose file lies in the current folder when a line is asked for.
 
     Args:
-        folder: the current one, as ``hostile_commands.clutter`` fills it.
+        folder: the current one, as ``hostile.commands.clutter`` fills it.
     """
     for kind, text in STEERING.items():
         for name, words in _of_text(folder, text):

@@ -1,4 +1,4 @@
-"""Hostile files of ``torch.save``, for tests/hostile_files.py; they are made with PyTorch, and never read by it."""
+"""Hostile files of ``torch.save``, for tests/hostile/files.py; they are made with PyTorch, and never read by it."""
 
 import collections
 import io
@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.hostile_files import CONTROL, HostileFile, Runs, damaged, zip_tricks
+from tests.hostile.files import CONTROL, HostileFile, Runs, damaged, zip_tricks
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:

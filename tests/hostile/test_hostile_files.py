@@ -33,7 +33,7 @@ from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
-from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
+from tests.hostile.files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
 from train.feature_store import FeatureStore
 from train.picture_folder import PictureFolder
 

@@ -1,18 +1,18 @@
 """Hostile inputs for as long as there is time.
 
-    python -m tests.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
+    python -m tests.hostile.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
 Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or of ASCII),
 ``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
-``tests.hostile_scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
-``texts`` (of files, that steer a terminal), every kind of ``tests.hostile_files``, ``configs``, ``flips`` (bits and
-pages of a checkpoint), ``folders`` (what ``tests.hostile_folders`` makes of one of several files) and ``clients`` (of
+``tests.hostile.scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
+``texts`` (of files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
+pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of one of several files) and ``clients`` (of
 ``lantern serve``: bodies, and streams of bytes).
 
 A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
 a traceback, in little more memory than one that works, and with one line where it refuses. What it never may is go on
 with something else than was written. Faults are printed, and their kinds and seeds are kept in
-``tests/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
+``tests/hostile/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
 """
 
 import argparse
@@ -33,13 +33,14 @@ from pathlib import Path
 
 from lantern_jax.commands import command_line
 from lantern_jax.io import errors
-from tests import hostile_paths, hostile_texts
-from tests.hostile_commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
-from tests.hostile_files import KINDS as FILES
-from tests.hostile_files import READERS
-from tests.hostile_folders import hostile_folders, save_sharded
-from tests.hostile_scripts import WRONG, litter
-from tests.mutated_configs import mutated, mutations
+from tests.hostile import paths as hostile_paths
+from tests.hostile import texts as hostile_texts
+from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
+from tests.hostile.files import KINDS as FILES
+from tests.hostile.files import READERS
+from tests.hostile.folders import hostile_folders, save_sharded
+from tests.hostile.mutated_configs import mutated, mutations
+from tests.hostile.scripts import WRONG, litter
 
 FOUND = Path(__file__).with_name("fuzz_found.json")
 CASES = 25
@@ -186,7 +187,7 @@ def _bodies(model: Path, seed: int) -> int:
     from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.limits import Limits, Refused
     from lantern_jax.serve.requests import read_asking
-    from tests.hostile_requests import bodies, wrong_error
+    from tests.hostile.requests import bodies, wrong_error
 
     pipeline = load(str(model), tuned="off")
     for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
@@ -203,7 +204,7 @@ def _bodies(model: Path, seed: int) -> int:
 def _streams(model: Path, seed: int) -> int:
     """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
     from lantern_jax.pipeline.pipeline import load
-    from tests.hostile_requests import send, streams
+    from tests.hostile.requests import send, streams
     from tests.serve.running import in_threads, running
 
     limits = {"header_seconds": 1, "body_seconds": 1, "idle_seconds": 1, "body_bytes": 65536}

@@ -15,7 +15,7 @@ from lantern_jax.checkpoints.store import describe, load, save
 from lantern_jax.commands.main import main
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
-from tests.mutated_configs import mutated, mutations
+from tests.hostile.mutated_configs import mutated, mutations
 from tests.tiny_checkpoint import VQ, random_leaves, tiny_checkpoint
 
 PROMPT = "a foggy forest"

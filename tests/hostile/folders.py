@@ -12,7 +12,7 @@ from unittest import mock
 from lantern_jax.checkpoints import arrays
 from lantern_jax.checkpoints.store import Checkpoint, save
 from lantern_jax.tensors import checksums
-from tests.hostile_files import CONTROL, index_files, safetensors_files
+from tests.hostile.files import CONTROL, index_files, safetensors_files
 
 INDEX = "model.safetensors.index.json"
 # What is wrong with an entry of a header, beside what its values may be.
