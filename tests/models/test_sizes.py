@@ -1,4 +1,4 @@
-"""Configs of models refuse whatever is not a size."""
+"""Configs of models refuse values that are not sizes."""
 
 import dataclasses
 
