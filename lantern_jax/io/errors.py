@@ -12,6 +12,13 @@ class LanternError(ValueError):
     """Tells in one line what the caller can mend: what was given, what was expected, what to do.
 
     The command prints it without a traceback; any other error is a bug, and keeps its own.
+
+    Example:
+        >>> try:
+        ...     lantern_jax.rule_from_name("oak")
+        ... except lantern_jax.LanternError as error:
+        ...     print(str(error).partition(":")[0])
+        unknown rule 'oak'
     """
 
 

@@ -42,6 +42,7 @@ def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_set_over_two_processes_is_that_of_one(saved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")

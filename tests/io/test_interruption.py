@@ -302,6 +302,7 @@ def read(terminal: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.slow
 def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
     """More pictures than could ever be made; SIGINT as soon as the bar says that one is done."""
     model = save(tmp_path / "tiny", tiny_checkpoint())

@@ -11,7 +11,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.io.console import Console
 from lantern_jax.io.terminal import say
-from tests.test_structure import modules
+from tests.repository.test_structure import modules
 from tests.tiny_checkpoint import altered_pipeline
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\r\nlantern: all is well\u202e\x9b"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 RIGHT = """
 from typing import assert_type
@@ -47,6 +47,7 @@ follow_imports = skip
 """
 
 
+@pytest.mark.slow
 def test_mypy_finds_a_users_mistakes_and_nothing_else(tmp_path):
     pytest.importorskip("mypy")
     files = {"right.py": RIGHT, "wrong.py": WRONG, "mypy.ini": SETTINGS}

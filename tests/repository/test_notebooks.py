@@ -1,6 +1,6 @@
-"""The notebooks: as they are kept, and executed, quickly here, as a reader would with ``-m notebooks``.
+"""The notebooks: as they are kept, and executed: quickly with ``-m slow``, as a reader does with ``-m notebooks``.
 
-Both kinds of execution want the extra ``notebooks``.
+Execution needs the extra ``notebooks``.
 """
 
 import json
@@ -15,8 +15,8 @@ import pytest
 
 from tests.fixtures import published_layouts as layouts
 from tests.local_hub import REPO, local_hub
-from tests.notebook_runs import FOLDER, NOTEBOOKS, execute, texts
 from tests.quick_compilation import QUICK_COMPILATION
+from tests.repository.notebook_runs import FOLDER, NOTEBOOKS, execute, texts
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 SPEEDUP = re.compile(r"^\d+\.\d\d times as fast as plain decoding$", re.MULTILINE)
@@ -36,11 +36,6 @@ def has_picture(notebook: dict) -> bool:
     return any("image/png" in output.get("data", ()) for output in outputs(notebook))
 
 
-def test_there_are_four():
-    names = ["first_pictures", "published_checkpoint", "train_a_drafter", "your_own_model"]
-    assert [path.stem for path in NOTEBOOKS] == names
-
-
 @each
 def test_a_notebook_is_whole(path):
     """Version 4.5, cells with ids, metadata of no editor; small enough to be shown, begun by its title."""
@@ -57,7 +52,7 @@ def test_a_notebook_is_whole(path):
 
 
 @each
-def test_code_compiles_and_jax_is_nobodys_to_pin(path):
+def test_code_compiles_and_pins_no_jax(path):
     for cell in kept(path)["cells"]:
         if cell["cell_type"] != "code":
             continue
@@ -69,10 +64,10 @@ def test_code_compiles_and_jax_is_nobodys_to_pin(path):
 
 
 @each
-def test_outputs_are_kept_and_tell_nothing_of_a_machine(path):
+def test_outputs_are_kept_without_traces_of_a_machine(path):
     notebook = kept(path)
     counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert counts == list(range(1, len(counts) + 1)), "run python tests/notebook_runs.py"
+    assert counts == list(range(1, len(counts) + 1)), "run python tests/repository/notebook_runs.py"
     for output in outputs(notebook):
         assert output["output_type"] != "error" and output.get("name") != "stderr"
     # What stands in quotes of base64 is a picture.
@@ -80,12 +75,8 @@ def test_outputs_are_kept_and_tell_nothing_of_a_machine(path):
     assert not re.search(r"/(work|home|root|tmp|usr|Users|content|opt)/|[A-Z]:\\\\|site-packages", text)
     if path.stem != "published_checkpoint":
         assert has_picture(notebook)
-
-
-def test_the_first_one_has_its_race_and_speed():
-    notebook = kept(FOLDER / "first_pictures.ipynb")
-    assert SPEEDUP.search(texts(notebook))
-    assert "data:image/webp;base64," in json.dumps(notebook)
+    if path.stem == "first_pictures":
+        assert SPEEDUP.search(texts(notebook)) and "data:image/webp;base64," in json.dumps(notebook)
 
 
 def run(path: Path, folder: Path, sources: dict | None = None, **environment: str) -> dict:
@@ -94,6 +85,7 @@ def run(path: Path, folder: Path, sources: dict | None = None, **environment: st
     return execute(path, folder, sources, **environment)
 
 
+@pytest.mark.slow
 @each
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     """Every cell as it stands, compiled as tests compile; less is trained."""

@@ -13,7 +13,7 @@ from PIL import Image
 from lantern_jax.checkpoints.store import save
 from tests.tiny_checkpoint import TARGET, tiny_checkpoint, tiny_pipeline
 
-SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "minimal.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "minimal.py"
 
 
 def run(monkeypatch, *words) -> None:

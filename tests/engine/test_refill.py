@@ -1,4 +1,4 @@
-"""New sequences in the slots of finished ones: their tokens are those they have alone, whatever their neighbours."""
+"""New sequences in the slots of finished ones: they have the tokens that they have alone, beside any neighbours."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def test_refilled_is_made_alone(method):
     assert_same(made, unrefilled(engine, job, rows, 11))
     assert len({tuple(tokens) for tokens, *_ in made.values()}) > 8
     if method not in ("ar", "zipar"):
-        assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish at once"
+        assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish together"
 
 
 def test_regrouped_is_made_alone():
@@ -202,7 +202,7 @@ def test_every_sequence_has_a_seed_of_its_own():
     seeds, numbers = np.array([7, 7, 8]), np.array([0, 1, 1])
     run = engine.start(job, rows(numbers), seed=seeds, numbers=numbers, most=SLOTS)
     run = engine.advance(run, 2)
-    # A slot whose sequence nobody waits for any more need not be finished.
+    # A slot need not be finished when its sequence is no longer wanted.
     run = engine.refill(run, np.array([1]), rows([1]), np.array([1]), seeds=np.array([9]))
     assert (run.seeds.tolist(), run.numbers.tolist()) == ([7, 9, 8], [0, 1, 1])
     tokens = engine.finish(engine.advance(run)).tokens

@@ -126,7 +126,7 @@ def test_batches_hold_every_number_once():
 
 
 def test_pieces_give_what_one_piece_gives():
-    """``advance`` a round at a time, and all at once."""
+    """``advance`` a round at a time, and all together."""
     pipeline = tiny_pipeline()
     job = pipeline.job(pipeline.check("a lake"))
     rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)

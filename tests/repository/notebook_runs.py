@@ -1,6 +1,6 @@
 """Executes the notebooks of docs/notebooks on the CPU, as a reader would who has nothing compiled.
 
-    python tests/notebook_runs.py NAME...
+    python tests/repository/notebook_runs.py NAME...
 
 executes those notebooks and keeps their outputs; with no name, all.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
