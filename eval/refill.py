@@ -27,10 +27,10 @@ from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io.files import write_file
 from lantern_jax.measuring.alternate import alternate
-from lantern_jax.pipeline.call import Call
+from lantern_jax.pipeline.plan import Plan
 
 
-def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:
+def decode(call: Plan, job: Job, count: int, refill: bool) -> dict[str, float]:
     """Seconds without those of compiling, slot-rounds in all and slot-rounds used, of so many sequences."""
     numbers = np.arange(count)
     began, slot_rounds, compiling, tokens = time.perf_counter(), 0, 0.0, {}

@@ -13,9 +13,9 @@ import lantern_jax
 from lantern_jax.devices import compilation
 from lantern_jax.engine import engine
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.pipeline import call, prompting
+from lantern_jax.pipeline import inputs, plan
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.text import encoders
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows
@@ -140,7 +140,7 @@ def test_progress_grows_and_ends_at_the_total(compared):
 
 def test_pictures_are_handed_over_as_they_finish(monkeypatch):
     # A round a piece: what finishes first does not depend on the machine's speed.
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(plan, "PIECE_SECONDS", 0)
     prompts = [*PROMPTS, "a lake"]
     whole = tiny_pipeline().generate(prompts, num=3, seed=8, first=7, batch=4)
     each = list(tiny_pipeline().iterate(prompts, num=3, seed=8, first=7, batch=4))
@@ -165,7 +165,7 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
 def test_the_text_encoder_is_read_once_while_it_is_kept(monkeypatch):
     config = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=6, caption_length=5)
     reads = []
-    monkeypatch.setattr(prompting, "load_text_encoder", lambda *_: reads.append(True) or {})
+    monkeypatch.setattr(inputs, "load_text_encoder", lambda *_, **__: reads.append(True) or {})
     monkeypatch.setattr(encoders, "load_tokenizer", lambda _: None)
     monkeypatch.setattr(encoders, "check_tokenizer", lambda *_: None)
     monkeypatch.setattr(encoders, "caption_tokens", lambda *_: None)
@@ -319,7 +319,7 @@ def test_class_numbers_are_prompts_of_class_conditional_models():
         with pytest.raises(ValueError, match="class"):
             encoder.encode([wrong])
         with pytest.raises(ValueError, match="class"):
-            encoder.check([wrong])
+            encoder.check_prompts([wrong])
 
 
 def test_imagenet_names_are_prompts_of_models_with_its_classes():
@@ -337,7 +337,7 @@ def test_caption_conditional_models_take_features():
     config = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_dim=6, caption_length=3)
     captions = prompt_encoder(dataclasses.replace(tiny_checkpoint(), target_config=config, vocabulary=None))
     with pytest.raises(ValueError, match="no text encoder"):
-        captions.check(["a lake"])
+        captions.check_prompts(["a lake"])
     with pytest.raises(ValueError, match="no text encoder"):
         captions.encode(["a lake"])
     made = captions.from_arrays(np.ones((2, 3, 6), np.float32))

@@ -30,12 +30,12 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.engine.parameters import parameter_dtype
-    from lantern_jax.pipeline.prompting import prompt_encoder
+    from lantern_jax.pipeline.inputs import prompt_encoder
     from lantern_jax.text.encoded import save_encoded
 
     keep_compiled_programs()
     encoder = prompt_encoder(load_checkpoint(model_directory(arguments.model), abstract=True))
-    encoder.check(arguments.prompts)
+    encoder.check_prompts(arguments.prompts)
     with working("encoding"):
         conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))
     encoded = encoder.to_encoded(arguments.prompts, conditioning)

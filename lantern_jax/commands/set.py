@@ -14,7 +14,6 @@ from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
     add_model,
-    check_knobs,
     check_mesh,
     given_knobs,
     join_hosts,
@@ -26,6 +25,7 @@ from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.settings.settings import check_knobs
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 SHARD_SIZE = 256

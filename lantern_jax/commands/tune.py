@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import number, seed, whole
-from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_mesh, given_knobs
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
 from lantern_jax.io.terminal import say
+from lantern_jax.settings.settings import check_knobs
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -89,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> None:
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
     settings = pipeline.check(prompts, **knobs)
-    key = Key.of(pipeline.checkpoint, pipeline.dtype, settings, devices=pipeline.engine.devices)
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings), devices=pipeline.engine.devices)
     file = tuned_file(key)
     if arguments.out is not None:
         file = Path(arguments.out)

@@ -15,8 +15,8 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io.errors import LanternError
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoded import EncodedPrompts
 

@@ -19,8 +19,8 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import TargetConfig
 from lantern_jax.measuring.random_models import PIXELS_A_CELL, random_model
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import Settings
 

@@ -381,7 +381,9 @@ class Tuner:
         shares = best.candidate.substituted
         pipeline = self.samples.pipeline
         return Tuned(
-            key=Key.of(pipeline.checkpoint, pipeline.dtype, self.settings, devices=pipeline.engine.devices),
+            key=Key.of(
+                pipeline.checkpoint, pipeline.dtype, vars(self.settings), devices=pipeline.engine.devices
+            ),
             knobs=dict(best.candidate.knobs),
             name=best.candidate.name,
             speedup=best.speedup[0],

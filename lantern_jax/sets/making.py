@@ -17,8 +17,9 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline.call import Call, batches, why_not_finite
+from lantern_jax.pipeline.drawing import why_not_finite
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.pipeline.plan import Plan, batches
 from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers
 from lantern_jax.sets.writing import write_shard
 from lantern_jax.settings.settings import Knobs
@@ -122,7 +123,7 @@ def make_shards(
 
 def _call(
     pipeline: Pipeline, plan: SetPlan, numbers: Int[np.ndarray, " n"], knobs
-) -> tuple[Call, Job, np.ndarray]:
+) -> tuple[Plan, Job, np.ndarray]:
     """What decodes, how, and the row of its conditioning for every number.
 
     A text encoder reads the prompts that are left. Where there is none all are encoded: token prompts are padded to the

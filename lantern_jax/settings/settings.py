@@ -9,6 +9,7 @@ checkpoint's default, else that of ``Settings``. A checkpoint's default may depe
 import dataclasses
 import json
 import math
+import sys
 from collections import ChainMap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -212,6 +213,16 @@ def resolve_settings(
         ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
             needs a drafter that is not there.
     """
+    return Settings(**_checked(given, defaults, platform, vocab_size, drafters))
+
+
+def check_knobs(given: Mapping[str, Any]) -> None:
+    """Raises LanternError for knobs that are wrong with every checkpoint; without JAX."""
+    _checked(given, {}, "cpu", sys.maxsize, DRAFTERS)
+
+
+def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collection[str]) -> dict[str, Any]:
+    """Returns the values of all knobs, each in its range and all fitting each other."""
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(set(names) - set(KNOBS))
         if strange:
@@ -229,7 +240,7 @@ def resolve_settings(
     values["mixture"] = _mixture(values["mixture"])
     _check_drafter(values, given, drafters)
     _check_tree(values, vocab_size)
-    return Settings(**values)
+    return values
 
 
 def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.engine.generation import Progress
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets import making, ray_workers, writing
 from lantern_jax.sets.driving import Driver, Event
@@ -50,7 +50,7 @@ def tiny(request, monkeypatch):
 @pytest.fixture
 def real(monkeypatch):
     """Shards are decoded and drawn, not made up."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
 
 
 def quick_shards(pipeline, plan, directory, shards, knobs, reader=None):

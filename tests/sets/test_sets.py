@@ -17,7 +17,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.sets import plan as plans
 from lantern_jax.sets import writing
 from lantern_jax.sets.making import make_set
@@ -102,7 +102,7 @@ def test_shards_hold_pictures_that_say_what_they_are(whole):
 def test_the_same_bytes_at_another_time_and_with_another_batch(whole, tmp_path, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1e6)
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     make(tmp_path / "again", knobs={"batch": 3})
     assert contents(tmp_path / "again") == contents(whole)
 
@@ -140,7 +140,7 @@ def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
 
 def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
     """Ctrl-C after every piece of work in turn, and while either file of a shard is written."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     directory, stops = tmp_path / "set", 0
 
     class Stop(BaseException):

@@ -33,7 +33,7 @@ def opened(saved):
 def key(opened) -> Key:
     """Of a call of one picture."""
     pipeline = opened("off")
-    return Key.of(pipeline.checkpoint, pipeline.dtype, pipeline.check("a lake"), 1)
+    return Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
 
 
 @pytest.fixture(autouse=True)
