@@ -42,7 +42,7 @@ from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.subject import PROMPTS
+from lantern_jax.measuring.subject import sample_prompts
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
 
@@ -193,7 +193,8 @@ def measure_core() -> dict[str, float]:
 
 def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
     """Plain decoding, and the default tree with the strict rule."""
-    checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1], method="gumbel")
+    checkpoint = pipeline.checkpoint
+    settings = pipeline.check(sample_prompts(checkpoint, 1), method="gumbel")
     config, sampling = checkpoint.target_config, SamplingParams.create()
     target = family_of(config).target(config, pipeline.dtype)
     drafting = eagle(eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype), settings.tree)
@@ -205,7 +206,7 @@ def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
 
 def measure_pieces(pictures: int, pipeline: lantern_jax.Pipeline) -> list[dict]:
     """Seconds of pictures in one piece and in many, and the ratio."""
-    engine = pipeline.engine
+    engine, prompts = pipeline.engine, sample_prompts(pipeline.checkpoint, 8)
 
     def decode(job: Job, seed: int, labels, pieces: int | None) -> float:
         start = time.perf_counter()
@@ -219,7 +220,7 @@ def measure_pieces(pictures: int, pipeline: lantern_jax.Pipeline) -> list[dict]:
     for name, job in demo_jobs(pipeline).items():
         times = {"one": [], "pieces": []}
         for seed in range(pictures + 1):
-            labels = pipeline.encode(PROMPTS[seed % len(PROMPTS)]).arrays["labels"]
+            labels = pipeline.encode(prompts[seed % len(prompts)]).arrays["labels"]
             rounds = rounds_of(engine, engine.advance(engine.start(job, labels, seed=seed)))
             limits = {"one": None, "pieces": -(-rounds // PIECES)}
             for kind in sorted(limits, reverse=seed % 2 == 0):

@@ -170,7 +170,7 @@ class Pipeline:
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
-        """Inside this context a text encoder that was read stays in memory, and is not read again."""
+        """Keeps a text encoder that was read in memory, inside this context."""
         return self._encoder.kept()
 
     def generate_from(

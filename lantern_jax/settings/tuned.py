@@ -126,7 +126,7 @@ class Tuned:
 
     @property
     def words(self) -> str:
-        """What it does, on one line."""
+        """What it decodes by, on one line."""
         is_strict = self.knobs.get("rule", "strict") == "strict"
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
         return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
