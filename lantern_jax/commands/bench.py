@@ -13,6 +13,7 @@ from lantern_jax.commands.options import (
     given_knobs,
     join_hosts,
     mesh_of,
+    say_notes,
 )
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
@@ -107,7 +108,8 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
     old = [] if arguments.against is None else read_rows(arguments.against)
     _check_outputs(arguments)
-    if not join_hosts(arguments.hosts):
+    writes = join_hosts(arguments.hosts)
+    if not writes:
         arguments.out = arguments.plot = None
 
     from lantern_jax.measuring.measure import Procedure
@@ -119,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> None:
         compile_twice=not arguments.use_cache,
         parts=arguments.profile,
     )
-    rows, left_out = _measured(arguments, configurations, plan, prompts)
+    rows, left_out = _measured(arguments, configurations, plan, prompts, writes)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
@@ -166,7 +168,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
-def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list[str]]:
+def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Row], list[str]]:
     """Measures the rows and writes them after every group; also returns why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
@@ -177,6 +179,10 @@ def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list
     groups, left_out = members(subject, configurations, plan.profile)
     if not groups:
         raise LanternError(left_out[0])
+    if writes:
+        say_notes(
+            f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
+        )
     if arguments.use_cache:
         keep_compiled_programs()
     try:

@@ -29,6 +29,7 @@ from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.sweep import Configuration
+from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
 PLAIN = "ar"
@@ -69,6 +70,11 @@ class Member:
     configuration: Configuration
     settings: Settings
     job: Job
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that name the knobs without effect."""
+        return without_effect(self.configuration.knobs, self.settings)
 
     @property
     def group(self) -> tuple:

@@ -62,13 +62,8 @@ def test_a_file_of_this_very_call_is_used(saved, key):
     # Off, or steered by whatever has to do with how to decode: as if there were none.
     untuned = load(saved, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
-    for knobs in (
-        {"tree": "chain"},
-        {"method": "auto"},
-        {"rule": "strict"},
-        {"window": 4},
-        {"path": "longest"},
-    ):
+    steered = {"tree": "chain", "method": "auto", "rule": "strict", "window": 4, "path": "longest"}
+    for knobs in ({name: value} for name, value in steered.items()):
         expected = untuned.check("a lake", **knobs)
         assert pipeline.check("a lake", **knobs) == expected
         assert pipeline.tuning(1, **knobs).note == "" and not pipeline.tuning(1, **knobs).knobs
