@@ -40,7 +40,7 @@ def compiled():
 
 def kinds(pipeline) -> dict[str, int]:
     """How many programs of each kind the engine holds."""
-    names = [name for name, *_ in pipeline.engine.programs]
+    names = [key.kind for key in pipeline.engine.programs]
     return {name: names.count(name) for name in ("start", "advance", "draw")}
 
 
@@ -77,7 +77,7 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
     pipeline = pipeline_on(2)
     for count in (5, 8):
         pipeline.generate(["a lake"] * count, batch=5, tree="none")
-    sizes = {size for _, size, on, *_ in pipeline.engine.programs if on == 2}
+    sizes = {key.size for key in pipeline.engine.programs if key.groups == 2}
     assert sizes == {4, 6}, "three a device at most, and four for the last three of eight"
 
 
@@ -87,7 +87,7 @@ def test_devices_change_no_tokens():
     one = pipeline_on(1).generate(prompts, **knobs)
     spread = pipeline_on(8)
     made = spread.generate(prompts, **knobs)
-    assert {on for _, _, on, *_ in spread.engine.programs} == {8}
+    assert {key.groups for key in spread.engine.programs} == {8}
     np.testing.assert_array_equal(made.tokens, one.tokens)
     np.testing.assert_array_equal(made.round_of_token, one.round_of_token)
     assert made.statistics.accepted == one.statistics.accepted

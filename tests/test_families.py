@@ -43,4 +43,4 @@ def test_nothing_else_asks_for_the_class_of_a_familys_config():
         for path in root.rglob("*.py")
         if re.search(rf"isinstance\([^)]*({classes})", path.read_text())
     ]
-    assert sorted(asking) == ["checkpoints/chameleon.py", "checkpoints/llamagen.py"]
+    assert sorted(asking) == ["families/chameleon_weights.py", "families/llamagen_weights.py"]

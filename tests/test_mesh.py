@@ -192,7 +192,7 @@ def test_a_gathered_vocabulary_would_be_found():
 
 def test_a_round_exports_for_accelerators_with_a_model_axis():
     engine, run = begun()
-    arguments = (*run.shared, run.keys, run.state, np.int32(1))
+    arguments = (run.inputs, run.state, np.int32(1))
     advance = jax.jit(partial(programs.advance, run.job.program, mesh_of(engine.devices)))
     exported = jax.export.export(advance, platforms=["tpu", "cuda"])(*arguments)
     assert exported.platforms == ("tpu", "cuda") and exported.nr_devices == 8

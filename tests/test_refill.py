@@ -110,7 +110,7 @@ def test_regrouped_is_made_alone():
     job = pipeline.job(pipeline.check("a lake", method="led"))
     run = engine.advance(engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS), 1)
     fewer = engine.advance(engine.regroup(run, np.array([2, 0])), 1)
-    assert fewer.numbers.tolist() == [2, 0] and len(fewer.lengths) == len(fewer.keys) == 2
+    assert fewer.numbers.tolist() == [2, 0] and len(fewer.lengths) == len(fewer.inputs.keys) == 2
     assert (fewer.lengths > run.lengths[[2, 0]]).all()
     more = engine.regroup(fewer, np.array([0, 1, 1, 0]))
     assert engine.has_program(fewer, SLOTS) and not engine.has_program(fewer, 3)
@@ -137,7 +137,7 @@ def test_devices_refill_their_own_slots():
     spread = pipeline_on(2)
     job = spread.job(spread.check("a lake", method="scd", **METHODS["scd"]))
     made = refilled(spread.engine, job, rows_of(spread), 9)
-    assert {on for kind, _, _, on, *_ in spread.engine.programs if kind == "refill"} == {2}
+    assert {key.groups for key in spread.engine.programs if key.kind == "refill"} == {2}
     assert_same(made, unrefilled(spread.engine, job, rows_of(spread), 9))
 
 
@@ -186,7 +186,7 @@ def test_few_programs_refill_any_number_of_slots():
         assert (run.lengths == TOKENS).all()
         run = pipeline.engine.refill(run, np.arange(count), rows(range(count)), np.arange(count) + 7)
         assert run.numbers.tolist() == [7, 8, 9][:count] + [1, 2][count - 1 :]
-    sizes = [size for kind, size, *_ in pipeline.engine.programs if kind == "refill"]
+    sizes = [key.rows for key in pipeline.engine.programs if key.kind == "refill"]
     assert sorted(sizes) == [1, 2, 4]
 
 

@@ -409,17 +409,11 @@ def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batc
     inside the loop or around it. Nor does anything sort there or leave the device."""
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
     inputs = abstract_inputs(batch)
-    state = jax.eval_shape(lambda inputs: programs._joined(loop.start(program, inputs)), inputs)
-    shared = (
-        inputs.target_params, inputs.drafting_params, inputs.guidance, inputs.sampling, inputs.rule, inputs.codebook,
-    )  # fmt: skip
-    advance = jax.jit(partial(programs.advance, program, None), donate_argnums=7)
+    state = jax.eval_shape(lambda inputs: programs.stack_scalars(loop.start(program, inputs)), inputs)
+    running = inputs.replace(conditioning=None, active=None)
+    advance = jax.jit(partial(programs.advance, program, None), donate_argnames="state")
     rounds = jax.ShapeDtypeStruct((), jnp.int32)
-    hlo = (
-        advance.lower(*shared, inputs.keys, state, rounds)
-        .compile(compiler_options=AS_USERS_COMPILE)
-        .as_text()
-    )
+    hlo = advance.lower(running, state, rounds).compile(compiler_options=AS_USERS_COMPILE).as_text()
     aliases = re.search(r"input_output_alias=\{(.*?)\}, entry_computation_layout", hlo)
     assert len(re.findall(r"(?:may|must)-alias", aliases[1])) == len(jax.tree.leaves(state))
     slots = GRID * GRID + SMALL.max_depth + 1

@@ -130,7 +130,7 @@ def test_workers_make_the_same_files(whole, tmp_path, workers):
 def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
     directory, pipeline = tmp_path / "set", pipeline_on(2)
     make(directory, pipeline=pipeline)
-    kinds = [kind for kind, *_ in pipeline.engine.programs]
+    kinds = [key.kind for key in pipeline.engine.programs]
     assert kinds.count("start") == 1 and "refill" in kinds
     ours, theirs = list(read_set(directory)), list(read_set(whole))
     for one, another in zip(ours, theirs, strict=True):
