@@ -74,8 +74,3 @@ def _luck(verdict: Verification, room: Int[Array, ""]) -> Float[Array, ""]:
     for number in sums:
         key = jax.random.fold_in(key, number)
     return jax.random.uniform(key, dtype=jnp.float32)
-
-
-def forced(program, chances: tuple[float, ...]):
-    """Returns a program with its acceptance forced."""
-    return program._replace(coupling=Forced(program.coupling, chances))

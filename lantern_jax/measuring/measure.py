@@ -23,7 +23,7 @@ from lantern_jax.measuring import machine
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.forced import forced
+from lantern_jax.measuring.forced import Forced
 from lantern_jax.measuring.levels import seconds_a_level
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
@@ -144,7 +144,9 @@ def _forced(job: Job, settings: Settings, profile: AcceptLengths | None) -> Job:
             "rows in parallel accept nothing: leave the accept lengths or the method zipar out"
         )
     chances = profile.over(settings.tree.max_depth)
-    return dataclasses.replace(job, program=forced(job.program, chances))
+    return dataclasses.replace(
+        job, program=job.program._replace(coupling=Forced(job.program.coupling, chances))
+    )
 
 
 def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[Row]:

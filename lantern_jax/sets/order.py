@@ -52,7 +52,7 @@ class Opened:
 
     Attributes:
         knobs: the order's, and tuned ones where it says nothing of how to decode: those of ``plan.settings``.
-        note: a line on tuned settings for people; empty where there is nothing to say.
+        note: a line on tuned settings and on knobs without effect; empty where there is nothing to say.
     """
 
     pipeline: "Pipeline"
@@ -71,6 +71,7 @@ def open_order(order: SetOrder) -> Opened:
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.settings.recipe import without_effect
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
@@ -83,18 +84,20 @@ def open_order(order: SetOrder) -> Opened:
     # Looked up once for the whole set: all parts of it are decoded in the same way.
     tuned = pipeline.tuning(len(order.prompts) * order.num, **order.knobs)
     knobs = {**tuned.knobs, **{name: value for name, value in order.knobs.items() if value is not None}}
+    settings = pipeline.settings(knobs)
+    notes = (tuned.note, *without_effect(order.knobs, settings))
     plan = SetPlan(
         prompts=order.prompts,
         num=order.num,
         seed=order.seed,
         model=checkpoint_digest(model_directory(order.model)),
         dtype=pipeline.dtype.name,
-        settings=settings_json(pipeline.settings(knobs)),
+        settings=settings_json(settings),
         format=order.format,
         shard_size=order.shard_size,
         sums=None if reader is None else reader.name,
     )
-    return Opened(pipeline, plan, knobs, tuned.note, reader)
+    return Opened(pipeline, plan, knobs, "; ".join(filter(None, notes)), reader)
 
 
 def _check_prompts(order: SetOrder, pipeline: "Pipeline") -> None:
