@@ -46,6 +46,21 @@ def test_strict_decoding_repeats_plain_decoding(compared):
     assert np.abs(compared.pictures.astype(int) - compared.plain.pictures).max() <= 1
 
 
+def test_a_call_is_planned_and_then_run(compared, monkeypatch):
+    """A plan knows all that a call comes to, and computes nothing; its notes go with what it makes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "compile_ahead", must_not_run)
+        patch.setattr(engine, "run_timed", must_not_run)
+        planned = tiny_pipeline().plan(PROMPTS, seed=3, tau=2.0, ahead=3, tree=None)
+    assert planned.count == 2 and planned.prompts == tuple(PROMPTS) and planned.keep_rows is None
+    assert planned.settings == tiny_pipeline().check(PROMPTS, tau=2.0, ahead=3)
+    told = ("ahead has no effect with drafting eagle", "tau has no effect with rule strict")
+    assert sorted(planned.notes) == sorted(told) and not compared.notes
+    made = planned.run()
+    assert made.notes == planned.notes
+    np.testing.assert_array_equal(made.tokens, compared.tokens)
+
+
 def test_pictures_and_tokens(compared):
     assert compared.pictures.shape == (2, SIDE, SIDE, 3)
     assert compared.pictures.dtype == np.uint8
