@@ -64,8 +64,8 @@ LINES = {
 TEXTS = (
     ("bench", "--batch", "1,{}"), ("bench", "--guidance", "{}"), ("bench", "--methods", "led:window={}"),
     ("bench random", "--accept-lengths", "{}"), ("generate", "--mesh", "data={}"), ("generate", "--hosts", "a:1,1/{}"),
-    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"), ("set", "--ray-resources", "GPU={}"),
-    ("set", "--classes", "0-{}"), ("set", "--ray", "here:{}"),
+    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"),
+    ("set", "--classes", "0-{}"),
 )  # fmt: skip
 
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lantern_jax.decoding.tree import load_tree
-from lantern_jax.pictures.folder import open_picture
-from lantern_jax.pictures.images import square
+from lantern_jax.pictures.images import open_picture, square
 from lantern_jax.sets.sources import read_pictures as pictures_of
 from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded

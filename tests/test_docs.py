@@ -1,5 +1,4 @@
-"""The page on the architecture: its examples run, what it names is there; floors on that on scale are those of the
-script."""
+"""The page on the architecture: its examples run, and what it names is there."""
 
 import re
 from pathlib import Path
@@ -8,7 +7,6 @@ import jax
 import numpy as np
 
 import lantern_jax
-from eval import floors
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,12 +54,3 @@ def test_names_it_takes_from_the_package_are_public():
     names = re.findall(r"lantern_jax\.(\w+)", TEXT)
     assert "speculative_decode" in names
     assert set(names) <= set(lantern_jax.__all__)
-
-
-def test_floors_are_reckoned_as_the_page_says():
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    assert floors.table(floors.SIZES.split(",")) in page
-    work = floors.work_of("llamagen-xl")
-    # 775 million parameters less 16,384 x 1,280 of the table of tokens and 1,001 x 1,280 of classes, and the cache.
-    weights = 775.4e6 - (16384 + 1001) * 1280
-    assert abs(work.bytes / (2 * weights + 2 * 2 * 2 * 36 * 1280 * 128) - 1) < 0.01

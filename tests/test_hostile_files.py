@@ -24,10 +24,9 @@ from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.pictures.folder import PictureFolder
 from lantern_jax.sets.plan import SetPlan, shard_paths
-from lantern_jax.sets.reading import open_pictures
-from lantern_jax.sets.reference import statistics_of
+from lantern_jax.sets.shards import open_pictures
+from lantern_jax.sets.statistics import statistics_of
 from lantern_jax.settings.settings import resolve_settings
 from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -36,6 +35,7 @@ from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
 from tests.hostile_files import KINDS, READERS, encoded_prompts, npy, npy_header, zip_bomb
 from train.feature_store import FeatureStore
+from train.picture_folder import PictureFolder
 
 LONGEST = 1000
 

@@ -96,7 +96,7 @@ def test_a_second_sigterm_ends_it_at_once():
     assert process.returncode == 143
 
 
-@pytest.mark.parametrize("command", [["lantern_jax", "info", "demo"], ["eval.floors"]])
+@pytest.mark.parametrize("command", [["lantern_jax", "info", "demo"], ["eval.results"]])
 def test_before_work_begins_it_ends_at_once(command, tmp_path):
     """A module that the command imports first of all raises the signal."""
     (tmp_path / "argparse.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")

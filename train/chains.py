@@ -209,6 +209,7 @@ def parallel_chain(
             np.eye(count, dtype=bool)[leading],
             tuple((places,) for places in blocks),
             tuple(masks),
+            method="run",
         )
         blocks.append(block)
         after = model.apply({"params": params}, inputs.tokens[0][:, where], method="after")

@@ -29,7 +29,6 @@ from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
-from lantern_jax.pictures.folder import PictureFolder
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
@@ -37,6 +36,7 @@ from lantern_jax.text.landscapes import LANDSCAPES
 from train.encode import encode_pictures
 from train.feature_store import write_array
 from train.loop import Reporter
+from train.picture_folder import PictureFolder
 
 # Pictures, or captions, of a cached file.
 CACHED = 64

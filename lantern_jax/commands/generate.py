@@ -135,7 +135,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], Output
     outputs = Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
     check_knobs(given_knobs(arguments))
     if arguments.start is not None:
-        from lantern_jax.pictures.folder import open_picture
+        from lantern_jax.pictures.images import open_picture
 
         numbers["start"] = open_picture(Path(arguments.start))
     elif arguments.keep is not None:

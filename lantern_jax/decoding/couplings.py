@@ -12,7 +12,7 @@ COUPLINGS: Mapping[str, type] = {"gumbel": Gumbel, "rejection": Rejection, "bloc
 
 
 def as_coupling(coupling: Coupling | str) -> Coupling:
-    """A coupling from its name, with its default options, or the coupling itself; ValueError for another name."""
+    """Returns a coupling, or makes it from its name; raises LanternError for an unknown name."""
     if not isinstance(coupling, str):
         return coupling
     if coupling not in COUPLINGS:

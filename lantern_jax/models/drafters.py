@@ -25,9 +25,9 @@ class DrafterKind:
     """One kind of drafters.
 
     Attributes:
-        config: the class of its configs, itself and no subclass. Fields with names of the target's
-            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, where there are any, are those of
-            the target's layers whose states the drafter reads (``families.Family.target``).
+        config: the class of its configs, itself and no subclass. Fields with names in the target's
+            ``shared_with_drafter``, and ``num_codes``, have the target's values; ``taps``, if there are any, are the
+            target's layers whose states the drafter reads (``families.Family.target``).
         shapes: config -> the abstract parameter tree.
         make: (config, dtype) -> the drafter record; the same arguments give the same record.
     """
@@ -37,7 +37,7 @@ class DrafterKind:
     make: Callable[[Any, Any], Drafter]
 
     def read_config(self, values: Mapping[str, Any]) -> Any:
-        """A JSON object's values as a config; TypeError or ValueError for an unknown field or a value not valid."""
+        """Makes a config of a JSON object; raises TypeError or ValueError for unknown fields and invalid values."""
         # JSON has no tuples, and configs are hashed.
         return self.config(
             **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -55,7 +55,7 @@ DRAFTERS: Mapping[str, DrafterKind] = MappingProxyType(
 
 
 def drafter_kind(name: str) -> DrafterKind:
-    """The kind of drafters called so; ValueError for an unknown one."""
+    """Returns the kind of drafters of a name; raises LanternError for an unknown one."""
     if name not in DRAFTERS:
         raise LanternError(
             f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
@@ -64,12 +64,12 @@ def drafter_kind(name: str) -> DrafterKind:
 
 
 def kind_name(config: Any) -> str:
-    """The kind of drafters that a config belongs to."""
+    """Returns the kind of drafters of a config."""
     return next(name for name, kind in DRAFTERS.items() if kind.config is type(config))
 
 
 def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:
-    """(name, the drafter's, the target's) of every setting that the target decides and the drafter has otherwise."""
+    """Returns (name, drafter's, target's) of every setting in which a drafter differs from its target."""
     shared = {"num_codes": target.num_codes, **target.shared_with_drafter}
     found = [
         (name, getattr(config, name), theirs)

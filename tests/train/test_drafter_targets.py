@@ -18,12 +18,12 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
-from lantern_jax.pictures.folder import PictureFolder
 from tests.command import files
 from tests.fixtures import published_layouts as layouts
 from train import chains, drafter, export, features, sources, target
 from train.encode import encode_pictures
 from train.feature_store import FeatureStore
+from train.picture_folder import PictureFolder
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")

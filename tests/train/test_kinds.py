@@ -170,7 +170,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
         masks = params["masks"][jnp.clip(at, 0, len(params["masks"]) - 1)]
         x = jnp.where((at < 0)[:, None], read, masks[None, None])
         causal = np.tril(np.ones((length, length), bool))[None, None]
-        hidden, _ = model.apply({"params": params}, x, rotary, causal)
+        hidden, _ = model.apply({"params": params}, x, rotary, causal, method="run")
         token = jnp.take(twice, root + depth - FIRST, axis=2)
         return hidden[:, :, root + depth] @ head + model.apply({"params": params}, token, method="after")
 

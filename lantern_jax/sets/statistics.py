@@ -1,13 +1,13 @@
-"""What is kept of a set of pictures to measure others against: computed once, saved, read again.
+"""Statistics of a set of pictures, to measure others against: computed once, saved, read again.
 
-The file is an .npz archive: "readers" names who read the pictures, and "0/count", "0/total", "0/outer", "0/features",
-"0/size" are those of the first of them, and so on. Files of ADM and of pytorch-fid ("mu" and "sigma") are read too.
+The file is an .npz archive: "readers" names the readers of the pictures, and "0/count", "0/total", "0/outer",
+"0/features" and "0/size" belong to the first, and so on. Files of ADM and pytorch-fid ("mu" and "sigma") are read too.
 
 Axes: n pictures, F features, H W height and width.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,9 @@ class Statistics:
 
     Attributes:
         reader: its name.
-        normal: sums, or the mean and covariance where a file holds no more.
-        features: float32 [n, F], for the distances that need every picture; None where a file does not hold them.
-        size: (H, W) of all pictures; None where they differ or nobody knows.
+        normal: sums, or mean and covariance where a file holds no more.
+        features: float32 [n, F], for distances that need every picture; None where a file does not hold them.
+        size: (H, W) of all pictures; None where they differ or it is unknown.
     """
 
     reader: str
@@ -48,7 +48,7 @@ class Statistics:
 
 
 def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, "H W 3"]]) -> Statistics:
-    """What a reader reads of at least two pictures; ValueError for fewer."""
+    """Reads at least two pictures; raises LanternError for fewer."""
     sizes = set()
 
     def watched() -> Iterator[UInt8[np.ndarray, "H W 3"]]:
@@ -64,12 +64,12 @@ def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, 
 
 
 def statistics_of(path: str | Path, reader: FeatureReader) -> Statistics:
-    """The statistics of a folder, of a picture set or of a file of pictures or statistics, by this reader.
+    """Returns a reader's statistics of a folder, a picture set, or a file of pictures or statistics.
 
-    A file with "mu" and "sigma" does not say what it was read by: it is taken to be this reader.
+    A file with "mu" and "sigma" does not name its reader: it is taken to be this one.
 
     Raises:
-        ValueError: pictures that cannot be read, too few of them, or a file of other readers.
+        LanternError: pictures that cannot be read, too few of them, or a file of other readers.
     """
     path = Path(path)
     if is_statistics(path):
@@ -79,7 +79,7 @@ def statistics_of(path: str | Path, reader: FeatureReader) -> Statistics:
 
 
 def is_statistics(path: str | Path) -> bool:
-    """Whether this is a file of statistics; else it is to be read as pictures. ValueError for a damaged archive."""
+    """Tells whether this is a file of statistics, not pictures; raises LanternError for a damaged archive."""
     path = Path(path)
     if path.suffix != ".npz" or not path.is_file():
         return False
@@ -88,10 +88,10 @@ def is_statistics(path: str | Path) -> bool:
 
 
 def statistics_file(statistics: Sequence[Statistics]) -> Contents:
-    """What one or several readers read of a set as the contents of a file.
+    """Returns what one or several readers read of a set as the contents of a file.
 
     Raises:
-        ValueError: statistics that hold mean and covariance alone, which are in a file already.
+        LanternError: statistics that hold only mean and covariance, which are in a file already.
     """
     arrays = {_READERS: np.array([one.reader for one in statistics])}
     for number, one in enumerate(statistics):
@@ -116,7 +116,7 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
     number = names.index(reader.name)
     found = _arrays(path, {f"{number}/{field}" for field in _FIELDS})
     arrays = {name.partition("/")[2]: array for name, array in found.items()}
-    wrong = [field for field in ("count", "total", "outer") if field not in arrays]
+    wrong = [field for field in _FIELDS[:3] if field not in arrays]
     if wrong or not (
         arrays["count"].shape == ()
         and arrays["total"].shape == (reader.width,)
@@ -131,7 +131,7 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
 
 
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
-    """Mean and covariance of another program, and the features of pictures that are in the file beside them."""
+    """Returns mean and covariance of another program, and the features of pictures in the same file, if any."""
     found = _arrays(path, {"mu", "sigma"})
     _check_finite(path, found)
     arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}
@@ -141,15 +141,11 @@ def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
             f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
             "give statistics of this reader"
         )
-    read = (
-        read_statistics(reader, (picture for _, _, picture in read_pictures(path)))
-        if ARRAY in names
-        else None
-    )
     normal = Normal.of_covariance(arrays["mu"], arrays["sigma"])
-    return Statistics(
-        reader.name, normal, None if read is None else read.features, None if read is None else read.size
-    )
+    if ARRAY not in names:
+        return Statistics(reader.name, normal)
+    pictures = (picture for _, _, picture in read_pictures(path))
+    return replace(read_statistics(reader, pictures), normal=normal)
 
 
 def _names(path: Path) -> set[str]:
@@ -173,4 +169,4 @@ def _check_finite(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _damaged(path: Path, why: str) -> LanternError:
-    return LanternError(f"{path} is no whole file of statistics ({why}): make or fetch it again")
+    return LanternError(f"{path} is not a complete file of statistics ({why}): make or fetch it again")

@@ -23,11 +23,7 @@ def test_grid_places_pictures_row_by_row():
     assert (made[:8, 10:] == 20).all()
     assert (made[10:, :8] == 30).all()
     assert len(np.unique(made[10:, 10:])) == 1, "the empty place is background"
-    assert pictures.grid(np.stack([plain(value) for value in (10, 20, 30)]), columns=3, gap=0).shape == (
-        8,
-        24,
-        3,
-    )
+    assert pictures.grid([plain(value) for value in (10, 20, 30)], columns=3, gap=0).shape == (8, 24, 3)
 
 
 @pytest.mark.parametrize(("shape", "columns"), [((0, 8, 8, 3), None), ((2, 8, 8), None), ((2, 8, 8, 3), 0)])

@@ -5,9 +5,10 @@ Strict decoding must be plain decoding, from the prompt to the picture; relaxed 
 
 import dataclasses
 import gc
+import itertools
 import json
 import shutil
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -24,10 +25,10 @@ from tests.fixtures import published_layouts as layouts
 pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
-# It compiles sooner, and devices change no tokens.
+# Compiles sooner; the number of devices changes no tokens.
 ONE_DEVICE = "data=1"
 TREE = "[[0], [1], [0, 0], [0, 1], [1, 0]]"
-# At a high temperature the shared noise decides, so that a drafter that knows nothing is often right.
+# At a high temperature the shared noise decides, so that an untrained drafter is often right.
 TEMPERATURE = 4.0
 DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
 KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
@@ -37,7 +38,7 @@ CAPTIONS = ["a red lake in snow", "the dog"]
 
 
 def write_t5_tokenizer(path: Path) -> None:
-    """A word-level tokenizer of the words of the tests, ids as T5 has them: 0 padding, 1 end, 2 unknown."""
+    """Writes a word-level tokenizer of the captions, with T5's ids: 0 padding, 1 end, 2 unknown."""
     words = sorted({word for caption in CAPTIONS for word in caption.split()})
     vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -45,29 +46,33 @@ def write_t5_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
+LLAMAGEN, DRAFTER = layouts.write_llamagen, layouts.write_drafter
+# File or folder -> how it is written.
+SOURCES = {
+    "c2i.pt": partial(LLAMAGEN, config=layouts.TINY_CLASS),
+    "t2i.pt": partial(LLAMAGEN, config=layouts.TINY_CAPTION),
+    "t2i-hub": partial(LLAMAGEN, config=layouts.TINY_CAPTION, layout="hugging_face"),
+    "vq-16.pt": partial(layouts.write_vq, config=layouts.TINY_VQ),
+    "vq-8.pt": partial(layouts.write_vq, config=VQ_8),
+    "chameleon": partial(
+        layouts.write_chameleon, config=layouts.TINY_CHAMELEON, vqgan=layouts.TINY_VQGAN, dtype=np.float32,
+        shard_bytes=1 << 20,
+    ),
+    "vqgan.ckpt": partial(layouts.write_vqgan, config=layouts.TINY_VQGAN),
+    "t5": partial(layouts.write_t5, settings=layouts.TINY_T5, shard_bytes=1 << 14),
+    "drafter-c2i": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CLASS)),
+    "drafter-llamagen": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION)),
+    "drafter-llamagen-2": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION), kind="safetensors"),
+    "drafter-anole": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CHAMELEON)),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory) -> Path:
-    """All layouts, tiny."""
-    folder = tmp_path_factory.mktemp("published")
-    write_chameleon = {"dtype": np.float32, "shard_bytes": 1 << 20}
-    layouts.write_llamagen(folder / "c2i.pt", layouts.TINY_CLASS)
-    layouts.write_llamagen(folder / "t2i.pt", layouts.TINY_CAPTION)
-    layouts.write_llamagen(folder / "t2i-hub", layouts.TINY_CAPTION, "hugging_face")
-    layouts.write_vq(folder / "vq-16.pt", layouts.TINY_VQ)
-    layouts.write_vq(folder / "vq-8.pt", VQ_8)
-    layouts.write_chameleon(
-        folder / "chameleon", layouts.TINY_CHAMELEON, layouts.TINY_VQGAN, **write_chameleon
-    )
-    layouts.write_vqgan(folder / "vqgan.ckpt", layouts.TINY_VQGAN)
-    layouts.write_t5(folder / "t5", layouts.TINY_T5, shard_bytes=1 << 14)
-    for name, target, kind in (
-        ("drafter-c2i", layouts.TINY_CLASS, "bin"),
-        ("drafter-llamagen", layouts.TINY_CAPTION, "bin"),
-        ("drafter-llamagen-2", layouts.TINY_CAPTION, "safetensors"),
-        ("drafter-anole", layouts.TINY_CHAMELEON, "bin"),
-    ):
-        layouts.write_drafter(folder / name, layouts.drafter_of(target), kind=kind)
-    chameleon = layouts.TINY_CHAMELEON
+    """A folder with all layouts, tiny."""
+    folder, chameleon = tmp_path_factory.mktemp("published"), layouts.TINY_CHAMELEON
+    for name, write in SOURCES.items():
+        write(folder / name)
     layouts.write_text_tokenizer(
         folder / "text_tokenizer.json", chameleon.num_codes, chameleon.vocab_size, shuffle=1
     )
@@ -79,9 +84,16 @@ def published(tmp_path_factory) -> Path:
     return folder
 
 
+def link(published: Path, monkeypatch, tmp_path: Path) -> None:
+    """Enters a folder that links to all published files, so that single ones can be replaced."""
+    monkeypatch.chdir(tmp_path)
+    for path in published.iterdir():
+        Path(path.name).symlink_to(path)
+
+
 @pytest.fixture(autouse=True)
 def compiled_programs(tmp_path_factory):
-    """A persistent cache, whatever the command would choose."""
+    """Sets a persistent cache, whichever the command would choose."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path_factory.getbasetemp() / "xla"))
     yield
@@ -113,7 +125,7 @@ PROMPTS = {"c2i": ["3", "0"], "t2i": CAPTIONS, "t2i-hub": CAPTIONS, "anole": CAP
 
 @pytest.fixture(scope="module")
 def converted(published, tmp_path_factory):
-    """name -> the directory its conversion wrote."""
+    """Returns a function from a name to the folder its conversion wrote."""
     made = {}
 
     def convert(name: str) -> Path:
@@ -129,19 +141,19 @@ def converted(published, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(converted):
-    """name -> the pipeline of its directory: one, so that what is compiled is shared."""
+    """Returns a function from a name to the one pipeline of its folder, so that compiled programs are shared."""
     return cache(lambda name: load(converted(name), mesh=ONE_DEVICE))
 
 
 def sharing(model: str | Path, other: Pipeline) -> Pipeline:
-    """A pipeline of its own parameters with what another one compiled; both have the same models."""
+    """Loads a pipeline that shares the compiled programs of another one with the same models."""
     pipeline = load(model, mesh=ONE_DEVICE)
     assert pipeline.checkpoint.target_config == other.checkpoint.target_config
     pipeline.engine.programs = other.engine.programs
     return pipeline
 
 
-# The hub's layout of t2i is read by conversions below; it decodes as t2i does. Classes: test_convert_command.py.
+# Conversions below read the hub's layout of t2i, which decodes as t2i does. Classes: test_convert_command.py.
 @pytest.mark.parametrize(
     "name",
     [
@@ -183,7 +195,7 @@ def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, t
 
 
 def test_lumina_rows_are_closed(loaded):
-    """Row ends and the image end stand where the format wants them, in the loop's own tokens."""
+    """Row ends and the image end are at the format's positions in the loop's own tokens."""
     pipeline = loaded("lumina")
     config, engine = pipeline.checkpoint.target_config, pipeline.engine
     job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
@@ -199,7 +211,7 @@ def test_lumina_rows_are_closed(loaded):
 
 @pytest.fixture(scope="module")
 def whole_anole(published, tmp_path_factory):
-    """Converted without a word on its size."""
+    """A conversion without a config, so at the published size."""
     out = tmp_path_factory.mktemp("whole") / "anole"
     options = ["--drafter", "drafter-anole", "--text-tokenizer", "text_tokenizer.json", "--out", str(out)]
     with pytest.MonkeyPatch.context() as patch:
@@ -215,7 +227,7 @@ def test_anoles_own_size(whole_anole):
 
 @pytest.mark.exhaustive
 def test_anole_at_its_own_size(whole_anole):
-    """1024 tokens, strict equal to plain."""
+    """Strict decoding of 1024 tokens equals plain decoding."""
     made = whole_anole.generate(CAPTIONS[:1], **KNOBS, compare=True)
     assert made.tokens.shape == (1, 1024) and made.pictures is None
     np.testing.assert_array_equal(made.tokens, made.plain.tokens)
@@ -240,17 +252,15 @@ def test_image_tokens_out_of_order_change_nothing(published, tmp_path, monkeypat
         rows[list(ordered.codes)] = tensors[name][list(shuffled.codes)]
         tensors[name] = rows
     safetensors_numpy.save_file(tensors, tmp_path / "model.safetensors")
-    common = ["--config", "grid.json", "--vqgan", "vqgan.ckpt"]
-    for out, model, tokenizer in (
-        ("shuffled", "chameleon", "text_tokenizer.json"),
-        ("ordered", tmp_path / "model.safetensors", tmp_path / "in_order.json"),
+    sizes = json.loads(Path("chameleon/config.json").read_text()) | {"grid": 4}
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    for out, *files_of in (
+        ("shuffled", "chameleon", "text_tokenizer.json", "grid.json"),
+        ("ordered", *(str(tmp_path / name) for name in ("model.safetensors", "in_order.json", "sizes.json"))),
     ):
-        options = ["--model", str(model), "--text-tokenizer", str(tokenizer), *common]
-        if out == "ordered":
-            options[-3] = str(tmp_path / "sizes.json")
-            sizes = json.loads(Path("chameleon/config.json").read_text()) | {"grid": 4}
-            (tmp_path / "sizes.json").write_text(json.dumps(sizes))
-        assert main(["convert", "anole", *options, "--out", str(tmp_path / out)]) == 0
+        options = zip(("--model", "--text-tokenizer", "--config"), files_of, strict=True)
+        given = [*itertools.chain(*options), "--vqgan", "vqgan.ckpt", "--out", str(tmp_path / out)]
+        assert main(["convert", "anole", *given]) == 0
     first = load(tmp_path / "shuffled", mesh=ONE_DEVICE)
     made = [
         pipeline.generate(CAPTIONS, tree="none") for pipeline in (first, sharing(tmp_path / "ordered", first))
@@ -299,37 +309,22 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     made = pipeline.generate_from(encoded, tree="none")
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
-    # And they go with the pipeline, not when Python next looks for cycles.
+    # They go with the pipeline, not when Python next looks for cycles.
     del pipeline
     assert [on_device(*shape) for shape in embeddings] == before
 
 
 def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path, monkeypatch):
-    """A drafter and a text encoder that come later make the same checkpoint as those that come at once."""
+    """Adding a drafter and a text encoder later makes the same checkpoint."""
     monkeypatch.chdir(published)
     whole = converted("t2i")
     bare, drafted, full = (str(tmp_path / name) for name in ("bare", "drafted", "full"))
-    assert (
-        main(
-            [
-                "convert",
-                "llamagen",
-                "--gpt",
-                "t2i.pt",
-                "--vq",
-                "vq-8.pt",
-                "--config",
-                "sizes.json",
-                "--out",
-                bare,
-            ]
-        )
-        == 0
-    )
-    given = ["--checkpoint", bare, "--drafter", "drafter-llamagen", "--out", drafted]
-    assert main(["convert", "drafter", *given]) == 0
-    given = ["--checkpoint", drafted, "--t5", "t5", "--t5-tokenizer", "t5.json", "--out", full]
-    assert main(["convert", "t5", *given]) == 0
+    for given in (
+        ["llamagen", "--gpt", "t2i.pt", "--vq", "vq-8.pt", "--config", "sizes.json", "--out", bare],
+        ["drafter", "--checkpoint", bare, "--drafter", "drafter-llamagen", "--out", drafted],
+        ["t5", "--checkpoint", drafted, "--t5", "t5", "--t5-tokenizer", "t5.json", "--out", full],
+    ):
+        assert main(["convert", *given]) == 0
     left, right = (json.loads((Path(folder) / "config.json").read_text()) for folder in (whole, full))
     for config in (left, right):
         for entry in ("files", "checksums"):
@@ -341,87 +336,46 @@ def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path,
 
 
 def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for path in published.iterdir():
-        Path(path.name).symlink_to(path)
+    link(published, monkeypatch, tmp_path)
     Path("t5.json").unlink()
     Path("t5.json").symlink_to(published / "text_tokenizer.json")
     line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
     assert "t5.json is not the tokenizer of this text encoder: " in line
 
 
-# Option -> how its file is written again with other tensors, and a tensor of it that decides no sizes.
-WRITERS = {
-    ("c2i", "--gpt"): (
-        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CLASS, changes=changes), "c2i.pt",
-        "layers.1.ffn_norm.weight", (32,),
-    ),
-    ("t2i", "--gpt"): (
-        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CAPTION, changes=changes), "t2i.pt",
-        "cls_embedding.cap_proj.fc2.weight", (32, 32),
-    ),
-    ("t2i-hub", "--gpt"): (
-        lambda path, changes: layouts.write_llamagen(path, layouts.TINY_CAPTION, "hugging_face", changes=changes),
-        "t2i-hub", "model.layers.1.self_attn.k_proj.weight", (32, 32),
-    ),
-    ("t2i-hub", "--vq"): (
-        lambda path, changes: layouts.write_vq(path, layouts.TINY_VQ, changes=changes), "vq-16.pt",
-        "encoder.mid.0.conv1.bias", (32,),
-    ),
-    ("t2i", "--vq"): (
-        lambda path, changes: layouts.write_vq(path, VQ_8, changes=changes), "vq-8.pt",
-        "decoder.mid.1.q.bias", (32,),
-    ),
-    ("anole", "--model"): (
-        lambda path, changes: layouts.write_chameleon(
-            path, layouts.TINY_CHAMELEON, layouts.TINY_VQGAN, shard_bytes=1 << 20, changes=changes
-        ), "chameleon", "model.layers.1.self_attn.q_norm.bias", (2, 16),
-    ),
-    ("anole", "--vqgan"): (
-        lambda path, changes: layouts.write_vqgan(path, layouts.TINY_VQGAN, changes=changes), "vqgan.ckpt",
-        "encoder.mid.block_1.conv1.bias", (32,),
-    ),
-    ("t2i", "--t5"): (
-        lambda path, changes: layouts.write_t5(path, layouts.TINY_T5, shard_bytes=1 << 14, changes=changes), "t5",
-        "encoder.block.1.layer.1.layer_norm.weight", (24,),
-    ),
-    ("t2i", "--drafter"): (
-        lambda path, changes: layouts.write_drafter(
-            path, layouts.drafter_of(layouts.TINY_CAPTION), changes=changes
-        ), "drafter-llamagen", "fc.bias", (32,),
-    ),
-    ("t2i-hub", "--drafter"): (
-        lambda path, changes: layouts.write_drafter(
-            path, layouts.drafter_of(layouts.TINY_CAPTION), kind="safetensors", changes=changes
-        ), "drafter-llamagen-2", "layers.0.mlp.up_proj.weight", (48, 32),
-    ),
-    ("anole", "--drafter"): (
-        lambda path, changes: layouts.write_drafter(
-            path, layouts.drafter_of(layouts.TINY_CHAMELEON), changes=changes
-        ), "drafter-anole", "layers.0.self_attn.k_norm.weight", (2, 16),
-    ),
-}  # fmt: skip
+# (conversion, option) -> its source, and a tensor of it that decides no sizes.
+BREAKABLE = {
+    ("c2i", "--gpt"): ("c2i.pt", "layers.1.ffn_norm.weight", (32,)),
+    ("t2i", "--gpt"): ("t2i.pt", "cls_embedding.cap_proj.fc2.weight", (32, 32)),
+    ("t2i-hub", "--gpt"): ("t2i-hub", "model.layers.1.self_attn.k_proj.weight", (32, 32)),
+    ("t2i-hub", "--vq"): ("vq-16.pt", "encoder.mid.0.conv1.bias", (32,)),
+    ("t2i", "--vq"): ("vq-8.pt", "decoder.mid.1.q.bias", (32,)),
+    ("anole", "--model"): ("chameleon", "model.layers.1.self_attn.q_norm.bias", (2, 16)),
+    ("anole", "--vqgan"): ("vqgan.ckpt", "encoder.mid.block_1.conv1.bias", (32,)),
+    ("t2i", "--t5"): ("t5", "encoder.block.1.layer.1.layer_norm.weight", (24,)),
+    ("t2i", "--drafter"): ("drafter-llamagen", "fc.bias", (32,)),
+    ("t2i-hub", "--drafter"): ("drafter-llamagen-2", "layers.0.mlp.up_proj.weight", (48, 32)),
+    ("anole", "--drafter"): ("drafter-anole", "layers.0.self_attn.k_norm.weight", (2, 16)),
+}
 DAMAGES = ("missing", "extra", "misshapen", "truncated", "wrong kind")
 
 
 def largest(path: Path) -> Path:
-    """The file itself, or the largest one of a folder's tensor files."""
+    """Returns the file itself, or the largest of a folder's tensor files."""
     tensors = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.bin")]
     return max(tensors, key=lambda file: file.stat().st_size)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize(("name", "option"), WRITERS, ids=lambda value: value.strip("-"))
+@pytest.mark.parametrize(("name", "option"), BREAKABLE, ids=lambda value: value.strip("-"))
 def test_broken_files_are_refused(name, option, damage, published, tmp_path, monkeypatch, capsys):
-    write, source, tensor, shape = WRITERS[name, option]
-    monkeypatch.chdir(tmp_path)
-    for path in published.iterdir():
-        Path(path.name).symlink_to(path)
+    source, tensor, shape = BREAKABLE[name, option]
+    link(published, monkeypatch, tmp_path)
     Path(source).unlink()
     changes = {
         "missing": {tensor: None}, "extra": {"vision.weight": (2, 2)}, "misshapen": {tensor: (*shape, 3)},
     }  # fmt: skip
-    write(Path(source), changes.get(damage))
+    SOURCES[source](Path(source), changes=changes.get(damage))
     broken = largest(Path(source))
     if damage == "truncated":
         broken.write_bytes(broken.read_bytes()[:-100])
@@ -448,7 +402,7 @@ def test_broken_files_are_refused(name, option, damage, published, tmp_path, mon
     ],
 )
 def test_methods_without_a_drafter(loaded, model, method):
-    """On any target, drafter or not; at a temperature at which noise decides more than a random model does."""
+    """They work on any target; at this temperature noise decides more than a random model does."""
     pipeline = loaded(model)
     prompts = [1] if model == "c2i" else CAPTIONS[:1]
     knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}

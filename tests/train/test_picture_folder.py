@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.pictures.folder import PictureFolder
+from train.picture_folder import PictureFolder
 
 
 def _save(path, colour, size=(12, 8)):

@@ -7,7 +7,7 @@ from PIL import Image
 from lantern_jax.io.files import write_file
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, frechet_distance
-from lantern_jax.sets.reference import is_statistics, statistics_file, statistics_of
+from lantern_jax.sets.statistics import is_statistics, statistics_file, statistics_of
 
 WIDTH = 3
 PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
@@ -84,7 +84,7 @@ def test_damaged_statistics(folder):
         ({"readers": np.array([{}], dtype=object)}, "readers"),
     ):
         np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
-        refused(path, reader(), "stats.npz is no whole file", word)
+        refused(path, reader(), "stats.npz is not a complete file", word)
     path.write_bytes(path.read_bytes()[:300])
     refused(path, reader(), "stats.npz")
 

@@ -1,12 +1,12 @@
 """Sets of pictures with their prompts: the order, the pairs, and what is refused."""
 
-import sys
 import types
 
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from lantern_jax.sets import sources
 from lantern_jax.sets.sources import NumberedPicture, read_pictures, with_prompts
 
 
@@ -59,10 +59,7 @@ def test_a_picture_set_is_read_as_one(tmp_path, monkeypatch):
     (tmp_path / "set.json").write_text("{}")
     write(tmp_path / "preview.png", 1)
     one = types.SimpleNamespace(number=4, prompt="a lake", picture=picture(2), tokens=None)
-    module = types.ModuleType("lantern_jax.sets.reading")
-    module.read_set = lambda directory: iter([one])
-    monkeypatch.setitem(sys.modules, "lantern_jax.sets", types.ModuleType("lantern_jax.sets"))
-    monkeypatch.setitem(sys.modules, "lantern_jax.sets.reading", module)
+    monkeypatch.setattr(sources, "read_set", lambda directory: iter([one]))
     [found] = read_pictures(tmp_path)
     assert (found.number, found.prompt, int(found.picture.max())) == (4, "a lake", 2)
 
@@ -125,5 +122,5 @@ def test_prompts_that_do_not_match_are_refused():
     refused(lambda: with_prompts(numbered(None, None), ["a"]), "more than 1 pictures")
     refused(lambda: with_prompts(numbered(None), ["a", "b"]), "1 pictures without numbers for 2 prompts")
     refused(lambda: with_prompts(numbered(3)), "picture 3 does not carry its prompt", "--prompts")
-    refused(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry their number")
+    refused(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry a number")
     refused(lambda: with_prompts(numbered(3, 3), ["a"] * 5), "two pictures carry the number 3")

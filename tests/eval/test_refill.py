@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.refill import measure
-from eval.set_kills import prompts
+from eval.refill import measure, prompts
 from lantern_jax.pipeline import plan as call_plan
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -18,7 +17,7 @@ def test_idle_slots_are_counted(monkeypatch):
     rounds = made.round_of_token.max(axis=1).reshape(-1, batch)
     slots = batch * rounds.max(axis=1).sum()
     assert found["idle_without"] == pytest.approx(1 - rounds.sum() / slots)
-    # A round at a time a slot is refilled at once: what is left is the waiting of the last ones.
+    # A round at a time a slot is refilled immediately: what is left is the waiting of the last ones.
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     found = measure(pipeline, "jacobi", pictures, batch, 1)
     free, queue = [0] * batch, list(rounds.ravel())

@@ -1,25 +1,21 @@
 """A folder of pictures with captions as training data.
 
-Two layouts: `name.jpg` next to `name.txt`, whose text is the caption, anywhere under the folder; or one
-subfolder per class, whose name is the caption. A picture with a `.txt` uses that, also inside a class folder.
+Two layouts: ``name.jpg`` next to ``name.txt`` with its caption, anywhere under the folder; or one subfolder per class,
+whose name is the caption. A picture with a ``.txt`` uses that, also inside a class folder.
 """
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_file, read_text
-from lantern_jax.pictures.images import open_image, square
+from lantern_jax.io.files import read_text
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture, square
 from lantern_jax.text.landscapes import Vocabulary
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_CAPTIONS = 1000
-# Bytes of the file of one.
+# Bytes of a caption's file.
 _LONGEST_CAPTION = 2**20
 
 
@@ -27,14 +23,14 @@ class PictureFolder:
     """Pictures of a folder in sorted order, centre-cropped to squares and resized.
 
     Attributes:
-      texts: the caption of every picture as it was written, with single spaces.
-      captions: the same as words in lower case, without punctuation.
+        texts: the caption of every picture as it was written, with single spaces.
+        captions: the same as words in lower case, without punctuation.
 
     Args:
-      path: the folder.
-      size: side of the pictures.
-    Raises:
-      ValueError: not a folder, no pictures in it, a picture without a caption, or an empty caption.
+        path: the folder.
+        size: side of the pictures.
+
+    Raises LanternError if it is not a folder or has no pictures, or if a caption is missing or empty.
     """
 
     def __init__(self, path: str | Path, size: int):
@@ -46,11 +42,15 @@ class PictureFolder:
             raise LanternError(f"{self.path}: not a folder; expected a folder of pictures with captions")
         self.files = tuple(
             sorted(
-                file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+                file
+                for file in self.path.rglob("*")
+                if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()
             )
         )
         if not self.files:
-            raise LanternError(f"{self.path}: no pictures; expected files ending in {', '.join(SUFFIXES)}")
+            raise LanternError(
+                f"{self.path}: no pictures; expected files ending in {', '.join(PICTURE_SUFFIXES)}"
+            )
         self.texts = tuple(self._text(file) for file in self.files)
         self.captions = tuple(" ".join(Vocabulary.tokens(text)) for text in self.texts)
 
@@ -58,21 +58,21 @@ class PictureFolder:
         return len(self.files)
 
     def load(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Pictures uint8 [n, size, size, 3] and their n captions; ValueError for an unreadable picture."""
+        """Returns pictures uint8 [n, size, size, 3] and captions; raises LanternError for an unreadable picture."""
         images = np.empty((len(indices), self.size, self.size, 3), np.uint8)
         for row, index in enumerate(indices):
-            images[row] = self._picture(self.files[index])
+            images[row] = square(open_picture(self.files[index]), self.size)
         return images, [self.captions[index] for index in indices]
 
     def attributes(self, indices: Sequence[int]) -> np.ndarray:
-        """Value index of each caption in `vocabulary()`, int32 [n, 1]."""
+        """Returns the value index of each caption in ``vocabulary()``, int32 [n, 1]."""
         values = {value: row for row, value in enumerate(sorted(set(self.captions)))}
         return np.array([[values[self.captions[index]]] for index in indices], dtype=np.int32).reshape(-1, 1)
 
     def vocabulary(self) -> Vocabulary:
-        """One attribute, "caption", whose values are the distinct captions; a prompt is one of them.
+        """Returns a vocabulary of one attribute, "caption", whose values are the distinct captions.
 
-        Raises ValueError above `MAX_CAPTIONS` distinct captions: free text needs a text encoder.
+        Raises LanternError for more than ``MAX_CAPTIONS`` of them: free text needs a text encoder.
         """
         values = tuple(sorted(set(self.captions)))
         if len(values) > MAX_CAPTIONS:
@@ -97,20 +97,3 @@ class PictureFolder:
         if not Vocabulary.tokens(caption):
             raise LanternError(f"{file}: empty caption; expected at least one word in {text.name}")
         return " ".join(caption.split())
-
-    def _picture(self, file: Path) -> np.ndarray:
-        return square(open_picture(file), self.size)
-
-
-def open_picture(file: Path) -> Image.Image:
-    """A picture that has been read whole; ValueError for what is none."""
-    try:
-        with open_file(file) as stream, open_image(stream) as picture, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            picture.load()
-    # Pillow's readers raise whatever a damaged file leads them to.
-    except Exception as error:
-        raise LanternError(
-            f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
-        ) from error
-    return picture

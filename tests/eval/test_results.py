@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 from eval import results
-from eval.bars import Bar, Panel, draw_bars
+from eval.plots import Bar, Bars, Panel, Point, Scatter, is_current
 from lantern_jax.measuring.rows import Row
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 MACHINE = {"model": "demo", "device": "2 cores", "dtype": "float32", "versions": {"jax": "1.2.3"}}
 
 
@@ -55,6 +55,7 @@ def write(folder, name, rows):
 
 
 def test_the_page_says_what_the_rows_say(tmp_path):
+    pytest.importorskip("matplotlib")
     write(tmp_path, "pictures", [quality_row("ar", 0.0, strict=True), quality_row("near", 0.5, ["frechet"])])
     write(tmp_path, "speed", [speed_row("led", 1.5), speed_row("led", 2.5, model="random XL", forced=True)])
     results.main(["--docs", str(tmp_path)])
@@ -81,6 +82,7 @@ def test_the_page_says_what_the_rows_say(tmp_path):
 
 
 def test_a_stale_page_or_picture_is_found(tmp_path):
+    pytest.importorskip("matplotlib")
     path = write(tmp_path, "pictures", [quality_row("ar", 0.0)])
     with pytest.raises(ValueError, match=r"results\.md"):
         results.main(["--docs", str(tmp_path), "--check"])
@@ -102,13 +104,34 @@ def test_the_page_of_the_repository_is_up_to_date():
     assert not (DOCS / "results.md").exists() or results.main(["--docs", str(DOCS), "--check"]) is None
 
 
-def test_bars_end_where_their_numbers_are():
+NAME = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(picture):
+    text = picture.draw()
+    assert text == picture.draw()
+    return ElementTree.fromstring(text)
+
+
+def shapes(tree, colour):
+    """Returns how many shapes of a colour there are."""
+    return sum(f"fill: {colour}" in shape.get("style", "") for shape in tree.iter(f"{NAME}path"))
+
+
+def test_bars_have_the_colours_and_labels_of_their_numbers(tmp_path):
+    pytest.importorskip("matplotlib")
     panel = Panel("x", [Bar(2.0, 1.0, 3.0), None, Bar(-1.0, -2.0, 0.0, marked=True)], (-1.0, 1.0))
-    text = draw_bars(["a<b", "none", "c"], [panel, panel], "title")
-    assert text == draw_bars(["a<b", "none", "c"], [panel, panel], "title")
-    tree, name = ElementTree.fromstring(text), "{http://www.w3.org/2000/svg}"
-    boxes = [box for box in tree.findall(f"{name}rect") if box.get("height") == "14"]
-    first, second = ({key: float(box.get(key)) for key in ("x", "width")} for box in boxes[:2])
-    assert len(boxes) == 4 and first["width"] == pytest.approx(2 * second["width"], abs=0.11)
-    assert first["x"] == pytest.approx(second["x"] + second["width"], abs=0.11)
-    assert boxes[0].get("fill") != boxes[1].get("fill")
+    picture = Bars("title", ["a<b", "none", "c"], [panel, panel])
+    tree = drawn(picture)
+    assert shapes(tree, "#1f5fa8") == shapes(tree, "#c0392b") == shapes(tree, "#eef3e6") == 2
+    assert {"a<b", "none", "c", "x"} <= {text.text for text in tree.iter(f"{NAME}text")}
+    file = tmp_path / "picture.svg"
+    file.write_text(picture.draw())
+    assert is_current(file, picture) and not is_current(file, picture._replace(title="other"))
+
+
+def test_a_scatter_plot_has_every_point():
+    pytest.importorskip("matplotlib")
+    tree = drawn(Scatter("title", "x", "y", [Point("a<b", 1, 2, 1.5, 2.5), Point("c", 3, 2, 1.9, 2.1, True)]))
+    assert any("#c0392b" in use.get("style", "") for use in tree.iter(f"{NAME}use"))
+    assert {"a<b", "c"} <= {text.text for text in tree.iter(f"{NAME}text")}
