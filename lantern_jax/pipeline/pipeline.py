@@ -62,8 +62,9 @@ def load(
         LanternError: the directory is missing, incomplete, damaged or something else than a checkpoint; a mesh that is
             not valid; a platform that JAX is asked for and has not here.
     """
+    devices = device_grid(mesh)
     checkpoint = load_checkpoint(model_directory(model), abstract=True)
-    return Pipeline(checkpoint, dtype, Shelf.of(tuned), mesh)
+    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
 
 
 class Pipeline:

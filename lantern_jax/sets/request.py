@@ -55,7 +55,7 @@ class OpenedSet:
 
     Attributes:
         knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
-        note: a line on tuned settings for people; may be empty.
+        note: a line on tuned settings and knobs without effect; may be empty.
     """
 
     pipeline: "Pipeline"

@@ -86,7 +86,7 @@ def discard_damaged(
 ) -> None:
     """Removes the pictures of each shard that is there but not whole, so that it is made again.
 
-    Plan it for shards that nobody else makes: another worker may replace its own by whole ones meanwhile.
+    Call it for shards that nobody else makes: another worker may replace its own by whole ones meanwhile.
 
     Args:
         note: called with a line about each.

@@ -451,6 +451,8 @@ def test_the_plan_has_the_tuned_settings_that_are_used(saved, tiny_loaded, monke
     opened = open_set(request)
     assert (opened.knobs, opened.note) == ({"tree": "chain", "batch": 4}, "tuned: a chain")
     assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
+    idle = open_set(dataclasses.replace(request, knobs={"tau": 2.0})).note
+    assert idle == "tuned: a chain; tau has no effect with rule strict"
 
 
 def test_two_writers_of_one_shard_do_no_harm(tmp_path):
