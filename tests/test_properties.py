@@ -13,11 +13,11 @@ from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.settings.settings import KNOBS, Settings, resolve_settings
-from tests.hostile_files import KINDS, READERS, HostileFile
+from tests.hostile.files import KINDS, READERS, HostileFile
 
 # An index of shards is read only with its shards.
 READ = [kind for kind in KINDS if kind != "index"]
-# Random examples would make a test that fails by chance; ``tests.fuzz`` looks further.
+# Random examples would make a test that fails by chance; ``tests.hostile.fuzz`` looks further.
 quick = settings(
     derandomize=True,
     deadline=None,

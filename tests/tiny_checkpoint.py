@@ -145,7 +145,7 @@ def tiny_pipeline() -> Pipeline:
 
 
 def pipeline_on(devices: int) -> Pipeline:
-    """A new one on so many devices, which has nothing compiled."""
+    """A new one on a number of devices, with nothing compiled."""
     pipeline = Pipeline(tiny_checkpoint())
     engine = pipeline.engine
     pipeline.engine = Engine(

@@ -40,7 +40,7 @@ class Vocabulary:
         >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
         >>> vocabulary.parse("a sunny night")
         Traceback (most recent call last):
-        ValueError: prompt: 'sunny' and 'night' contradict each other (time); keep one
+        lantern_jax.io.errors.LanternError: prompt: 'sunny' and 'night' contradict each other (time); keep one
         >>> vocabulary.labels(vocabulary.parse("A night."))
         {'time': 'night'}
     """

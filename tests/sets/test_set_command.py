@@ -179,6 +179,7 @@ def test_a_shard_that_was_cut_short_is_made_again(capsys):
     assert {path: Path(path).read_bytes() for path in written()} == before
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
     """The command in processes of its own, killed with -9: in the end the set is that of one that was let run."""
     environment = os.environ | {
