@@ -32,11 +32,11 @@ from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
 from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.measure import Member, Plan, compile_group, measure, members
+from lantern_jax.measuring.measure import Member, Procedure, compile_group, measure, members
 from lantern_jax.measuring.random_models import random_model
-from lantern_jax.measuring.subject import Subject, checkpoint_subject, default_prompts, random_subject
+from lantern_jax.measuring.subject import Subject, checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
@@ -99,12 +99,14 @@ class Report:
         os._exit(0)
 
 
-def measured(subject: Subject, pair: Sequence[Member], plan: Plan) -> list[dict[str, Any]]:
+def measured(subject: Subject, pair: Sequence[Member], plan: Procedure) -> list[dict[str, Any]]:
     """Returns rows of plain decoding and other methods, as JSON."""
     return [asdict(row) for row in measure(subject, pair, plan)]
 
 
-def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, expected: float) -> float:
+def measure_size(
+    report: Report, size: str, batch: int, plan: Procedure, dtype: str, expected: float
+) -> float:
     """Measures all methods at one size and batch; returns the seconds they took."""
     began, name = time.perf_counter(), f"{size}, batch {batch}"
     methods = METHODS if batch == 1 else METHODS_OF_MANY
@@ -132,10 +134,10 @@ def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, 
     return time.perf_counter() - began
 
 
-def measure_demo(plan: Plan) -> list[dict[str, Any]]:
+def measure_demo(plan: Procedure) -> list[dict[str, Any]]:
     """Measures the demo's methods on whole pictures."""
     pipeline = lantern_jax.load("demo")
-    subject = checkpoint_subject("demo", pipeline, default_prompts(pipeline))
+    subject = checkpoint_subject("demo", pipeline, sample_prompts(pipeline.checkpoint, 8))
     groups, _ = members(subject, expand(parse_methods(DEMO_METHODS).values()))
     compile_group(subject, groups[0], plan, _THREADS)
     return measured(subject, groups[0], plan)
@@ -155,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--dtype", default="bfloat16", choices=DTYPES, help="of the random models (default: bfloat16)")
     add("--no-demo", action="store_true", help="leave the demo out")
     options = parser.parse_args(argv)
-    profile: Profile = parse_accept_lengths(options.accept_lengths)
+    profile: AcceptLengths = parse_accept_lengths(options.accept_lengths)
     batches, sizes = [arguments.whole()(word) for word in parse_list("batch", options.batch)], options.sizes
     for size in sizes:
         random_model(size)
@@ -171,11 +173,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for place, batch in enumerate(batches):
         for size in sizes:
             pictures, levels = batch * options.pictures, batch == 1
-            plan = Plan(pictures=pictures, passes=options.passes, levels=levels, **common)
+            plan = Procedure(pictures=pictures, passes=options.passes, levels=levels, **common)
             guess = expected.get(size, _GUESS_SECONDS if place else 0.0)
             expected[size] = measure_size(report, size, batch, plan, options.dtype, guess)
         if place == 0 and not options.no_demo:
-            plan = Plan(pictures=8, compile_twice=False, parts=True)
+            plan = Procedure(pictures=8, compile_twice=False, parts=True)
             report.part("demo", _GUESS_SECONDS, lambda plan=plan: measure_demo(plan))
     watch.cancel()
     report.content["finished"] = True

@@ -32,7 +32,7 @@ from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import eagle_drafter
-from lantern_jax.pipeline.prompting import prompt_encoder
+from lantern_jax.pipeline.inputs import prompt_encoder
 
 PROMPTS = (
     "snowy mountains at dusk by a calm lake",

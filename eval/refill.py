@@ -25,7 +25,7 @@ from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.measuring.alternate import alternate
-from lantern_jax.pipeline.call import Call
+from lantern_jax.pipeline.plan import Plan
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import sample_scene
 
@@ -39,7 +39,7 @@ def prompts(count: int) -> list[str]:
     return [" ".join(LANDSCAPES.labels(scene.attributes).values()) for scene in scenes]
 
 
-def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:
+def decode(call: Plan, job: Job, count: int, refill: bool) -> dict[str, float]:
     """Decodes ``count`` sequences; returns seconds without compiling, slot-rounds and how many of them were used."""
     numbers = np.arange(count)
     began, slot_rounds, compiling, tokens = time.perf_counter(), 0, 0.0, {}

@@ -25,9 +25,9 @@ from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
 from lantern_jax.measuring.alternate import alternate
-from lantern_jax.measuring.samples import Samples, sample_prompts
-from lantern_jax.measuring.tune import Plan, Tuner
-from lantern_jax.settings.tuned import SAMPLING, Tuned, read_tuned
+from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
+from lantern_jax.measuring.tune import Goal, Tuner
+from lantern_jax.settings.tuned import SAMPLING, Key, Tuned, read_tuned
 
 TUNED, DEFAULT = "tuned", "default"
 PROMPTS, FIRST = 64, 10_000
@@ -39,19 +39,16 @@ def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
     return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 
-def compare(samples: Samples, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
+def compare(subject: Subject, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
     """Returns a row for every way, at the batch, guidance and sampling of the tuning."""
     batch = tuned.key.batch
     base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
-    jobs = {
-        name: samples.pipeline.job(samples.settings({**base, **way}))
-        for name, way in ways(tuned, trees).items()
-    }
+    jobs = {name: subject.job(subject.settings({**base, **way})) for name, way in ways(tuned, trees).items()}
     for job in jobs.values():
-        samples.decode(job, FIRST, batch, batch)
+        subject.decode(job, FIRST, batch, batch)
 
     def task(job):
-        return lambda repeat: samples.decode(job, FIRST + repeat * batch, batch, batch)
+        return lambda repeat: subject.decode(job, FIRST + repeat * batch, batch, batch)
 
     made = alternate({name: task(job) for name, job in jobs.items()}, repeats)
     ours = np.array([part.timing.decoding for part in made[TUNED]])
@@ -60,14 +57,14 @@ def compare(samples: Samples, tuned: Tuned, repeats: int, trees: bool = True) ->
     rows = []
     for name, parts in made.items():
         seconds = np.array([part.timing.decoding for part in parts])
-        rate = samples.free * batch * repeats / seconds.sum()
+        rate = len(subject.free) * batch * repeats / seconds.sum()
         rounds = np.concatenate([part.rounds for part in parts])
         said = predicted.get(name, predicted.get(f"tree {name} (eagle)"))
         ratios = seconds / ours
         rows.append(
             {
                 "name": name,
-                "tokens_a_pass": (samples.free - 1) / rounds.mean(),
+                "tokens_a_pass": (len(subject.free) - 1) / rounds.mean(),
                 "tokens_a_second": rate,
                 "tuned_is_faster": seconds.sum() / ours.sum(),
                 "error": float(ratios.std(ddof=1) / repeats**0.5),
@@ -107,11 +104,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     tuned = None if options.file is None else read_tuned(options.file)
     keep_compiled_programs()
     pipeline = lantern_jax.load(options.model, tuned="off")
-    samples = Samples(pipeline, pipeline.encode(sample_prompts(pipeline.checkpoint, PROMPTS)))
+    prompts = sample_prompts(pipeline.checkpoint, PROMPTS)
+    subject = checkpoint_subject(options.model, pipeline, prompts)
     if tuned is None:
-        plan = Plan({"batch": options.batch}, minutes=options.minutes)
-        tuned = Tuner(samples, plan, print).run().tuned
-    rows = compare(samples, tuned, options.repeats, not options.no_trees)
+        knobs = {"batch": options.batch}
+        settings = vars(subject.settings(knobs))
+        key = Key.of(pipeline.checkpoint, pipeline.dtype, settings, devices=pipeline.engine.devices)
+        tuned = Tuner(subject, Goal(knobs, minutes=options.minutes), key, print).run().tuned
+    rows = compare(subject, tuned, options.repeats, not options.no_trees)
     show(rows, tuned)
     if options.out is not None:
         values = {"rows": rows, "tuned": json.loads(tuned.to_json())}

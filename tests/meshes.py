@@ -21,7 +21,7 @@ from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.models.parallel import ParallelConfig
-from lantern_jax.settings import recipe
+from lantern_jax.settings.recipe import Recipe
 from tests.tiny_checkpoint import random_leaves
 
 DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
@@ -106,8 +106,8 @@ def job(family: str, **knobs):
     """How a batch is decoded with these knobs; guidance is 2."""
     config, drafters = TARGETS[family], drafter_configs(family)
     defaults, book = {"guidance": 2.0}, codebook(config.num_codes)
-    settings = recipe.settings_for(knobs, config, drafters, defaults, book, platform="cpu")
-    return recipe.job(config, drafters, np.dtype("float32"), settings)
+    recipe = Recipe(config, drafters, np.dtype("float32"), defaults, book)
+    return recipe.job(recipe.settings(knobs, "cpu"))
 
 
 def prompts(family: str, count: int):

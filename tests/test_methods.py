@@ -13,7 +13,7 @@ from lantern_jax.decoding import loop
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings import recipe
+from lantern_jax.settings.recipe import Recipe
 from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
@@ -113,7 +113,7 @@ def program_and_inputs(name: str):
     checkpoint, made = tiny_checkpoint(), drafters()
     settings = pipeline().check(PROMPTS, **knobs_of(name) | ADDED.get(name, {}), top_k=9, top_p=0.9)
     configs = {kind: config for kind, (config, _) in made.items()}
-    job = recipe.job(checkpoint.target_config, configs, np.dtype(np.float32), settings)
+    job = Recipe(checkpoint.target_config, configs, np.dtype(np.float32)).job(settings)
     params = checkpoint.target_params
     drafting = None
     if job.drafter is not None:

@@ -26,7 +26,7 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.pipeline.prompting import prompt_encoder
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.agreement import measure_batch

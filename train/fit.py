@@ -35,8 +35,8 @@ from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script

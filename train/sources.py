@@ -29,7 +29,7 @@ from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
-from lantern_jax.pipeline.prompting import prompt_encoder
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from lantern_jax.text.landscapes import LANDSCAPES
@@ -156,7 +156,7 @@ def encode_prompts(
     text encoder is in memory only meanwhile.
     """
     encoder = prompt_encoder(checkpoint)
-    encoder.check(prompts)
+    encoder.check_prompts(prompts)
     if encoder.kind != "captions":
         whole = encoder.encode(prompts)
         return lambda rows: jax.tree.map(lambda leaf: leaf[rows], whole)

@@ -28,7 +28,7 @@ from lantern_jax.measuring.paths import (
     roots,
 )
 from lantern_jax.measuring.ranks import collect_ranks
-from lantern_jax.measuring.samples import Samples
+from lantern_jax.measuring.subject import checkpoint_subject
 from lantern_jax.models.drafters import kind_name
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.encoded import EncodedPrompts
@@ -51,10 +51,10 @@ def grow(
     )
     labels = random_labels(np.random.default_rng(seed), pictures)
     prompts = EncodedPrompts("labels", tuple(map(str, range(pictures))), {"labels": labels})
-    samples = Samples(Pipeline(checkpoint, np.float32), prompts, seed)
-    settings, batch = samples.settings({"method": "ar"}), min(BATCH, pictures)
-    plain = samples.decode(samples.pipeline.job(settings), 0, pictures, batch)
-    ranks = roots(collect_ranks(samples, kind, settings, plain.tokens, batch=batch))
+    subject = checkpoint_subject("target", Pipeline(checkpoint, np.float32), prompts, seed)
+    settings, batch = subject.settings({"method": "ar"}), min(BATCH, pictures)
+    plain = subject.decode(subject.job(settings), 0, pictures, batch)
+    ranks = roots(collect_ranks(subject, kind, settings, plain.tokens, batch=batch))
     counts = path_counts(ranks)
     trees = {f"{name}_{size}": grow_tree(counts, size) for size in sizes}
     statistics = {

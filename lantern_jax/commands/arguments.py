@@ -17,7 +17,7 @@ MOST = MOST_INT
 
 
 def typed(knob: Knob) -> Callable[[str], int | float]:
-    """A number in a knob's range."""
+    """Returns a parser of numbers in a knob's range."""
     unnamed = dataclasses.replace(knob, name="")  # Argparse says which argument it is.
 
     def parse(text: str) -> int | float:
@@ -30,7 +30,7 @@ def typed(knob: Knob) -> Callable[[str], int | float]:
 
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
-    """A whole number of that range."""
+    """Returns a parser of whole numbers in that range."""
     return typed(Knob("", int, None, "", low=least, high=most))
 
 
@@ -42,7 +42,7 @@ def number(
     below: bool = False,
     finite: bool = True,
 ) -> Callable[[str], float]:
-    """A number from ``least`` to ``most``, these left out with ``above`` and ``below``.
+    """Returns a parser of numbers from ``least`` to ``most``, exclusive with ``above`` and ``below``.
 
     Infinity is one where it need not be finite.
     """
@@ -54,7 +54,7 @@ seed = whole(0, MOST_SEED)
 
 
 def words(text: str) -> list[str]:
-    """Words with commas between them, at least one, each once."""
+    """Returns words that commas separate, at least one, each once."""
     found = text.split(",")
     if not all(found) or len(set(found)) < len(found):
         raise ArgumentTypeError(
@@ -64,12 +64,12 @@ def words(text: str) -> list[str]:
 
 
 def wholes(text: str) -> list[int]:
-    """Whole numbers from 0 on with commas between them, each once."""
+    """Returns whole numbers from 0 on that commas separate, each once."""
     return [whole(0)(word) for word in words(text)]
 
 
 def file(text: str) -> Path:
-    """A file that can be read."""
+    """Returns a file that can be read."""
     path = _path(text)
     if not path.is_file():
         raise ArgumentTypeError(f"{quoted(text)} is not a file: give one that is there")
@@ -81,7 +81,7 @@ def file(text: str) -> Path:
 
 
 def folder(text: str) -> Path:
-    """A folder that is there."""
+    """Returns a folder that is there."""
     path = _path(text)
     if not path.is_dir():
         raise ArgumentTypeError(f"{quoted(text)} is not a folder: give one that is there")
@@ -89,19 +89,19 @@ def folder(text: str) -> Path:
 
 
 def model(text: str) -> str:
-    """``demo`` or a checkpoint's folder."""
+    """Returns ``demo`` or a checkpoint's folder."""
     return text if text == "demo" else str(folder(text))
 
 
 def new_file(text: str) -> Path:
-    """A file that can be written; one that is there is replaced."""
+    """Returns a file that can be written; one that is there is replaced."""
     path = _path(text)
     _told(check_new_file, path, True)
     return path
 
 
 def working_folder(text: str) -> Path:
-    """A folder to write into: there, or to be made."""
+    """Returns a folder to write into: there, or to be made."""
     path = _path(text)
     if path.exists() and not path.is_dir():
         raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")

@@ -13,13 +13,14 @@ from lantern_jax.commands.options import (
     given_knobs,
     join_hosts,
     mesh_of,
+    say_notes,
 )
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
-from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.rows import Row, read_rows
 from lantern_jax.measuring.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
@@ -29,6 +30,8 @@ from lantern_jax.text.prompt_files import read_prompts
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
 # Those that are not swept.
 _KNOBS = tuple(name for name in KNOBS if name not in SWEPT)
+# Prompts of our own, where none are given.
+PROMPTS = 8
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 
@@ -88,7 +91,8 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    configurations, profile = _configurations(arguments), _profile(arguments)
+    configurations, lengths = _configurations(arguments), arguments.accept_lengths
+    lengths = None if lengths is None else parse_accept_lengths(lengths)
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
@@ -104,20 +108,20 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
     old = [] if arguments.against is None else read_rows(arguments.against)
     _check_outputs(arguments)
-    if not join_hosts(arguments.hosts):
+    writes = join_hosts(arguments.hosts)
+    if not writes:
         arguments.out = arguments.plot = None
 
-    from lantern_jax.measuring.measure import Plan
+    from lantern_jax.measuring.measure import Procedure
 
-    plan = Plan(
+    plan = Procedure(
         pictures=pictures,
         passes=arguments.passes,
-        seed=arguments.seed,
-        profile=profile,
+        profile=lengths,
         compile_twice=not arguments.use_cache,
         parts=arguments.profile,
     )
-    rows, left_out = _measured(arguments, configurations, plan, prompts)
+    rows, left_out = _measured(arguments, configurations, plan, prompts, writes)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
@@ -128,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
-    """What is asked for, its names and numbers checked."""
+    """Returns what is asked for, its names and numbers checked."""
     text = arguments.methods
     if text is None:
         text = QUICK_METHODS if arguments.quick else METHODS
@@ -149,10 +153,6 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
     )
 
 
-def _profile(arguments: argparse.Namespace) -> Profile | None:
-    return None if arguments.accept_lengths is None else parse_accept_lengths(arguments.accept_lengths)
-
-
 def _check_outputs(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         check_new_file(Path(arguments.out), arguments.overwrite)
@@ -168,8 +168,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
-def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list[str]]:
-    """The rows, written after every group, and why others are not among them."""
+def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Row], list[str]]:
+    """Measures the rows and writes them after every group; also returns why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
@@ -179,6 +179,10 @@ def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list
     groups, left_out = members(subject, configurations, plan.profile)
     if not groups:
         raise LanternError(left_out[0])
+    if writes:
+        say_notes(
+            f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
+        )
     if arguments.use_cache:
         keep_compiled_programs()
     try:
@@ -200,14 +204,15 @@ def _measured(arguments, configurations, plan, prompts) -> tuple[list[Row], list
 
 
 def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
-    from lantern_jax.measuring.subject import checkpoint_subject, default_prompts, random_subject
+    from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
     from lantern_jax.pipeline.pipeline import load
 
     mesh = mesh_of(arguments)
     if arguments.size is not None:
-        return random_subject(arguments.size, arguments.dtype, mesh=mesh)
+        return random_subject(arguments.size, arguments.dtype, mesh=mesh, seed=arguments.seed)
     pipeline = load(arguments.model, arguments.dtype, mesh=mesh)
-    return checkpoint_subject(arguments.model, pipeline, prompts or default_prompts(pipeline))
+    prompts = prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
+    return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 
 
 def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argparse.Namespace) -> None:

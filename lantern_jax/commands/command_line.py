@@ -2,9 +2,9 @@
 
 0     all is done
 1     a bug: its traceback, and a line that asks for a report
-2     an error of whoever called it, said in a line: what was given, what was expected, what to do
+2     an error of the caller, said in a line: what was given, what was expected, what to do
 130   Ctrl-C
-141   nobody reads any more what it prints, as after `| head`; nothing is said of it
+141   the reader of what it prints is gone, as after `| head`; it says nothing
 143   SIGTERM, as schedulers send it before they take the machine
 """
 
@@ -28,7 +28,7 @@ _BUG = "this is a bug of lantern_jax: please report it with the lines above and 
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ValueError, one line, where argparse prints its usage; no option may be shortened, or given nothing."""
+    """Raises LanternError, one line, where argparse prints its usage; no option may be shortened, or given nothing."""
 
     def __init__(self, **options):
         super().__init__(**{"allow_abbrev": False} | options)
@@ -71,7 +71,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process; after an interruption at once, since threads of a program that still runs may crash else."""
+    """Ends the process; immediately after an interruption, since threads of a running program may crash."""
     if status in _INTERRUPTED:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -81,7 +81,7 @@ def leave(status: int) -> NoReturn:
 
 
 def hosts_joined() -> bool:
-    """Whether this process is one of several; JAX is not imported for it."""
+    """Tells whether this process is one of several; does not import JAX."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
 
@@ -110,7 +110,7 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
 
 
 def _printed(name: str, status: int) -> int:
-    """The status, once all that was printed is written; another one where it cannot be."""
+    """Returns the status once all that was printed is written; another one where it cannot be."""
     failed = streams.flushed()
     if status or failed is None:
         return status
@@ -149,7 +149,7 @@ def _line(error: Exception) -> str | None:
 
 
 def _shortened(line: str, words: Iterable[str]) -> str:
-    """The line with the beginnings of long arguments, which argparse and names of files show whole."""
+    """Returns the line with long arguments cut, which argparse and names of files show whole."""
     for word in words:
         for value in (word, word.partition("=")[2]):
             if len(value) > errors.MOST_QUOTED:
@@ -158,7 +158,7 @@ def _shortened(line: str, words: Iterable[str]) -> str:
 
 
 def _platform_line() -> str | None:
-    """What is wrong with the platform that JAX is asked for, of which everything may fail; None where it is there."""
+    """Returns what is wrong with the platform that JAX is asked for; None where it is there."""
     if "jax" not in sys.modules:
         return None
     from lantern_jax.devices.platform import check_platform
@@ -171,10 +171,10 @@ def _platform_line() -> str | None:
 
 
 def _say(line: str, status: int) -> int:
-    # What a line says may come from a file, or from whoever made a mistake: names of tensors, words, sizes.
+    # A line may quote a file or an argument: names of tensors, words, sizes.
     # The longest is a quoted value with its marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    with contextlib.suppress(OSError):  # Nobody may be there to be told.
+    with contextlib.suppress(OSError):  # The terminal may be gone.
         print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
     return status

@@ -25,19 +25,14 @@ def _run(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out)
     check_new_file(out, arguments.overwrite)
 
-    from lantern_jax.checkpoints.store import load as load_checkpoint
-    from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.engine.parameters import parameter_dtype
-    from lantern_jax.pipeline.prompting import prompt_encoder
+    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.text.encoded import save_encoded
 
     keep_compiled_programs()
-    encoder = prompt_encoder(load_checkpoint(model_directory(arguments.model), abstract=True))
-    encoder.check(arguments.prompts)
+    pipeline = load(arguments.model, arguments.dtype)
     with working("encoding"):
-        conditioning = encoder.encode(arguments.prompts, parameter_dtype(arguments.dtype))
-    encoded = encoder.to_encoded(arguments.prompts, conditioning)
+        encoded = pipeline.encode(arguments.prompts)
     save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)
     say(f"wrote {out}")

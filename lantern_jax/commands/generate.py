@@ -2,25 +2,23 @@
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
+from typing import Any
 
 from lantern_jax.commands.arguments import number, seed, whole
 from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
     add_model,
-    check_knobs,
-    check_mesh,
     given_knobs,
     join_hosts,
     mesh_of,
+    say_notes,
 )
-from lantern_jax.commands.outputs import DEFAULT_OUT, PicturePlan, check_outputs, plan_pictures, write_outputs
+from lantern_jax.commands.outputs import DEFAULT_OUT, Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.terminal import say
-from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.settings import check_knobs
 
 
 def add(commands) -> None:
@@ -81,106 +79,81 @@ def add(commands) -> None:
     add("--overwrite", action="store_true", help="replace files that exist")
 
 
-def _others(generation, stats: Path | None, race: Path | None) -> dict[Path, bytes]:
-    """The contents of what is written beside pictures."""
-    files = {}
-    if stats is not None:
-        files[stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
-    if race is not None:
-        from lantern_jax.pictures.race import encode_race
-
-        files[race] = encode_race(generation, race.suffix)
-    return files
-
-
-def _read_start(arguments: argparse.Namespace):
-    """The picture of --start, or None; ValueError for what is none, or for --keep without it."""
-    if arguments.start is None:
-        if arguments.keep is not None:
-            raise LanternError("--keep is of a picture to go on with: give --start IMAGE")
-        return None
-
-    from lantern_jax.pictures.images import open_picture
-
-    return open_picture(Path(arguments.start))
-
-
-def _rows_kept(share: float | None, rows: int) -> int | None:
-    """A share of a picture in rows of codes, 1 to all but one; None as it was."""
-    return None if share is None else min(max(round(share * rows), 1), rows - 1)
-
-
 def _run(arguments: argparse.Namespace) -> None:
-    knobs = given_knobs(arguments)
-    others = [None if path is None else Path(path) for path in (arguments.stats, arguments.race)]
-    stats, race = others
-    if race is not None:
-        from lantern_jax.pictures.race import check_race
+    # Whatever is wrong with any model is told before JAX is imported and a model is opened.
+    prompts, numbers, outputs = _checked(arguments)
+    writes, mesh = join_hosts(arguments.hosts, arguments.mesh), mesh_of(arguments)
 
-        check_race(race)
-    compare = arguments.compare or race is not None
-    if bool(arguments.prompts) == (arguments.encoded is not None):
-        raise LanternError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
-    encoded = None
-    if arguments.encoded is not None:
-        from lantern_jax.text.encoded import load_encoded
-
-        encoded = load_encoded(arguments.encoded)
-    prompts = arguments.prompts if encoded is None else encoded.prompts
-    check_numbers(len(prompts), arguments.num, arguments.seed, arguments.first)
-    plan = plan_pictures(
-        arguments.out, [prompt for prompt in prompts for _ in range(arguments.num)], arguments.first
-    )
-    check_outputs(plan, [path for path in others if path is not None], arguments.overwrite)
-    check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
-    start = _read_start(arguments)
-    writes = join_hosts(arguments.hosts)
-
+    from lantern_jax.commands.report import decoding_progress, show_statistics
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
-    from lantern_jax.settings.recipe import without_effect
 
     keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh_of(arguments))
-    numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
-    if start is not None:
-        keep_rows = _rows_kept(arguments.keep, pipeline.checkpoint.target_config.grid)
-        numbers |= {"start": start, "keep_rows": keep_rows}
-    made = pipeline.check(prompts if encoded is None else encoded, **numbers, **knobs)
-    settings, notes = settings_json(made), without_effect(knobs, made)
-    if start is not None:
-        settings["keep_rows"] = numbers["keep_rows"]
+    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh)
+    if "start" in numbers:
+        numbers["keep_rows"] = _rows_kept(arguments.keep, pipeline.recipe.config.grid)
+    plan = pipeline.plan(prompts, **numbers, **given_knobs(arguments))
     if not pipeline.draws:
         raise LanternError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
-
-    from lantern_jax.commands.report import decoding_progress, picture_files, show_statistics
-
-    def write(generation, plan: PicturePlan, others: dict[Path, bytes]) -> None:
-        if not writes:
-            return
-        num = arguments.num if len(generation.numbers) == count else None
-        if not arguments.compare:
-            generation = dataclasses.replace(generation, plain=None)
-        pictures = picture_files(plan, generation, num, arguments.show_acceptance, arguments.seed, settings)
-        write_outputs(plan, pictures | others)
-
-    count, generation = len(prompts) * arguments.num, None
-    for note in (pipeline.tuning(count, **knobs).note, *(f"--{idle.replace('_', '-')}" for idle in notes)):
-        if note and writes:
-            say(f"lantern: {note}", error=True)
+    if writes:
+        say_notes(plan.notes)
+    compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(count, compare) as progress:
-            conditioning = pipeline.encode(prompts) if encoded is None else encoded
-            generation = pipeline.generate_from(
-                conditioning, compare=compare, progress=progress, **numbers, **knobs
-            )
-        write(generation, plan, _others(generation, stats, race))
+        with decoding_progress(plan.count, compare) as progress:
+            generation = plan.run(progress, compare)
+        if writes:
+            _write(arguments, outputs, plan, generation)
     except KeyboardInterrupt as stop:
-        # Of those that are done; all, where it came in while they were written.
+        # Those that are done; all, where it came in while they were written.
         generation = getattr(stop, "generation", generation)
         if generation is None:
             raise
-        write(generation, plan.of(generation.numbers - arguments.first), {})
-        wrote = f"wrote {len(generation.numbers)} of {count} pictures to {plan.place}"
+        done = outputs.of(generation.numbers - arguments.first)
+        if writes:
+            _write(arguments, done, plan, generation)
+        wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
-    show_statistics(generation, plan.place)
+    show_statistics(generation, outputs.place)
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], Outputs]:
+    """Returns the prompts, the call's numbers with the picture to complete, and the files that are written.
+
+    Raises:
+        LanternError: anything that is wrong with every model.
+    """
+    if bool(arguments.prompts) == (arguments.encoded is not None):
+        raise LanternError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
+    prompts = names = arguments.prompts
+    if arguments.encoded is not None:
+        from lantern_jax.text.encoded import load_encoded
+
+        prompts = load_encoded(arguments.encoded)
+        names = prompts.prompts
+    numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
+    check_numbers(len(names), **numbers)
+    outputs = Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
+    check_knobs(given_knobs(arguments))
+    if arguments.start is not None:
+        from lantern_jax.pictures.images import open_picture
+
+        numbers["start"] = open_picture(Path(arguments.start))
+    elif arguments.keep is not None:
+        raise LanternError("--keep is of a picture to complete: give --start IMAGE")
+    return prompts, numbers, outputs
+
+
+def _rows_kept(share: float | None, rows: int) -> int | None:
+    """Returns a share of a picture in rows of codes, 1 to all but one; None for None."""
+    return None if share is None else min(max(round(share * rows), 1), rows - 1)
+
+
+def _write(arguments: argparse.Namespace, outputs: Outputs, plan, generation) -> None:
+    """Writes the pictures, and of a whole call the statistics and the race."""
+    from lantern_jax.commands.report import picture_files, statistics_files
+
+    contents = statistics_files(outputs, generation)
+    if not arguments.compare:
+        generation = dataclasses.replace(generation, plain=None)
+    contents |= picture_files(outputs, generation, plan, arguments.show_acceptance)
+    outputs.write(contents)

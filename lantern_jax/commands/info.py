@@ -82,7 +82,9 @@ def _fit(arguments: argparse.Namespace) -> None:
         shapes = size_shapes(arguments.size, dtype)
     else:
         shapes = checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)
-    methods = parse_methods(arguments.methods or (DRAFTED if "eagle" in shapes.drafters else UNDRAFTED))
+    methods = parse_methods(
+        arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
+    )
     jobs = {name: shapes.job(knobs) for name, knobs in methods.items()}
     found = {}
     with working("compiling for shapes") as tell:

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command; ``run`` of what it parses is the function to call."""
+    """Makes the parser of the whole command; ``run`` of what it parses is the function to call."""
     parser = Parser(prog="lantern", description="Pictures by speculative decoding.")
     parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

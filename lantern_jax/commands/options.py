@@ -9,7 +9,8 @@ from typing import Any
 from lantern_jax.commands.arguments import typed
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import DRAFTERS, KNOBS, resolve_settings
+from lantern_jax.io.terminal import say
+from lantern_jax.settings.settings import KNOBS
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -40,7 +41,7 @@ def add_mesh(parser: argparse.ArgumentParser, hosts: bool = True) -> None:
 
 
 def check_mesh(mesh: str | None, hosts: str | None = None) -> None:
-    """Raises ValueError for a value of ``--mesh`` or ``--hosts`` that is not valid, however many devices there are."""
+    """Raises LanternError for a ``--mesh`` or ``--hosts`` that is valid with no number of devices."""
     if mesh is not None:
         mesh_sizes(mesh)
     if hosts is not None:
@@ -49,14 +50,15 @@ def check_mesh(mesh: str | None, hosts: str | None = None) -> None:
         check(hosts)
 
 
-def join_hosts(given: str | None) -> bool:
-    """Makes this process one of several where ``--hosts`` was given; whether it is the one that prints and writes.
+def join_hosts(given: str | None, mesh: str | None = None) -> bool:
+    """Joins this process to others where ``--hosts`` was given; returns whether it is the one that prints and writes.
 
     The others print nothing but errors from here on. Call it before anything is computed.
 
     Raises:
-        ValueError: as ``hosts.join``.
+        LanternError: as ``hosts.join``, or a mesh that is valid with no number of devices.
     """
+    check_mesh(mesh)
     if given is None:
         return True
     from lantern_jax.devices import hosts
@@ -68,7 +70,7 @@ def join_hosts(given: str | None) -> bool:
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:
-    """The mesh that was given; else, of processes that joined, that of all their devices, each with a whole model."""
+    """Returns the mesh that was given; for processes that joined, by default one of all their devices."""
     if arguments.mesh is not None or not hosts_joined():
         return arguments.mesh
     import jax
@@ -84,14 +86,21 @@ def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOB
         if knob.type in (int, float):
             options["type"] = typed(knob)
         note = f"; {knob.note}" if knob.note else ""
-        parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
+        parser.add_argument(flag_of(name), help=knob.help + note, **options)
 
 
 def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = tuple(KNOBS)) -> dict[str, Any]:
-    """The values of those flags by the knobs' names, None where one was left out."""
+    """Returns the values of those flags by the knobs' names, None where one was left out."""
     return {name: getattr(arguments, name) for name in names}
 
 
-def check_knobs(knobs: dict[str, Any]) -> None:
-    """Raises ValueError for what is wrong whatever the checkpoint is: before a large one is read."""
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+def say_notes(notes: Iterable[str]) -> None:
+    """Prints the notes of a plan on stderr, a line for each, a knob by its flag."""
+    for note in notes:
+        name, _, rest = note.partition(" ")
+        say(f"lantern: {flag_of(name)} {rest}" if name in KNOBS else f"lantern: {note}", error=True)
+
+
+def flag_of(knob: str) -> str:
+    """Returns the flag that sets a knob."""
+    return f"--{knob.replace('_', '-')}"

@@ -1,5 +1,6 @@
-"""Where a command's files go: decided and checked before any work is done."""
+"""Where a call's files go: decided and checked before any work is done."""
 
+import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,46 +17,97 @@ MOST_IN_GRID = 256
 
 
 @dataclass(frozen=True)
-class PicturePlan:
-    """The files of a call's pictures.
+class Outputs:
+    """The files of a call.
 
     Attributes:
         pictures: one file a picture; empty when several go into one file as a grid.
         grid: the file of the grid; None when there is none.
-        folder: the folder of all, which may not exist yet; None when ``pictures`` or ``grid`` is one named file.
+        folder: the folder of all pictures, which may not exist yet; None when they are one named file.
+        stats, race: files beside them, or None.
     """
 
     pictures: tuple[Path, ...]
     grid: Path | None
     folder: Path | None = None
+    stats: Path | None = None
+    race: Path | None = None
+
+    @classmethod
+    def of_call(cls, arguments: argparse.Namespace, names: Sequence[str]) -> "Outputs":
+        """Returns the files that ``lantern generate`` is to write.
+
+        Args:
+            names: prompt of every picture.
+
+        Raises:
+            LanternError: as ``plan_pictures``; a file that cannot be written, or is there without ``--overwrite``.
+        """
+        stats, race = (None if path is None else Path(path) for path in (arguments.stats, arguments.race))
+        if race is not None:
+            from lantern_jax.pictures.race import check_race
+
+            check_race(race)
+        made = replace(plan_pictures(arguments.out, names, arguments.first), stats=stats, race=race)
+        made.check(arguments.overwrite)
+        return made
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files of the plan."""
+        """The files of the pictures."""
         return self.pictures if self.grid is None else (*self.pictures, self.grid)
 
     @property
     def place(self) -> Path:
-        """The folder or the one file that holds all."""
+        """The folder or the one file that holds all pictures."""
         return self.files[0] if self.folder is None else self.folder
 
-    def of(self, done: Iterable[int]) -> "PicturePlan":
-        """The files when only some of the pictures are there: theirs, or the one grid of what there is."""
+    def of(self, done: Iterable[int]) -> "Outputs":
+        """Returns the files when only some pictures are there: theirs, or the one grid of them."""
         if not self.pictures:
-            return self
-        return replace(self, pictures=tuple(self.pictures[index] for index in done), grid=None)
+            return replace(self, stats=None, race=None)
+        return Outputs(tuple(self.pictures[index] for index in done), None, self.folder)
+
+    def check(self, overwrite: bool) -> None:
+        """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
+        others = [path for path in (self.stats, self.race) if path is not None]
+        new = self.folder is not None and not self.folder.exists()
+        if new:
+            check_new_folder(self.folder, overwrite)
+        files = (*self.files, *others)
+        times = Counter(map(os.path.realpath, files))
+        for path in files:
+            if times[os.path.realpath(path)] > 1:
+                raise LanternError(f"{path} is named for two outputs: give each a file of its own")
+            check_new_file(path, overwrite, new and path not in others)
+
+    def write(self, contents: Mapping[Path, bytes]) -> None:
+        """Writes files, all or none; makes the folder.
+
+        Raises:
+            OSError: one line: a file cannot be written; nothing is left behind.
+        """
+        made = self.folder is not None and not self.folder.exists()
+        if made:
+            self.folder.mkdir()
+        try:
+            write_files(contents)
+        except BaseException:
+            if made:
+                self.folder.rmdir()
+            raise
 
 
-def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan:
-    """FILE.png holds one picture or a grid of several; DIR/ holds a file for each, and their grid if not too many.
+def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
+    """Returns where pictures go: FILE.png holds one or a grid of several; DIR/ a file for each and a grid of a few.
 
     Args:
-        out: as given by the user: ends in .png, or names a folder.
+        out: as the caller gave it: ends in .png, or names a folder.
         names: prompt of every picture; files in a folder are called after their number and prompt.
         first: number of the first.
 
     Raises:
-        ValueError: another ending than .png, or a grid of too many pictures.
+        LanternError: another ending than .png, or a grid of too many pictures.
     """
     path = Path(out)
     is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
@@ -66,41 +118,10 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> PicturePlan
             f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
         )
     if not is_folder:
-        return PicturePlan((path,), None) if len(names) == 1 else PicturePlan((), path)
+        return Outputs((path,), None) if len(names) == 1 else Outputs((), path)
     width = max(2, len(str(first + len(names) - 1)))
     files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
-    return PicturePlan(files, path / GRID if 1 < len(names) <= MOST_IN_GRID else None, path)
-
-
-def check_outputs(plan: PicturePlan, others: Iterable[Path], overwrite: bool) -> None:
-    """Raises ValueError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
-    others = tuple(others)
-    if plan.folder is not None and not plan.folder.exists():
-        check_new_folder(plan.folder, overwrite)
-    files = (*plan.files, *others)
-    times = Counter(map(os.path.realpath, files))
-    for path in files:
-        if times[os.path.realpath(path)] > 1:
-            raise LanternError(f"{path} is named for two outputs: give each a file of its own")
-        new_folder = path not in others and plan.folder is not None and not plan.folder.exists()
-        check_new_file(path, overwrite, new_folder)
-
-
-def write_outputs(plan: PicturePlan, contents: Mapping[Path, bytes]) -> None:
-    """Writes the files of a plan and others with them, all or none; makes the plan's folder.
-
-    Raises:
-        OSError: one line: a file cannot be written; nothing is left behind.
-    """
-    made = plan.folder is not None and not plan.folder.exists()
-    if made:
-        plan.folder.mkdir()
-    try:
-        write_files(contents)
-    except BaseException:
-        if made:
-            plan.folder.rmdir()
-        raise
+    return Outputs(files, path / GRID if 1 < len(names) <= MOST_IN_GRID else None, path)
 
 
 def _slug(text: str, limit: int = 40) -> str:

@@ -1,6 +1,7 @@
 """What the ``lantern`` command shows and writes after a generation."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -12,16 +13,19 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from lantern_jax.commands.outputs import PicturePlan
+from lantern_jax.commands.outputs import Outputs
 from lantern_jax.engine.generation import Generation, Progress
 from lantern_jax.io import errors
 from lantern_jax.io.console import Console
 from lantern_jax.pictures.images import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
+from lantern_jax.pictures.race import encode_race
+from lantern_jax.pipeline.plan import Plan
+from lantern_jax.settings.settings import settings_json
 
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal that something is going on, and what, as it is told."""
+    """Shows on a terminal what is going on; yields a function that says what now."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -32,7 +36,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Shows on a terminal how far the decoding of so many pictures is; else nothing.
+    """Shows on a terminal how far the decoding of ``count`` pictures is; elsewhere nothing.
 
     Until the first tokens are known it says what takes so long.
     """
@@ -58,7 +62,7 @@ def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress]
 
 
 def rates(now: Progress, count: int) -> str:
-    """Pictures done of ``count``, tokens done and a second, and the time left at that speed."""
+    """Returns a line: pictures done of ``count``, tokens done and a second, the time left at that speed."""
     speed = now.tokens / max(now.seconds, 1e-9)
     left = timedelta(seconds=round((now.total - now.tokens) / max(speed, 1e-9)))
     pictures = f"{now.pictures}/{count} pictures, {now.tokens}/{now.total} tokens"
@@ -66,31 +70,39 @@ def rates(now: Progress, count: int) -> str:
 
 
 def picture_files(
-    plan: PicturePlan,
-    generation: Generation,
-    num: int | None,
-    show_acceptance: bool,
-    seed: int,
-    settings: Mapping[str, Any],
+    outputs: Outputs, generation: Generation, plan: Plan, show_acceptance: bool
 ) -> dict[Path, bytes]:
-    """The contents of the planned files.
+    """Returns the contents of the files of pictures.
 
-    With a comparison every picture stands to the right of plain decoding's; a grid of several prompts has a
-    row for each, of ``num`` pictures (None: a grid as square as it goes). A file of one picture says inside from which
-    prompt, seed and settings (``settings_json``) it is.
+    With a comparison every picture stands to the right of plain decoding's; a grid of a whole call of several prompts
+    has a row for each. A file of one picture says inside from which prompt, seed and settings it is.
     """
+    settings = settings_json(plan.settings)
+    if plan.keep_rows is not None:
+        settings["keep_rows"] = plan.keep_rows
     shown = generation.draw_acceptance() if show_acceptance else list(generation.pictures)
     if generation.plain is not None:
         shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
     origins = [
-        origin_text(prompt, seed, int(number), settings, tokens)
+        origin_text(prompt, plan.seed, int(number), settings, tokens)
         for prompt, number, tokens in zip(
             generation.prompts, generation.numbers, generation.tokens, strict=True
         )
     ]
-    files = dict(zip(plan.pictures, map(encode_png, shown, origins), strict=False))
-    if plan.grid is not None:
-        files[plan.grid] = encode_png(grid(shown, num if num and 1 < num < len(shown) else None))
+    files = dict(zip(outputs.pictures, map(encode_png, shown, origins), strict=False))
+    if outputs.grid is not None:
+        is_row = len(shown) == plan.count and 1 < plan.num < len(shown)
+        files[outputs.grid] = encode_png(grid(shown, plan.num if is_row else None))
+    return files
+
+
+def statistics_files(outputs: Outputs, generation: Generation) -> dict[Path, bytes]:
+    """Returns the contents of the files beside the pictures."""
+    files = {}
+    if outputs.stats is not None:
+        files[outputs.stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
+    if outputs.race is not None:
+        files[outputs.race] = encode_race(generation, outputs.race.suffix)
     return files
 
 
@@ -151,7 +163,7 @@ def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _short(value: Any, limit: int = 100) -> str:
-    """A value on part of a line: whole numbers with commas, long lists cut."""
+    """Returns a value as part of a line: whole numbers with commas, long lists cut."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if not isinstance(value, list | tuple):

@@ -13,10 +13,10 @@ from lantern_jax.commands.options import (
     add_knobs,
     add_mesh,
     add_model,
-    check_knobs,
     check_mesh,
     given_knobs,
     join_hosts,
+    say_notes,
 )
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
@@ -25,7 +25,7 @@ from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import check_knobs
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 
@@ -89,11 +89,7 @@ def _run(arguments: argparse.Namespace) -> None:
     opened = open_set(request)
     if writes:
         begin(directory, opened.plan)
-    for note in opened.notes if writes else ():
-        name, _, rest = note.partition(" ")
-        say(
-            f"lantern: --{name.replace('_', '-')} {rest}" if name in KNOBS else f"lantern: {note}", error=True
-        )
+        say_notes(opened.notes)
     _make(opened, directory, assigned.worker, writes)
 
 

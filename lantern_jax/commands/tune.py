@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import number, seed, whole
-from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_knobs, check_mesh, given_knobs
+from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_mesh, given_knobs
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
 from lantern_jax.io.terminal import say
+from lantern_jax.settings.settings import check_knobs
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.
@@ -30,7 +31,7 @@ def add(commands) -> None:
     add_model(tune)
     add_mesh(tune, hosts=False)
     add_knobs(tune, KNOBS)
-    # Who tunes without a word wants one picture as soon as can be.
+    # Without a batch, the aim is one picture as soon as can be.
     tune.set_defaults(batch=1)
     add(
         "--max-substituted",
@@ -74,8 +75,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.measuring.choose import Budget
-    from lantern_jax.measuring.samples import Samples, sample_prompts
-    from lantern_jax.measuring.tune import Plan, Tuner
+    from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
+    from lantern_jax.measuring.tune import Goal, Tuner
     from lantern_jax.pipeline.pipeline import load
     from lantern_jax.settings.tuned import OFF, Key, tuned_directory, tuned_file
 
@@ -89,23 +90,23 @@ def _run(arguments: argparse.Namespace) -> None:
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
     settings = pipeline.check(prompts, **knobs)
-    key = Key.of(pipeline.checkpoint, pipeline.dtype, settings, devices=pipeline.engine.devices)
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings), devices=pipeline.engine.devices)
     file = tuned_file(key)
     if arguments.out is not None:
         file = Path(arguments.out)
     else:
         check_writable(next(folder for folder in tuned_directory().parents if folder.is_dir()))
-    encoded = prompts if hasattr(prompts, "arrays") else pipeline.encode(prompts)
-    plan = Plan(knobs, budget, arguments.pictures, arguments.minutes)
+    subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
+    goal = Goal(knobs, budget, arguments.pictures, arguments.minutes)
     with working("tuning") as report:
-        tuning = Tuner(Samples(pipeline, encoded, arguments.seed), plan, report).run()
+        tuning = Tuner(subject, goal, key, report).run()
     write_file(file, tuning.tuned.to_json(), parents=True)
     _show(tuning)
     say(f"wrote {file}: {tuning.tuned.words}")
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises ValueError for what is wrong whatever the checkpoint."""
+    """Raises LanternError for what is wrong with every checkpoint."""
     if arguments.words and arguments.prompts is not None:
         raise LanternError("give prompts, or --prompts FILE: one of the two")
     if arguments.out is not None:
@@ -113,7 +114,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _prompts(arguments: argparse.Namespace) -> Any:
-    """What was given: a list of texts, encoded prompts, or None."""
+    """Returns what was given: a list of texts, encoded prompts, or None."""
     if arguments.prompts is None:
         return arguments.words or None
     file = Path(arguments.prompts)
@@ -125,7 +126,7 @@ def _prompts(arguments: argparse.Namespace) -> Any:
 
 
 def _show(tuning) -> None:
-    """Prints the candidates: those that were confirmed, and the best of the others."""
+    """Prints the confirmed candidates, and the best of the others."""
     from rich.table import Table
 
     from lantern_jax.io.console import Console

@@ -60,7 +60,7 @@ class Statistics:
     same_tokens: float | None = None
 
     def to_json(self) -> dict:
-        """Plain numbers and lists by name; ``speedup`` and ``same_tokens`` only where there was a comparison."""
+        """Returns plain numbers and lists by name; ``speedup`` and ``same_tokens`` only after a comparison."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -84,7 +84,7 @@ class Timing:
 
 
 def summarise(decoded: Decoded, timing: Timing, given: int = 0) -> Statistics:
-    """Statistics of decoded sequences (NumPy leaves, forced tokens left out); so many tokens of each were given."""
+    """Returns the statistics of decoded sequences (NumPy leaves), forced and ``given`` tokens left out."""
     count, rounds = len(decoded.tokens), int(decoded.rounds.sum())
     tokens, before = decoded.tokens.size - count * given, 0 if given else count
     substituted = int(decoded.substituted.sum())
@@ -187,6 +187,7 @@ class Generation:
         statistics: see ``Statistics``.
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: the same by plain decoding, with ``compare``; else None.
+        notes: lines for people: tuned settings that were used or not, knobs without effect.
 
     Example:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -202,6 +203,7 @@ class Generation:
     statistics: Statistics
     numbers: Int[np.ndarray, " n"]
     plain: "Generation | None" = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Generation: {notebook.line(self)}>"
@@ -218,10 +220,10 @@ class Generation:
         return [] if self.pictures is None else picture_files.to_images(self.pictures)
 
     def race(self, number: int = 0) -> Race:
-        """Plain and speculative decoding painting one of the pictures; in a notebook it runs, ``save`` writes it.
+        """Returns plain and speculative decoding painting a picture; a notebook plays it, ``save`` writes it.
 
         Raises:
-            ValueError: without ``compare``, or without pictures; no picture of that number.
+            LanternError: without ``compare``, or without pictures; no picture of that number.
         """
         if self.plain is None or self.pictures is None:
             raise LanternError(
@@ -232,7 +234,7 @@ class Generation:
         return Race(self, number)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
-        """The pictures with the number of draft tokens that each round accepted drawn over them.
+        """Draws over the pictures the number of draft tokens that each round accepted.
 
         ``columns`` is the number of tokens a row; None for a square of tokens.
         """
@@ -245,7 +247,7 @@ class Generation:
 
 
 def compared(speculative: Generation, plain: Generation) -> Generation:
-    """A generation with plain decoding's beside it, and what the comparison gives."""
+    """Returns a generation with plain decoding's beside it, and what the comparison gives."""
     ours, theirs = speculative.statistics, plain.statistics
     statistics = replace(
         ours,

@@ -18,7 +18,7 @@ from lantern_jax.models.quantization import is_fixed
 
 
 def parameter_dtype(dtype: Any) -> np.dtype:
-    """The dtype that ``load`` uses when asked for ``dtype``; ValueError unless it is None or a floating one."""
+    """Returns the dtype that ``load`` uses for ``dtype``; LanternError unless it is None or a floating one."""
     if dtype is None:
         return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
     try:
@@ -31,7 +31,7 @@ def parameter_dtype(dtype: Any) -> np.dtype:
 
 
 def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:
-    """A checkpoint's parameters by their part in decoding, the target's in one dtype, drafters left out.
+    """Reads a checkpoint's parameters by their part in decoding, the target's in one dtype, without drafters.
 
     The engine holds this and not its pipeline, else parameters stayed in memory until Python looks for cycles.
     """
@@ -44,7 +44,7 @@ def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Pa
 def read_drafter(
     checkpoint: Checkpoint, dtype: np.dtype, kind: str, parameters: Parameters, where: Where
 ) -> PyTree:
-    """The parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
+    """Reads the parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
     drafter = place(load_drafter(checkpoint, kind, dtype, where), where)
     head = family_of(checkpoint.target_config).head(parameters.target)
     return {"drafter": jax.tree_util.tree_map_with_path(partial(_cast, dtype), drafter), "head": head}

@@ -22,8 +22,8 @@ _LARGEST = 1 << 16
 
 
 @dataclass(frozen=True)
-class Profile:
-    """A distribution of accepted lengths, as somebody gave it.
+class AcceptLengths:
+    """A distribution of accepted lengths, as it was given.
 
     Attributes:
         mean: tokens a pass, the accepted ones and the one after them; None where ``chances`` are given.
@@ -34,13 +34,13 @@ class Profile:
     chances: tuple[float, ...] = ()
 
     def over(self, depth: int) -> tuple[float, ...]:
-        """The chances of 0 to ``depth`` accepted tokens.
+        """Returns the chances of 0 to ``depth`` accepted tokens.
 
         Of a mean: each token is accepted with the same chance if those before it are, ``depth`` tokens at most, which
         is a geometric distribution whose tail lies on ``depth``. Of a list: what lies beyond ``depth`` lies on it.
 
         Raises:
-            ValueError: a mean that a tree of this depth cannot have.
+            LanternError: a mean that a tree of this depth cannot have.
         """
         if self.mean is None:
             head = self.chances[:depth]
@@ -54,15 +54,15 @@ class Profile:
         return (*((1 - chance) * chance**length for length in range(depth)), chance**depth)
 
     def to_json(self) -> float | list[float]:
-        """As ``parse_accept_lengths`` reads it."""
+        """Returns it as ``parse_accept_lengths`` reads it."""
         return list(self.chances) if self.mean is None else self.mean
 
 
-def parse_accept_lengths(text: str) -> Profile:
-    """A profile from the command's text: a mean, chances with commas, a JSON list, or a file that holds one of these.
+def parse_accept_lengths(text: str) -> AcceptLengths:
+    """Parses a mean, chances with commas, a JSON list, or the name of a file that holds one of these.
 
     Raises:
-        ValueError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
+        LanternError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
     """
     given = text.strip()
     try:
@@ -79,11 +79,11 @@ def parse_accept_lengths(text: str) -> Profile:
     if len(numbers) == 1:
         if not numbers[0] >= 1:
             raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
-        return Profile(mean=float(numbers[0]))
+        return AcceptLengths(mean=float(numbers[0]))
     if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
         raise LanternError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
     total = math.fsum(numbers)
-    return Profile(chances=tuple(number / total for number in numbers))
+    return AcceptLengths(chances=tuple(number / total for number in numbers))
 
 
 def _is_file(text: str) -> bool:
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _chance_of_mean(mean: float, depth: int) -> float:
-    """The chance a of a token for which 1 + a + ... + a ** depth is the mean, by bisection."""
+    """Returns the chance a of a token for which 1 + a + ... + a ** depth is the mean, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

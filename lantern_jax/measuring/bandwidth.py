@@ -1,4 +1,4 @@
-"""How many bytes a second the device reads: what no pass can be quicker than, since it reads all the weights.
+"""Bytes a second that the device reads: no pass is quicker than reading all weights.
 
 Axes: R rows, C columns.
 """
@@ -16,7 +16,7 @@ from lantern_jax.devices.compilation import run_timed
 # More than any cache holds, and little beside a model that is worth measuring.
 _BYTES = {"cpu": 256 << 20}
 _ACCELERATOR_BYTES = 1 << 30
-# An accelerator reads it in less than a millisecond, beside which starting it and hearing of its end are not nothing.
+# An accelerator reads it in less than a millisecond, and starting and ending take time too.
 _TIMES = {"cpu": 1}
 _ACCELERATOR_TIMES = 16
 _COLUMNS = 4096
@@ -26,7 +26,7 @@ class Bandwidth:
     """Reads a large array in three ways, of which the quickest counts: which one that is differs between devices.
 
     Args:
-        size: bytes of the array; None is some that no cache holds.
+        size: bytes of the array; None for more than any cache holds.
     """
 
     def __init__(self, size: int | None = None):
@@ -46,7 +46,7 @@ class Bandwidth:
             self._ways[name] = (program, arguments, moved * self._array.nbytes)
 
     def measure(self, repeats: int = 3) -> float:
-        """Bytes a second, the most of so many attempts with each way."""
+        """Returns bytes a second, the most of ``repeats`` attempts with each way."""
         found = 0.0
         for program, arguments, moved in self._ways.values():
             for _ in range(repeats):
@@ -55,5 +55,5 @@ class Bandwidth:
 
 
 def _sums(times: int, array: Float[Array, "R C"]) -> Float[Array, ""]:
-    """So many sums, each of which needs the one before."""
+    """Sums ``times`` times, each time after the one before."""
     return lax.fori_loop(0, times, lambda _, last: jnp.sum(array + jnp.minimum(last, 1)), jnp.float32(0))

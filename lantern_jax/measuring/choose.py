@@ -25,13 +25,13 @@ FRONTS = ((1, 0), (2, 1), (3, 1), (2, 2), (3, 2), (4, 2))
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way of decoding, and what is known of it.
+    """A way of decoding, and its numbers.
 
     Attributes:
         name: for people.
-        knobs: what a generation is given for it.
+        knobs: of a generation that decodes so.
         nodes: of a pass, root included.
-        rounds: [n], of pictures that had no part in its making.
+        rounds: [n], of pictures that it was not chosen by.
         ms: of a round, predicted.
         substituted: [n], the share of tokens that a relaxed rule put in place of the strict one's; empty if strict.
         distance: their mean codebook distance.
@@ -60,11 +60,11 @@ class Budget:
 
     @property
     def allows_relaxed(self) -> bool:
-        """Whether there is any."""
+        """Tells whether there is a bound."""
         return self.substituted is not None or self.distance is not None
 
     def holds(self, substituted: Float[np.ndarray, " n"], distance: float) -> bool:
-        """Whether pictures kept to it; the share's standard error counts against it."""
+        """Tells whether pictures kept to it; the share's standard error counts against it."""
         if not len(substituted) or not np.any(substituted):
             return True
         error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
@@ -75,7 +75,7 @@ class Budget:
 def tokens_a_second(
     rounds: Float[np.ndarray, " n"], ms: float, *, tokens: int, begin: float, batch: int, error: float = 0.0
 ) -> tuple[float, float]:
-    """(tokens a second, standard error) of batches, which are done when their slowest picture is.
+    """Returns (tokens a second, standard error) of batches, which are done when their slowest picture is.
 
     Args:
         rounds: of pictures, each of as many ``tokens``.
@@ -97,7 +97,7 @@ def best_trees(
     sizes: Iterable[int] = SIZES,
     depth: int = MAX_DEPTH,
 ) -> list[list[TreePath]]:
-    """The trees with the most tokens a millisecond, best first, no two of them of one depth.
+    """Returns the trees with the most tokens a millisecond, best first, no two of the same depth.
 
     The most frequent paths under every cap of depth, cut at every size. Where tokens are the counts' sum and a level's
     cost does not depend on its width, that is the best of all trees of these sizes; else it is the best of those that
@@ -137,7 +137,7 @@ def climb(
     value: Callable[[Point], float],
     more: Callable[[], bool] = lambda: True,
 ) -> dict[Point, float]:
-    """What was looked at on the way up from the best of some points, to where no neighbour is better.
+    """Climbs from the best of some points until no neighbour is better; returns the value of every point it looked at.
 
     The first better neighbour is taken. The start's own value is always looked at, anything else while there is
     ``more`` time.
@@ -163,7 +163,7 @@ def climb(
 
 
 def beside(scale: Sequence[Point], value: Point) -> list[Point]:
-    """The entries of a scale beside a value; the nearest ones where it is not on it."""
+    """Returns the entries of a scale beside a value, which need not be on it."""
     if value not in scale:
         scale = sorted([*scale, value])
     at = list(scale).index(value)
@@ -175,7 +175,7 @@ WindowPoint = tuple[int, int, int, int]
 
 
 def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
-    """One knob of a window changed by a notch; a front is never deeper than its window, nor led further."""
+    """Returns windows with one knob changed by a notch; a front is never deeper than its window, nor led further."""
     window, branches, levels, reach = point
     near = [(other, branches, levels, reach) for other in beside(WINDOWS, window)]
     near += [(window, *front, reach) for front in beside(FRONTS, (branches, levels))]

@@ -13,8 +13,8 @@ _ALIKE = {"draft": (2, "program"), "ranks": (2, "plain"), "pictures": (1, "plain
 class Clock:
     """Tells what is left of some seconds, and whether more pieces of work fit into it.
 
-    A piece is predicted to take as long as the last of its kind, compiling included; of a kind that was not there yet,
-    as long as some pieces of another one.
+    A piece is predicted to take as long as the last of its kind, compiling included; of a new kind, as long as
+    some pieces of another one.
 
     Args:
         seconds: from now on.
@@ -33,13 +33,13 @@ class Clock:
 
     @contextlib.contextmanager
     def piece(self, kind: str) -> Iterator[None]:
-        """A block of work, of which more may come."""
+        """Times a block of work, of a kind of which more may come."""
         began = self._now()
         yield
         self._last[kind] = self._now() - began
 
     def predicted(self, **pieces: int) -> float:
-        """Returns the seconds that so many pieces of some kinds take."""
+        """Returns the seconds that these numbers of pieces of some kinds take."""
         return sum(count * self._one(kind) for kind, count in pieces.items())
 
     def keep(self, seconds: float) -> None:
@@ -57,5 +57,5 @@ class Clock:
         return times * self._one(other)
 
     def fits(self, share: float = 1.0, **pieces: int) -> bool:
-        """Whether so many more pieces of some kinds end before a share of the time is over."""
+        """Tells whether these numbers of pieces of some kinds end before a share of the time is over."""
         return self.predicted(**pieces) < self.left(share)

@@ -15,11 +15,11 @@ import numpy as np
 
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramKey
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.clock import Clock
-from lantern_jax.measuring.samples import Samples
+from lantern_jax.measuring.subject import Subject
 from lantern_jax.settings.settings import Settings
 
 # Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one more.
@@ -48,7 +48,7 @@ class Drafts:
     levels: Mapping[int, float]
 
     def level(self, width: int) -> float:
-        """Of a level of that width, between measured ones and beyond them by their line."""
+        """Returns the cost of a level of that width, on the line of the measured ones."""
         return _on_line(self.levels, width)
 
 
@@ -71,11 +71,11 @@ class Costs:
     error: float = 0.0
 
     def a_pass(self, nodes: int) -> float:
-        """Of a pass of so many nodes."""
+        """Returns the cost of a pass over ``nodes`` nodes."""
         return _on_line(self.passes, nodes)
 
     def tree(self, kind: str, nodes: int, expanded: Sequence[int]) -> float:
-        """Of a round with a static tree.
+        """Returns the cost of a round with a static tree.
 
         Args:
             nodes: root included.
@@ -85,14 +85,14 @@ class Costs:
         return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
 
     def window(self, tree: DraftTree, kind: str | None = None, reach: int = 0) -> float:
-        """Of a round with a window; with a kind of drafter, which leads ``reach`` places of it."""
+        """Returns the cost of a round with a window, of which a kind of drafter leads ``reach`` places."""
         spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
         if kind is None:
             return spent
         return spent + self.drafts[kind].root + (min(reach, tree.max_depth) - 1) * self.drafts[kind].level(1)
 
     def to_json(self) -> dict:
-        """Plain numbers, for people: nothing reads them back."""
+        """Returns plain numbers, for people: nothing reads them back."""
         return {
             "ms_a_pass": {str(nodes): round(ms, 4) for nodes, ms in self.passes.items()},
             "ms_begin": round(self.begin, 4),
@@ -107,7 +107,7 @@ class Costs:
 
 
 def _on_line(measured: Mapping[int, float], at: int) -> float:
-    """Piecewise linear through the measured points, beyond the last two on their line, never falling there."""
+    """Interpolates measured points; beyond the last two it follows their line, never falling."""
     known = sorted(measured)
     if at <= known[-1] or len(known) == 1:
         return float(np.interp(at, known, [measured[x] for x in known]))
@@ -118,7 +118,7 @@ def _on_line(measured: Mapping[int, float], at: int) -> float:
 
 @cache
 def filler(nodes: int) -> Drafting:
-    """Children of the root that cost nothing to draft and are worth nothing; the root not counted."""
+    """Returns a drafting of ``nodes`` children of the root that cost nothing and are worth nothing."""
     tree = DraftTree.from_paths([(rank,) for rank in range(nodes)])
 
     def propose(params, state, pending, draws, sampling):
@@ -129,7 +129,7 @@ def filler(nodes: int) -> Drafting:
 
 
 def chains(count: int, depth: int) -> DraftTree:
-    """So many chains below the root."""
+    """Returns ``count`` chains below the root."""
     return DraftTree.from_paths([(rank, *(0,) * level) for rank in range(count) for level in range(depth)])
 
 
@@ -137,22 +137,22 @@ class Stopwatch:
     """Times rounds of jobs at one batch: every job is begun anew, so that one cache at a time is in memory.
 
     Args:
-        samples: what is decoded.
+        subject: what is decoded.
         batch: pictures at once.
     """
 
-    def __init__(self, samples: Samples, batch: int):
-        self._samples, self._batch = samples, batch
+    def __init__(self, subject: Subject, batch: int):
+        self._subject, self._batch = subject, batch
         self._pace: dict[ProgramKey, int] = {}
 
     def begin(self, job: Job) -> float:
-        """Milliseconds of prefill."""
-        return self._start(job).timing.decoding * 1e3
+        """Returns the milliseconds of prefill."""
+        return self._subject.start(job, 0, self._batch).timing.decoding * 1e3
 
     def round(self, job: Job) -> float:
-        """Milliseconds of a round, of as many as take about ``PIECE_SECONDS``; the first call compiles."""
-        engine = self._samples.pipeline.engine
-        run = engine.advance(self._start(job), 1)
+        """Returns the milliseconds of a round, by about ``PIECE_SECONDS`` of them; the first call compiles."""
+        engine = self._subject.engine
+        run = engine.advance(self._subject.start(job, 0, self._batch), 1)
         pace = self._pace.get(run.key, 3)
         made, spent = int(run.state.decoded.rounds.max()), run.timing.decoding
         after = engine.advance(run, pace)
@@ -164,13 +164,9 @@ class Stopwatch:
         self._pace[run.key] = int(np.clip(PIECE_SECONDS * 1e3 / ms, 3, 200))
         return ms
 
-    def _start(self, job: Job) -> Run:
-        rows = self._samples.rows(0, self._batch)
-        return self._samples.pipeline.engine.start(job, rows, seed=self._samples.seed, most=self._batch)
-
 
 def _timed(watch: Stopwatch, jobs: Mapping[object, Job], repeats: int) -> tuple[dict[object, float], float]:
-    """Median milliseconds of a round of each job, in turns, and their relative standard error."""
+    """Returns the median milliseconds of a round of each job, in turns, and their relative standard error."""
     for job in jobs.values():
         watch.round(job)
     tasks = {name: (lambda repeat, job=job: watch.round(job)) for name, job in jobs.items()}
@@ -180,21 +176,21 @@ def _timed(watch: Stopwatch, jobs: Mapping[object, Job], repeats: int) -> tuple[
 
 
 def measure(
-    samples: Samples,
+    subject: Subject,
     settings: Settings,
     clock: Clock,
     *,
     repeats: int = 5,
     report: Callable[[str], None] = lambda _: None,
 ) -> Costs:
-    """The costs of passes and of windows.
+    """Measures the costs of passes and of windows.
 
     Args:
         settings: batch, guidance and sampling; the rest is not read.
-        clock: says how many passes there is time for, and is told what programs take.
+        clock: limits the number of passes, and times programs.
     """
-    watch = Stopwatch(samples, settings.batch)
-    plain = samples.pipeline.job(_with(settings, DraftTree.empty()))
+    watch = Stopwatch(subject, settings.batch)
+    plain = subject.job(_with(settings, DraftTree.empty()))
     jobs: dict[object, Job] = {1: plain}
     rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
@@ -209,7 +205,7 @@ def measure(
             rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
     if clock.fits(_WINDOW_UNTIL, draft=1):
-        jobs["window"] = samples.pipeline.job(_with(settings, window, "jacobi"))
+        jobs["window"] = subject.job(_with(settings, window, "jacobi"))
     report("timing all in turns")
     times, error = _timed(watch, jobs, repeats)
     passes = _rising({nodes: ms for nodes, ms in times.items() if isinstance(nodes, int)})
@@ -220,14 +216,14 @@ def measure(
 
 
 def measure_drafts(
-    samples: Samples, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
+    subject: Subject, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
 ) -> Costs:
-    """With the costs of a kind of drafter; a step is timed again beside it, so that the machine's pace counts."""
+    """Adds the costs of a kind of drafter; a step is timed again beside it, to correct for the machine's pace."""
     plain, watch = (
-        samples.pipeline.job(_with(settings, DraftTree.empty())),
-        Stopwatch(samples, settings.batch),
+        subject.job(_with(settings, DraftTree.empty())),
+        Stopwatch(subject, settings.batch),
     )
-    jobs = {1: plain, **draft_jobs(samples, settings, kind)}
+    jobs = {1: plain, **draft_jobs(subject, settings, kind)}
     for job in jobs.values():
         with clock.piece("draft"):
             watch.round(job)
@@ -238,15 +234,15 @@ def measure_drafts(
     return Costs(costs.passes, costs.begin, costs.place, drafts, max(error, costs.error))
 
 
-def draft_jobs(samples: Samples, settings: Settings, kind: str) -> dict[object, Job]:
-    """Jobs whose rounds tell what drafting costs, by (kind, width, depth)."""
-    codes = samples.pipeline.checkpoint.target_config.num_codes
+def draft_jobs(subject: Subject, settings: Settings, kind: str) -> dict[object, Job]:
+    """Returns jobs whose rounds tell what drafting costs, by (kind, width, depth)."""
+    codes = subject.recipe.config.num_codes
     shapes = [(1, _SHORT), (1, _LONG), *((width, _BUSHY) for width in WIDTHS[1:] if width <= codes)]
-    return {(kind, *shape): samples.pipeline.job(_with(settings, chains(*shape), kind)) for shape in shapes}
+    return {(kind, *shape): subject.job(_with(settings, chains(*shape), kind)) for shape in shapes}
 
 
 def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Drafts:
-    """From the rounds of ``draft_jobs``: what they cost beyond a pass of their nodes."""
+    """Returns what the rounds of ``draft_jobs`` cost beyond a pass over their nodes."""
     beyond = {
         shape: times[kind, *shape] - costs.a_pass(1 + shape[0] * shape[1])
         for shape in (name[1:] for name in times if isinstance(name, tuple) and name[0] == kind)
@@ -259,7 +255,7 @@ def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Draft
 
 
 def _rising(measured: Mapping[int, float]) -> dict[int, float]:
-    """No less for more: where it falls that is noise of the clock, and neighbours are averaged until it does not."""
+    """Averages neighbours until more nodes cost no less: a fall is noise of the clock."""
     pools: list[list[float]] = []
     for size in sorted(measured):
         pools.append([measured[size]])
@@ -280,5 +276,5 @@ def _filled(plain: Job, nodes: int) -> Job:
 
 
 def _with(settings: Settings, tree: DraftTree, drafting: str | None = None) -> Settings:
-    """The strict settings of a tree or a window."""
+    """Returns the strict settings of a tree or a window."""
     return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")

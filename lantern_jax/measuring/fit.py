@@ -8,7 +8,7 @@ Axes: n pictures decoded at once.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -22,12 +22,12 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
-from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.families.registry import family_of
 from lantern_jax.measuring.random_models import random_conditioning, random_model
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.settings import recipe
+from lantern_jax.settings.recipe import Recipe
 
 # Programs come in powers of two; more pictures at once than this are no faster anywhere.
 MOST = 256
@@ -38,32 +38,22 @@ class Shapes:
     """A model without its values.
 
     Attributes:
-        config: of the target.
-        drafters: configs of drafters by kind.
-        dtype: of parameters and matrix products.
-        defaults: of its knobs.
-        codebook: shapes of the codebook for relaxed rules, or None.
+        recipe: what it decodes with, shapes for the codebook.
         tokenizer: config of the VQ tokenizer, or None where nothing is drawn.
         quantized: whether the target's weights are in eight bits.
     """
 
-    config: TargetConfig
-    drafters: Mapping[str, Any]
-    dtype: np.dtype
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    codebook: Any = None
+    recipe: Recipe
     tokenizer: VQConfig | None = None
     quantized: bool = False
 
     def job(self, knobs: Mapping[str, Any]) -> Job:
-        """How it decodes with these knobs; ValueError for knobs that it cannot be decoded with."""
-        parts = self.config, self.drafters, self.defaults, self.codebook
-        settings = recipe.settings_for(knobs, *parts, platform=jax.default_backend())
-        return recipe.job(self.config, self.drafters, self.dtype, settings)
+        """Returns how it decodes with these knobs; LanternError for knobs that it cannot be decoded with."""
+        return self.recipe.job(self.recipe.settings(knobs))
 
 
 @dataclass(frozen=True)
-class Memory:
+class Need:
     """Bytes of a device while n pictures are decoded and drawn.
 
     Attributes:
@@ -84,32 +74,23 @@ class Memory:
 
 
 def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
-    """Those of a checkpoint, its text encoder left out: that is gone before decoding begins."""
+    """Returns the shapes of a checkpoint, without its text encoder, which is freed before decoding."""
+    recipe = Recipe.of(checkpoint, parameter_dtype(dtype))
     return Shapes(
-        config=checkpoint.target_config,
-        drafters={kind: config for kind, (config, _) in checkpoint.drafters.items()},
-        dtype=parameter_dtype(dtype),
-        defaults=checkpoint.defaults,
-        codebook=_shapes(checkpoint.codebook),
-        tokenizer=checkpoint.tokenizer_config,
-        quantized=is_quantized(checkpoint.target_params),
+        replace(recipe, codebook=_shapes(recipe.codebook)),
+        checkpoint.tokenizer_config,
+        is_quantized(checkpoint.target_params),
     )
 
 
 def size_shapes(size: str, dtype: Any) -> Shapes:
-    """Those of a published size with an EAGLE drafter, nothing to draw with; ValueError for an unknown size."""
+    """Returns the shapes of a published size with an EAGLE drafter, nothing to draw with."""
     model = random_model(size)
-    return Shapes(
-        model.config,
-        {"eagle": model.drafter},
-        parameter_dtype(dtype),
-        codebook=model.codebook_shapes,
-        quantized=model.quantized,
-    )
+    return Shapes(model.recipe(parameter_dtype(dtype)), quantized=model.quantized)
 
 
-def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
-    """What decoding so many pictures at once takes; it compiles the programs that prefill, advance and draw."""
+def memory(shapes: Shapes, job: Job, pictures: int) -> Need:
+    """Returns what ``pictures`` pictures decoded together take; compiles what prefills, advances and draws."""
     inputs = _inputs(shapes, job, pictures)
     sequences = programs.Sequences(_rows(pictures, np.uint32), _rows(pictures, np.uint32))
     prefill = programs.beginning(inputs, inputs.conditioning, inputs.guidance)
@@ -121,19 +102,19 @@ def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
     working = [_beside(*begin) - size_of(state), _beside(*step, donate="state")]
     tokenizer = 0
     if shapes.tokenizer is not None:
-        tokenizer, drawing = _drawing(shapes.tokenizer, shapes.config.grid, pictures)
+        tokenizer, drawing = _drawing(shapes.tokenizer, shapes.recipe.config.grid, pictures)
         working.append(drawing)
     # The head is the target's: a drafting adds its drafter alone.
     drafter = None if inputs.drafting_params is None else inputs.drafting_params["drafter"]
     parameters = size_of((inputs.target_params, drafter, inputs.codebook)) + tokenizer
-    return Memory(pictures, parameters, size_of(state), max(working))
+    return Need(pictures, parameters, size_of(state), max(working))
 
 
-def largest(shapes: Shapes, job: Job, limit: int) -> Memory:
-    """Of the batches that take at most ``limit`` bytes the largest, a power of two; of one picture if none does.
+def largest(shapes: Shapes, job: Job, limit: int) -> Need:
+    """Returns the need of the largest power-of-two batch that fits in ``limit`` bytes (of one picture if none does).
 
-    Two small ones tell by how much a picture adds. The batch that this leads to is compiled itself, and others from
-    there on, up or down.
+    Two small batches tell how much a picture adds. The batch that this predicts is compiled, then its neighbours, up or
+    down.
     """
     needs = cache(lambda pictures: memory(shapes, job, pictures))
     few, more = needs(2), needs(4)
@@ -147,7 +128,7 @@ def largest(shapes: Shapes, job: Job, limit: int) -> Memory:
 
 
 def size_of(tree: PyTree) -> int:
-    """Bytes of a tree's arrays, or of what stands in for them."""
+    """Returns the bytes of a tree's arrays, or of the shapes in their place."""
     return sum(math.prod(leaf.shape) * _bytes(leaf.dtype) for leaf in jax.tree.leaves(tree))
 
 
@@ -158,22 +139,25 @@ def _bytes(dtype) -> int:
 
 def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     """Describes what programs for n pictures read, but for the keys."""
-    family = family_of(shapes.config)
-    target = _cast(family.shapes(shapes.config), shapes.dtype)
+    family = family_of(shapes.recipe.config)
+    target = _cast(family.shapes(shapes.recipe.config), shapes.recipe.dtype)
     target = quantized_shapes(target) if shapes.quantized else target
     drafting = None
     if job.drafter is not None:
-        drafter = DRAFTERS[job.drafter].shapes(shapes.drafters[job.drafter])
-        drafting = {"drafter": _cast(drafter, shapes.dtype), "head": jax.eval_shape(family.head, target)}
-    conditioning = jax.eval_shape(partial(random_conditioning, shapes.config, pictures))
+        drafter = DRAFTERS[job.drafter].shapes(shapes.recipe.drafters[job.drafter])
+        drafting = {
+            "drafter": _cast(drafter, shapes.recipe.dtype),
+            "head": jax.eval_shape(family.head, target),
+        }
+    conditioning = jax.eval_shape(partial(random_conditioning, shapes.recipe.config, pictures))
     guidance = None if job.guidance == 1 else _rows(pictures, np.float32)
-    codebook, active = None if job.rule.is_strict else shapes.codebook, _rows(pictures, bool)
+    codebook, active = None if job.rule.is_strict else shapes.recipe.codebook, _rows(pictures, bool)
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
 
 
 @cache
 def _drawing(config: VQConfig, grid: int, pictures: int) -> tuple[int, int]:
-    """Bytes of the VQ tokenizer's parameters, and those beside them that drawing so many pictures takes."""
+    """Returns the bytes of the VQ tokenizer's parameters, and the bytes beside them that drawing takes."""
     model, side = VQModel(config), grid * config.downsampling
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
     codes = jax.ShapeDtypeStruct((pictures, grid * grid), jnp.int32)

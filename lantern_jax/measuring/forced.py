@@ -29,18 +29,18 @@ class Forced:
 
     Attributes:
         coupling: whose draws are made and whose verification is done.
-        chances: of 0 to max depth accepted tokens (``accept_lengths.Profile.over``).
+        chances: of 0 to max depth accepted tokens (``accept_lengths.AcceptLengths.over``).
     """
 
     coupling: Coupling
     chances: tuple[float, ...]
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Any:
-        """As ``Coupling.draws``: the other's."""
+        """Returns the other coupling's draws."""
         return self.coupling.draws(keys, positions, rounds, levels, vocab_size, sampling)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """As ``Coupling.verify``."""
+        """Replaces the accepted path of the other coupling's verdict."""
         verdict = self.coupling.verify(draft, log_probs, draws, rule, codebook, max_count)
         topology, lengths = draft.topology, self._lengths(verdict, max_count)
         depth = with_batch(topology.depth, 2)
@@ -59,7 +59,7 @@ class Forced:
 
 
 def _luck(verdict: Verification, room: Int[Array, ""]) -> Float[Array, ""]:
-    """A number in [0, 1) from a sequence's place in its stream and every number of its verdict."""
+    """Returns a number in [0, 1) made of a sequence's place in its stream and every number of its verdict."""
     found = [leaf.reshape(-1) for leaf in jax.tree.leaves(verdict)]
     words = [
         jax.lax.bitcast_convert_type(leaf, jnp.uint32)
@@ -74,8 +74,3 @@ def _luck(verdict: Verification, room: Int[Array, ""]) -> Float[Array, ""]:
     for number in sums:
         key = jax.random.fold_in(key, number)
     return jax.random.uniform(key, dtype=jnp.float32)
-
-
-def forced(program, chances: tuple[float, ...]):
-    """A ``loop.Program`` with its acceptance forced."""
-    return program._replace(coupling=Forced(program.coupling, chances))

@@ -23,12 +23,12 @@ from lantern_jax.measuring.subject import Subject
 from lantern_jax.settings.settings import Settings
 
 _REPEATS = 5
-# A call should take so many seconds, so that what surrounds it is nothing.
+# Seconds of a call: long enough for its start and end not to count.
 _CALL_SECONDS = 0.05
 
 
 def levels_of(settings: Settings) -> int:
-    """How many levels are drafted one after the other; 0 without a drafter."""
+    """Returns how many levels are drafted one after the other; 0 without a drafter."""
     if settings.is_plain or settings.drafting in ("jacobi", "zipar"):
         return 0
     return (
@@ -39,7 +39,7 @@ def levels_of(settings: Settings) -> int:
 
 
 def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | None:
-    """Seconds that each level after the first adds to a draft; None where there are no others.
+    """Returns the seconds that each level after the first adds to a draft; None where there are no others.
 
     Args:
         run: a batch that was just started with these settings, on one device.
@@ -63,7 +63,7 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
 
 
 def _shallow(settings: Settings) -> Settings:
-    """The same with one level drafted."""
+    """Returns the same settings with one level drafted."""
     tree: Any = settings.tree
     if settings.drafting == "led":
         return dataclasses.replace(settings, reach=1)
@@ -74,14 +74,14 @@ def _shallow(settings: Settings) -> Settings:
 
 
 def _a_draft(program, arguments, repeat: int) -> float:
-    """Seconds of one draft, of a call that makes as many as take long enough."""
+    """Returns the seconds of one draft, by a call of enough drafts to time."""
     _, once = run_timed(program, *arguments, jnp.int32(2))
     count = max(2, min(1000, int(2 * _CALL_SECONDS / max(once, 1e-6))))
     return run_timed(program, *arguments, jnp.int32(count))[1] / count
 
 
 def _draft_again(program: Program, params, keys, sampling, state: State, count):
-    """So many drafts one after the other, each as if the last round had accepted nothing."""
+    """Drafts ``count`` times in a row, each time as if the last round had accepted nothing."""
     drafting, stream = program.drafting, Stream(program.target)
 
     def draft(i, carry):

@@ -1,4 +1,4 @@
-"""What a row says of memory, and what a pass must read on it."""
+"""Memory of a row: its peak, and the bytes that a pass must read."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ NOT_READ = ("tokens", "labels", "caption")
 
 
 def peak_memory() -> int:
-    """The most bytes that this process had on the device; on the host where the device does not tell."""
+    """Returns the most bytes that this process held on the device, or on the host where the device does not tell."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return int(stats["peak_bytes_in_use"])
@@ -29,14 +29,14 @@ def peak_memory() -> int:
 
 
 def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
-    """What a pass reads at least, a device: weights and caches of the target and of the drafter, once a run of them.
+    """Returns the bytes that a pass reads at least on a device: weights and caches of target and drafter, once a run.
 
     Left out are tables that are looked up by the row, and prefill's own weights.
     """
     total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
     if job.drafter is None:
         return total
-    # The heads of some drafters all speak at once.
+    # The heads of some drafters all run together.
     runs = 1 if settings.drafting in ("medusa", "parallel") else max(levels_of(settings), 1)
     own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
     cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
@@ -44,7 +44,7 @@ def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> in
 
 
 def _size(tree: Any) -> int:
-    """Bytes of arrays that one device has."""
+    """Returns the bytes of arrays on one device."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

@@ -20,31 +20,31 @@ from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring import machine
-from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.forced import forced
+from lantern_jax.measuring.forced import Forced
 from lantern_jax.measuring.levels import seconds_a_level
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.sweep import Configuration
+from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
 PLAIN = "ar"
 LEAST_REPEATS = 3
-# Passes that nobody times, before any that somebody does.
+# Passes before the first that is timed.
 _WARM_UP = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class Procedure:
     """How configurations are measured.
 
     Attributes:
         pictures: decoded by each, a whole batch at least ``LEAST_REPEATS`` times.
-        passes: a picture is stopped after so many, and the rest reckoned; None for whole pictures.
-        seed: of the pictures.
+        passes: after which a picture is stopped, and the rest reckoned; None for whole pictures.
         profile: accepted lengths to replay; None for those that verification finds.
         compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
         levels: whether a level of the draft is measured.
@@ -53,24 +53,28 @@ class Plan:
 
     pictures: int = 8
     passes: int | None = None
-    seed: int = 0
-    profile: Profile | None = None
+    profile: AcceptLengths | None = None
     compile_twice: bool = True
     levels: bool = True
     parts: bool = False
 
     def repeats(self, batch: int) -> int:
-        """How many batches are decoded."""
+        """Returns how many batches are decoded."""
         return max(LEAST_REPEATS, -(-self.pictures // batch))
 
 
 @dataclass(frozen=True)
 class Member:
-    """A configuration with what it comes to for a model."""
+    """A configuration with its settings and job for a model."""
 
     configuration: Configuration
     settings: Settings
     job: Job
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that name the knobs without effect."""
+        return without_effect(self.configuration.knobs, self.settings)
 
     @property
     def group(self) -> tuple:
@@ -80,7 +84,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Batch:
     """One batch, decoded.
 
     Attributes:
@@ -103,15 +107,15 @@ class Sample:
 
 
 def members(
-    subject: Subject, configurations: Iterable[Configuration], profile: Profile | None = None
+    subject: Subject, configurations: Iterable[Configuration], profile: AcceptLengths | None = None
 ) -> tuple[list[list[Member]], list[str]]:
-    """Groups of members, plain decoding first in each, and why the other configurations cannot be measured."""
+    """Returns groups of members, plain decoding first in each, and why the other configurations cannot be measured."""
     groups: dict[tuple, dict[Settings, Member]] = {}
     reasons = []
     for configuration in configurations:
         try:
             settings = subject.settings(configuration.given)
-            # Neither knob changes what is compiled: nobody wants to read the same row twice.
+            # A method's name changes nothing that is measured: the same row is not measured twice.
             same = dataclasses.replace(settings, method=None)
             plain = subject.job(settings, plain=True)
             job = _forced(subject.job(settings), settings, profile)
@@ -122,9 +126,8 @@ def members(
         if member.group not in groups:
             knobs = {name: value for name, value in configuration.knobs.items() if name in _SAMPLING}
             first = dataclasses.replace(configuration, method=PLAIN, knobs=knobs)
-            settings_of_plain = subject.settings(first.given)
-            key = dataclasses.replace(settings_of_plain, method=None)
-            groups[member.group] = {key: Member(first, settings_of_plain, plain)}
+            alone = subject.settings(first.given)
+            groups[member.group] = {dataclasses.replace(alone, method=None): Member(first, alone, plain)}
         if not settings.is_plain:
             groups[member.group].setdefault(same, member)
     return [list(group.values()) for group in groups.values()], reasons
@@ -133,7 +136,7 @@ def members(
 _SAMPLING = ("temperature", "top_k", "top_p")
 
 
-def _forced(job: Job, settings: Settings, profile: Profile | None) -> Job:
+def _forced(job: Job, settings: Settings, profile: AcceptLengths | None) -> Job:
     if profile is None or settings.is_plain:
         return job
     if job.program.rows is not None:
@@ -141,22 +144,24 @@ def _forced(job: Job, settings: Settings, profile: Profile | None) -> Job:
             "rows in parallel accept nothing: leave the accept lengths or the method zipar out"
         )
     chances = profile.over(settings.tree.max_depth)
-    return dataclasses.replace(job, program=forced(job.program, chances))
+    return dataclasses.replace(
+        job, program=job.program._replace(coupling=Forced(job.program.coupling, chances))
+    )
 
 
-def measure(subject: Subject, group: Sequence[Member], plan: Plan) -> list[Row]:
-    """The rows of one group, plain decoding's first.
+def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[Row]:
+    """Measures the rows of one group, plain decoding's first.
 
     Args:
         group: of ``members``.
 
     Raises:
-        ValueError: a model whose numbers are not finite.
+        LanternError: a model whose numbers are not finite.
     """
     cold, warm = _compile(subject, group, plan)
     floors, levels, profiles = [], [], []
     for member in group:
-        run = _begin(subject, member, plan, 0)
+        run = _begin(subject, member, 0)
         floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
         levels.append(_level(subject, member, run) if plan.levels else None)
         run = subject.engine.advance(run, _WARM_UP)
@@ -177,18 +182,20 @@ def measure(subject: Subject, group: Sequence[Member], plan: Plan) -> list[Row]:
     ]  # fmt: skip
 
 
-def compile_group(subject: Subject, group: Sequence[Member], plan: Plan, threads: int = 1) -> list[float]:
-    """Compiles what a group needs, in so many threads; seconds of every member, which share the machine."""
+def compile_group(
+    subject: Subject, group: Sequence[Member], plan: Procedure, threads: int = 1
+) -> list[float]:
+    """Compiles what a group needs; returns the seconds of every member, whose threads share the machine."""
     _ = subject.engine.parameters  # Reading them is not compiling.
     for member in group:
         if member.job.drafter is not None:
             subject.engine.drafter(member.job.drafter)
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda member: _begin(subject, member, plan, 0).timing.compiling, group))
+        return list(pool.map(lambda member: _begin(subject, member, 0).timing.compiling, group))
 
 
-def _compile(subject: Subject, group: Sequence[Member], plan: Plan):
-    """Seconds of every member: with nothing kept, and with what the first time kept; None where not measured."""
+def _compile(subject: Subject, group: Sequence[Member], plan: Procedure):
+    """Returns the seconds of every member with nothing kept, and with programs kept; None where not measured."""
     if not plan.compile_twice:
         compile_group(subject, group, plan)
         return [None] * len(group), [None] * len(group)
@@ -198,11 +205,9 @@ def _compile(subject: Subject, group: Sequence[Member], plan: Plan):
     return cold, compile_group(subject, group, plan)
 
 
-def _begin(subject: Subject, member: Member, plan: Plan, repeat: int) -> Run:
+def _begin(subject: Subject, member: Member, repeat: int) -> Run:
     batch = member.settings.batch
-    first = repeat * batch
-    rows = subject.rows(first, batch)
-    return subject.engine.start(member.job, rows, seed=plan.seed, first=first, most=batch)
+    return subject.start(member.job, repeat * batch, batch)
 
 
 def _level(subject: Subject, member: Member, run: Run) -> float | None:
@@ -210,19 +215,16 @@ def _level(subject: Subject, member: Member, run: Run) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-def _decode(subject: Subject, member: Member, plan: Plan, repeat: int) -> Sample:
-    """One batch; where it is stopped early, all that is left is taken to go on as it began."""
-    run = _begin(subject, member, plan, repeat)
+def _decode(subject: Subject, member: Member, plan: Procedure, repeat: int) -> Batch:
+    """Decodes one batch; one that is stopped early is taken to continue as it began."""
+    run = _begin(subject, member, repeat)
     begun = run.timing.decoding
     run = subject.engine.advance(run, plan.passes)
-    took, decoded = run.timing.decoding - begun, subject.engine.finish(run)
-    if not decoded.finite.all():
-        raise LanternError("the target's logits are not finite: measure another checkpoint, or in float32")
-    free = np.flatnonzero(member.job.program.target.forced < 0)
+    took, decoded = run.timing.decoding - begun, subject.finish(run)
     batch, rounds = len(decoded.tokens), decoded.rounds
-    tokens = int((decoded.tokens[:, free] >= 0).sum()) - batch
-    share = tokens / (batch * (len(free) - 1))
-    return Sample(
+    tokens = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
+    share = tokens / (batch * (len(subject.free) - 1))
+    return Batch(
         seconds=(begun + took / share) / batch,
         pass_seconds=took / int(rounds.max()),
         tokens=tokens,
@@ -237,15 +239,15 @@ def _decode(subject: Subject, member: Member, plan: Plan, repeat: int) -> Sample
 def _row(
     subject: Subject,
     member: Member,
-    plan: Plan,
-    samples: Sequence[Sample],
-    plain: Sequence[Sample],
+    plan: Procedure,
+    samples: Sequence[Batch],
+    plain: Sequence[Batch],
     speeds: Sequence[float],
     floor: int,
     profile: PassProfile | None,
     **measured,
 ) -> Row:
-    """What several samples come to."""
+    """Sums up several batches."""
     settings, configuration = member.settings, member.configuration
     is_forced = plan.profile is not None and not settings.is_plain
     seconds = [sample.seconds for sample in samples]
@@ -264,7 +266,7 @@ def _row(
     return Row(
         model=subject.name,
         pixels=subject.pixels,
-        dtype=subject.dtype.name,
+        dtype=subject.recipe.dtype.name,
         device=device_name(subject.engine.devices),
         batch=settings.batch,
         guidance=float(settings.guidance),
@@ -299,7 +301,7 @@ def _row(
 
 
 def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
-    """The share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
+    """Returns the share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
     least = np.cumsum(accepted[::-1])[::-1][1:]
     return [float(count) / rounds for count in least[least > 0]]
 

@@ -24,7 +24,7 @@ MAX_NODES, MAX_DEPTH, MAX_RANK = 250, 12, 16
 
 
 def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> Counter[TreePath]:
-    """How many roots' ranks begin with each path; a path ends before a rank of ``max_rank`` or more, or -1.
+    """Counts the roots whose ranks begin with each path; a path ends before a rank of ``max_rank`` or more, or -1.
 
     A path counts at least as much as its siblings of higher rank: where chance has it otherwise, a tree would
     skip ranks, which the rejection coupling cannot draft.
@@ -45,7 +45,7 @@ def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> 
 
 
 def growth(counts: Counter[TreePath], size: int = MAX_NODES, depth: int = MAX_DEPTH) -> list[TreePath]:
-    """The ``size`` most frequent paths of at most ``depth`` levels, best first; fewer where fewer were seen.
+    """Returns the ``size`` most frequent paths of at most ``depth`` levels, best first; fewer where fewer were seen.
 
     A path is never more frequent than its parent or a sibling of lower rank, and ties prefer these: the first m are
     for every m a tree without gaps, and of all trees of m nodes and that depth the one with the most accepted tokens.
@@ -55,10 +55,10 @@ def growth(counts: Counter[TreePath], size: int = MAX_NODES, depth: int = MAX_DE
 
 
 def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> list[TreePath]:
-    """The tree of ``size`` nodes below the root with the most accepted tokens on these statistics, level by level.
+    """Returns the tree of ``size`` nodes below the root that these counts say accepts most, level by level.
 
     Raises:
-        ValueError: fewer paths were seen.
+        LanternError: fewer paths were seen.
     """
     paths = growth(counts, size, depth)
     if len(paths) < size:
@@ -67,7 +67,7 @@ def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> l
 
 
 def roots(ranks: Int[np.ndarray, "n T depth"]) -> Int[np.ndarray, "R depth"]:
-    """The ranks of those positions that were roots, one after the other."""
+    """Returns the ranks of the positions that were roots, one after the other."""
     rows = ranks.reshape(-1, ranks.shape[-1])
     return rows[rows[:, 0] >= 0]
 
@@ -75,7 +75,7 @@ def roots(ranks: Int[np.ndarray, "n T depth"]) -> Int[np.ndarray, "R depth"]:
 def rounds_of(
     ranks: Int[np.ndarray, "n T depth"], tree: DraftTree, run: Int[np.ndarray, " T+1"]
 ) -> Int[np.ndarray, " n"]:
-    """The rounds that each picture takes with a static tree, by the strict rule on the shared noise.
+    """Returns the rounds that each picture takes with a static tree, by the strict rule on the shared noise.
 
     Its tokens are plain decoding's, so what a round accepts is known from the ranks behind its root, and where it ends
     the next one begins: an exact count in float32. Behind a forced token it is close, not exact: there the drafter
@@ -108,7 +108,7 @@ def rounds_of(
 
 
 def tokens_a_pass(rounds: Float[np.ndarray, " n"], tokens: int) -> tuple[float, float]:
-    """(tokens a target pass, its standard error) of pictures with as many sampled tokens after the first one.
+    """Returns (tokens a target pass, its standard error) of pictures with ``tokens`` sampled tokens after the first.
 
     The error is that of the ratio of sums to first order: pictures are independent, rounds of a picture are not.
     """
@@ -118,13 +118,13 @@ def tokens_a_pass(rounds: Float[np.ndarray, " n"], tokens: int) -> tuple[float, 
 
 
 def slowest(rounds: Float[np.ndarray, " n"], batch: int) -> float:
-    """The rounds that the slowest of ``batch`` pictures may be expected to take, drawn from these with replacement."""
+    """Returns the rounds expected of the slowest of ``batch`` pictures, drawn from these with replacement."""
     share = np.arange(len(rounds) + 1) / len(rounds)
     return float(np.sum(np.sort(rounds) * np.diff(share**batch)))
 
 
 def rank_probabilities(ranks: Int[np.ndarray, "R depth"]) -> list[list[float]]:
-    """The share of each rank at each depth, among the tokens that are there."""
+    """Returns the share of each rank at each depth, among the tokens that are there."""
     depths = []
     for column in ranks.T:
         seen = column[column >= 0]
@@ -135,5 +135,5 @@ def rank_probabilities(ranks: Int[np.ndarray, "R depth"]) -> list[list[float]]:
 
 
 def expected_tokens(counts: Counter[TreePath], total: int, paths: Sequence[TreePath]) -> float:
-    """Tokens a pass of a tree by these statistics of ``total`` roots, were every position a root as often."""
+    """Returns tokens a pass of a tree by the counts of ``total`` roots, were every position a root as often."""
     return 1 + sum(counts[path] for path in paths) / total

@@ -15,7 +15,7 @@ NEEDS = 'plots need matplotlib: pip install "lantern-jax[plots]", or leave --plo
 
 
 def check_plots() -> None:
-    """Raises ValueError where there is nothing to draw with."""
+    """Raises LanternError unless matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -23,7 +23,7 @@ def check_plots() -> None:
 
 
 def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:
-    """The contents of the plots that these rows are enough for, by file."""
+    """Returns the contents of the plots that these rows are enough for, by file."""
     drafted = [row for row in rows if row.nodes]
     plots = {
         "speedup-by-batch.svg": _lines(
@@ -54,14 +54,14 @@ def _lines(
     y_title: str,
     dots: bool = False,
 ) -> bytes | None:
-    """One plot, a colour a series; None where no row has a place in it."""
+    """Returns one plot, a colour a series; None where no row belongs in it."""
     grouped: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         grouped.setdefault(series(row), []).append(point(row))
-    return _drawn(grouped, x_title, y_title, dots) if grouped else None
+    return _svg(grouped, x_title, y_title, dots) if grouped else None
 
 
-def _drawn(grouped: Mapping[str, list[tuple[float, float]]], x_title: str, y_title: str, dots: bool) -> bytes:
+def _svg(grouped: Mapping[str, list[tuple[float, float]]], x_title: str, y_title: str, dots: bool) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -32,7 +32,7 @@ _NUMBERED = re.compile(r"__\d+$")
 
 @dataclass(frozen=True)
 class PassProfile:
-    """What a profile says of a pass.
+    """Shares of a pass, by a profile.
 
     Attributes:
         shares: of a pass that each part takes, instructions of no part under "other". Shares alone, for profiling
@@ -45,10 +45,10 @@ class PassProfile:
 
 
 def profile_of_a_pass(engine: Engine, run: Run) -> PassProfile | None:
-    """What a profile of a few passes says of one; None where nothing is told.
+    """Profiles a few passes; None where the profile tells nothing.
 
     Args:
-        run: on its way; it is used up.
+        run: begun; it is used up.
     """
     owners = owners_of(engine.program_text(run))
     with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +68,8 @@ def profile_of_a_pass(engine: Engine, run: Run) -> PassProfile | None:
 
 
 def owners_of(program: str) -> dict[str, str]:
-    """The part that each instruction of a program's text is of, and each kernel of Pallas by its call's name; none, "",
-    for those that run others.
+    """Returns the part of each instruction of a program's text, and of each kernel of Pallas by its call's name; "" for
+    instructions that run others.
 
     One that lost its scope to the compiler is of the part of the next one that has a scope, which mostly reads it; a
     kernel that several parts call, of the part that calls it most often.
@@ -95,12 +95,12 @@ def owners_of(program: str) -> dict[str, str]:
 
 
 def part_of(path: str) -> str:
-    """The part that a scope's path belongs to: the first one named in it."""
+    """Returns the part that a scope's path belongs to: the first one named in it."""
     return next((name for name in path.split("/") if name in PARTS), "other")
 
 
 def spent_by_part(planes: Sequence[Any], owners: Mapping[str, str]) -> tuple[dict[str, float], int]:
-    """Nanoseconds of every part over a profile's planes, and how many events they are of.
+    """Returns the nanoseconds of every part over a profile's planes, and the number of their events.
 
     An accelerator has planes of its own, whose streams, or else operations, are what ran; what ran there under no name
     of the program (a copy, or a library's kernel) is "unknown". Without such planes the host ran it all.

@@ -6,6 +6,7 @@ Axes: n prompts, P prefix length, F caption feature width, V codes, K neighbours
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
+from lantern_jax.settings.recipe import Recipe
 
 # Codes lie 16 pixels apart, a side, in every published tokenizer.
 PIXELS_A_CELL = 16
@@ -64,7 +66,7 @@ class RandomModel:
     quantized: bool = False
 
     def read(self, dtype: np.dtype, where: Where) -> Parameters:
-        """The target's parameters and a codebook, as ``Engine`` asks for them."""
+        """Makes the target's parameters and a codebook, as ``Engine`` asks for them."""
         shapes = family_of(self.config).shapes(self.config)
         shapes = quantized_shapes(shapes) if self.quantized else shapes
         target = random_parameters(shapes, 0, dtype, where)
@@ -73,22 +75,22 @@ class RandomModel:
         return Parameters(target, codebook=codebook)
 
     def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Where) -> PyTree:
-        """The drafter's parameters with the target's head, likewise."""
+        """Makes the drafter's parameters, with the target's head."""
         drafter = random_parameters(drafter_shapes(self.drafter), 1, dtype, where)
         return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
 
-    @property
-    def codebook_shapes(self) -> Codebook:
-        """Shapes in place of the codebook that ``read`` makes."""
-        return jax.eval_shape(partial(_codebook, self.config.num_codes))
+    def recipe(self, dtype: Any) -> Recipe:
+        """Returns what it decodes with, shapes in place of the codebook that ``read`` makes."""
+        codebook = jax.eval_shape(partial(_codebook, self.config.num_codes))
+        return Recipe(self.config, {"eagle": self.drafter}, np.dtype(dtype), codebook=codebook)
 
     def conditioning(self, count: int) -> PyTree:
-        """Conditioning of so many prompts that differ: leaves [n, ...]."""
+        """Returns the conditioning of ``count`` prompts that differ: leaves [n, ...]."""
         return random_conditioning(self.config, count)
 
 
 def random_conditioning(config: TargetConfig, count: int) -> PyTree:
-    """Conditioning of so many prompts for a target: leaves [n, ...], of labels, captions or tokens."""
+    """Returns conditioning of ``count`` prompts for a target: leaves [n, ...], of labels, captions or tokens."""
     numbers = np.random.default_rng(0)
     if getattr(config, "caption_dim", 0):
         shape = (count, config.caption_length, config.caption_dim)
@@ -101,13 +103,13 @@ def random_conditioning(config: TargetConfig, count: int) -> PyTree:
 
 
 def random_model(size: str) -> RandomModel:
-    """A model of a published size, its drafter as LANTERN's are: one layer of the target's.
+    """Returns a model of a published size, with a drafter like LANTERN's: one layer of the target's.
 
     Args:
         size: with "-int8" after it the target's layers are in eight bits.
 
     Raises:
-        ValueError: an unknown size.
+        LanternError: an unknown size.
     """
     named = size.removesuffix(INT8)
     if named == TINY:
@@ -124,12 +126,12 @@ def random_model(size: str) -> RandomModel:
 
 
 def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:
-    """Random arrays of these shapes, made on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
+    """Makes random arrays of these shapes on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
 
-    Nothing of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own.
+    None of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    # This generator is much the quickest on every device; nobody needs the same numbers elsewhere.
+    # This generator is much the quickest on every device; other devices may make other numbers.
     key = jax.random.key(seed, impl="rbg")
     made = []
     for number, (path, leaf) in enumerate(leaves):
@@ -156,7 +158,7 @@ def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Arr
 
 
 def _codebook(codes: int) -> Codebook:
-    """A codebook for relaxed rules whose neighbours are any codes: what reading them costs is the same."""
+    """Makes a codebook for relaxed rules whose neighbours are any codes: reading them costs the same."""
     count = min(_NEIGHBOURS, codes - 1)
     # Never the code itself, nor another one twice.
     steps = 1 + np.arange(count, dtype=np.int32) * ((codes - 1) // count)

@@ -25,7 +25,7 @@ from lantern_jax.decoding.protocols import Draft, Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_noise, process_logits
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.measuring.paths import MAX_DEPTH
-from lantern_jax.measuring.samples import Samples
+from lantern_jax.measuring.subject import Subject
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.settings.settings import Settings
 
@@ -60,7 +60,7 @@ class WalkState:
 
 @cache
 def walking(drafter: Drafter, target: Target, depth: int) -> Drafting:
-    """Drafts nothing and notes ranks; its parameters are a ``Walk``."""
+    """Returns a drafting that drafts nothing and notes ranks; its parameters are a ``Walk``."""
     total, forced = target.num_tokens, np.append(target.forced, np.full(depth, -1, np.int32))
 
     def init(params: Walk, prefix, slots, span) -> WalkState:
@@ -98,7 +98,7 @@ def walking(drafter: Drafter, target: Target, depth: int) -> Drafting:
 
 
 def rank_of(scores: Float[Array, "B V"], tokens: Int[Array, " B"]) -> Int[Array, " B"]:
-    """How many codes stand before a token in the order of the scores, ties to the lowest id."""
+    """Counts the codes before a token in the order of the scores, ties to the lowest id."""
     chosen = jnp.take_along_axis(scores, tokens[:, None], axis=1)
     codes = jnp.arange(scores.shape[-1], dtype=jnp.int32)[None]
     before = (scores > chosen) | ((scores == chosen) & (codes < tokens[:, None]))
@@ -112,7 +112,7 @@ _advance = jax.jit(
 
 
 def collect_ranks(
-    samples: Samples,
+    subject: Subject,
     kind: str,
     settings: Settings,
     tokens: Int[np.ndarray, "n T"],
@@ -121,30 +121,28 @@ def collect_ranks(
     batch: int = 16,
     depth: int = MAX_DEPTH,
 ) -> Int[np.ndarray, "n T depth"]:
-    """The ranks behind every position of pictures that were decoded plainly; -1 where there is no root or no token.
+    """Returns the ranks behind every position of plainly decoded pictures; -1 where there is no root or no token.
 
     Args:
-        samples: what was decoded.
+        subject: what was decoded.
         kind: of the checkpoint's drafters.
         settings: guidance and sampling; the rest is not read.
         tokens: their streams, from picture number ``first`` on.
-        batch: how many at once.
+        batch: pictures walked together.
     """
-    pipeline = samples.pipeline
-    config, (sizes, _) = pipeline.checkpoint.target_config, pipeline.checkpoint.drafters[kind]
-    taps = getattr(sizes, "taps", ())
-    target = pipeline.family.target(config, pipeline.dtype, taps) if taps else samples.target
-    program = Program(target, walking(DRAFTERS[kind].make(sizes, pipeline.dtype), target, depth))
+    recipe, engine = subject.recipe, subject.engine
+    target, drafter = recipe.target(kind), DRAFTERS[kind].make(recipe.drafters[kind], recipe.dtype)
+    program = Program(target, walking(drafter, target, depth))
     found = []
     for start in range(0, len(tokens), batch):
         known = np.resize(tokens[start : start + batch], (batch, tokens.shape[1]))
         numbers = first + start + np.arange(batch, dtype=np.uint32)
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(samples.seed)))(numbers)
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(subject.seed)))(numbers)
         guidance = None if settings.guidance == 1 else np.full(batch, settings.guidance, np.float32)
         inputs = Inputs(
-            pipeline.engine.parameters.target, Walk(pipeline.engine.drafter(kind), known, keys),
-            samples.rows(first + start, batch), keys, guidance, np.ones(batch, bool),
-            settings.sampling(config.num_codes), Strict(), None,
+            engine.parameters.target, Walk(engine.drafter(kind), known, keys),
+            subject.rows(first + start, batch), keys, guidance, np.ones(batch, bool),
+            settings.sampling(recipe.config.num_codes), Strict(), None,
         )  # fmt: skip
         found.append(np.asarray(_advance(program, inputs))[: len(tokens) - start])
     return np.concatenate(found)

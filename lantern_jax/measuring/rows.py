@@ -62,7 +62,7 @@ class Row:
         distortion: their mean distance in the codebook; likewise.
         forced: whether accepted lengths were replayed: such a row tells of the engine, not of a drafter.
         accept_lengths: the profile that was replayed; None where none was.
-        measured_passes: after so many passes a picture was stopped and the rest reckoned; None for whole pictures.
+        measured_passes: passes after which a picture was stopped and the rest reckoned; None for whole pictures.
         parts: milliseconds of a pass by its part, from a profile; None where none was taken.
         kernels: kernels or operations that the device ran a pass, from the same; None where there is no such device.
         versions: of lantern_jax, jax, jaxlib and python.
@@ -118,21 +118,21 @@ class Row:
 
 
 def to_lines(rows: Iterable[Row]) -> str:
-    """JSON lines, one a row."""
+    """Returns JSON lines, one a row."""
     return "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
 
 
 def row_of(values: Mapping[str, Any]) -> Row:
-    """The row that a JSON object is; what it holds besides is left out. TypeError where something is missing."""
+    """Returns the row of a JSON object, without what else it holds; TypeError where something is missing."""
     names = {part.name for part in fields(Row)}
     return Row(**{name: value for name, value in values.items() if name in names})
 
 
 def read_rows(file: str | Path) -> list[Row]:
-    """The rows of a file of JSON lines.
+    """Reads the rows of a file of JSON lines.
 
     Raises:
-        ValueError: the file cannot be read, or a line of it is no row.
+        LanternError: the file cannot be read, or a line of it is no row.
     """
     try:
         lines = read_text(file, _LARGEST).splitlines()
@@ -158,7 +158,7 @@ def read_rows(file: str | Path) -> list[Row]:
 
 
 def against(new: Iterable[Row], old: Iterable[Row]) -> list[tuple[Row, dict[str, float]]]:
-    """Rows with an older row of the same configuration, and new / old of what is compared; of several, the last."""
+    """Returns rows with an older row of the same configuration (the last one), and new / old of what is compared."""
     known = {row.identity: row for row in old}
     pairs = [(row, known[row.identity]) for row in new if row.identity in known]
     return [
@@ -168,5 +168,5 @@ def against(new: Iterable[Row], old: Iterable[Row]) -> list[tuple[Row, dict[str,
 
 
 def _brief(value: Any) -> str:
-    """A list of paths is a tree without a name."""
+    """Returns a knob's value in short: a list of paths is a tree without a name."""
     return f"{len(value)} paths" if isinstance(value, list | tuple) else str(value)

@@ -1,131 +1,215 @@
-"""What is measured: a model that can be decoded, whether its weights are a checkpoint's or random.
+"""What is measured: a model with prompts, whether its weights are a checkpoint's or random, and its pictures.
 
-Axes: n prompts.
+Axes: n prompts or pictures, T stream tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
-from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.generation import Timing
+from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.parameters import parameter_dtype
-from lantern_jax.families.registry import TargetConfig
+from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.random_models import PIXELS_A_CELL, random_model
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.pipeline.prompting import prompt_encoder
-from lantern_jax.settings import recipe
+from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
+from lantern_jax.text.encoded import EncodedPrompts
 
-# What the demo draws, and other models of text as well.
-PROMPTS = (
-    "snowy mountains at dusk by a calm lake",
-    "a foggy forest at dawn",
-    "green hills at noon",
-    "a desert at night under a clear sky",
-    "clouds over the sea at sunset",
-    "snowy forest with a river",
-    "mountains and a lake at night",
-    "dunes at dawn",
+# For models that take any text.
+CAPTIONS = (
+    "a red bicycle leaning against a brick wall",
+    "two children flying a kite on a windy beach",
+    "a bowl of tomato soup with bread on a wooden table",
+    "an old lighthouse in a storm, oil painting",
+    "a grey cat asleep on a stack of books",
+    "a crowded street market at night in the rain",
+    "a close portrait of an elderly fisherman",
+    "a snowy mountain village under a full moon",
+    "a yellow taxi crossing a bridge in the fog",
+    "a vase of sunflowers beside an open window",
+    "a steam train leaving a station, black and white photograph",
+    "a dog jumping through shallow water",
+    "a plate of sushi seen from above",
+    "an astronaut riding a horse in the desert",
+    "a quiet library with tall green lamps",
+    "a field of lavender at sunset",
+    "a wooden boat on a turquoise lake",
+    "a glass skyscraper reflecting clouds",
+    "a chef slicing vegetables in a small kitchen",
+    "an owl on a branch, watercolour",
+    "a football stadium filled with people",
+    "a row of colourful houses along a canal",
+    "a cup of coffee and a newspaper on a balcony",
+    "a dragon made of paper on a white background",
 )
+
+
+# Seconds of a piece of decoding, between which Ctrl-C is heard.
+_PIECE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Decodings:
+    """What a job made of some pictures.
+
+    Attributes:
+        tokens: int32 [n, T], streams.
+        rounds: int32 [n], target passes after prefill.
+        substituted: float [n], the share of tokens put in place of the strict rule's.
+        distance: mean codebook distance of all of these to the strict rule's; 0 where there are none.
+        timing: seconds.
+    """
+
+    tokens: Int[np.ndarray, "n T"]
+    rounds: Int[np.ndarray, " n"]
+    substituted: Float[np.ndarray, " n"]
+    distance: float
+    timing: Timing
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model that is measured.
+    """A model that is measured on pictures of some prompts.
 
     Attributes:
         name: a checkpoint's, or "random" and the size.
-        config: of the target.
-        drafters: configs of drafters by kind.
-        dtype: of parameters and matrix products.
-        engine: runs it.
-        conditioning: leaves [n, ...], rows on the host; sequence i takes row i modulo n.
+        recipe, engine: what decodes.
+        conditioning: leaves [n, ...], rows on the host; picture i takes row i modulo n.
         pixels: a side of a picture.
-        defaults: of its knobs.
-        codebook: for relaxed rules: the array record or its shapes; None where there is none.
+        seed: picture i draws from (seed, i).
     """
 
     name: str
-    config: TargetConfig
-    drafters: Mapping[str, Any]
-    dtype: np.dtype
+    recipe: Recipe
     engine: Engine
     conditioning: PyTree
     pixels: int
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    codebook: Any = None
+    seed: int = 0
+
+    @cached_property
+    def free(self) -> Int[np.ndarray, " C"]:
+        """Positions of the stream that are sampled; the format forces the others."""
+        return np.flatnonzero(self.recipe.target().forced < 0)
+
+    @property
+    def prompts(self) -> int:
+        """Number of prompts."""
+        return len(jax.tree.leaves(self.conditioning)[0])
 
     def settings(self, knobs: Mapping[str, Any]) -> Settings:
-        """The settings of these knobs; ValueError for knobs that this model cannot be decoded with."""
-        parts = self.config, self.drafters, self.defaults, self.codebook
-        return recipe.settings_for(knobs, *parts, platform=jax.default_backend())
+        """Returns the settings of these knobs; LanternError for knobs that this model cannot be decoded with."""
+        return self.recipe.settings(knobs)
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """How a batch is decoded with these settings, or plainly with their sampling."""
-        if plain:
-            return recipe.plain_job(self.config, self.dtype, settings)
-        return recipe.job(self.config, self.drafters, self.dtype, settings)
+        """Returns how a batch is decoded with these settings."""
+        return self.recipe.job(settings, plain)
 
     def rows(self, first: int, count: int) -> PyTree:
-        """Conditioning of the sequences ``first`` to ``first + count``."""
-        numbers = np.arange(first, first + count)
-        return jax.tree.map(lambda leaf: leaf[numbers % len(leaf)], self.conditioning)
+        """Returns the conditioning of pictures: leaves [count, ...]."""
+        numbers = (first + np.arange(count)) % self.prompts
+        return jax.tree.map(lambda leaf: leaf[numbers], self.conditioning)
+
+    def start(self, job: Job, first: int, count: int, most: int | None = None) -> Run:
+        """Begins a batch of ``count`` pictures from number ``first`` on."""
+        rows = self.rows(first, count)
+        return self.engine.start(job, rows, seed=self.seed, first=first, most=most or count)
+
+    def finish(self, run: Run) -> Decoded:
+        """Returns what is known of a batch.
+
+        Raises:
+            LanternError: numbers that are not finite.
+        """
+        decoded = self.engine.finish(run)
+        if not decoded.finite.all():
+            raise LanternError(
+                "the target's logits are not finite: convert the checkpoint again, or decode in float32"
+            )
+        return decoded
+
+    def decode(self, job: Job, first: int, count: int, batch: int) -> Decodings:
+        """Decodes ``count`` pictures from number ``first`` on, ``batch`` together.
+
+        Raises:
+            LanternError: numbers that are not finite.
+        """
+        parts, timing = [], Timing()
+        for start in range(first, first + count, batch):
+            run = self.start(job, start, min(batch, first + count - start), batch)
+            while not run.done:
+                run = self.engine.advance_for(run, _PIECE_SECONDS)
+            parts.append(self.finish(run))
+            timing += run.timing
+        decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        total = max(int(decoded.substituted.sum()), 1)
+        return Decodings(
+            decoded.tokens, decoded.rounds, decoded.substituted / len(self.free),
+            float(decoded.distance.sum()) / total, timing,
+        )  # fmt: skip
 
 
-def checkpoint_subject(name: str, pipeline: Pipeline, prompts: Sequence[str | int]) -> Subject:
-    """A checkpoint to be measured on these prompts; ValueError for one that it does not take."""
-    checkpoint = pipeline.checkpoint
-    config, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
+def checkpoint_subject(
+    name: str, pipeline: Pipeline, prompts: Sequence[str | int] | EncodedPrompts, seed: int = 0
+) -> Subject:
+    """Returns a checkpoint to be measured on these prompts; LanternError for prompts that it does not take."""
+    config, tokenizer = pipeline.checkpoint.target_config, pipeline.checkpoint.tokenizer_config
+    encoded = prompts if isinstance(prompts, EncodedPrompts) else pipeline.encode(prompts)
     return Subject(
         name=name,
-        config=config,
-        drafters={kind: drafter for kind, (drafter, _) in checkpoint.drafters.items()},
-        dtype=pipeline.dtype,
+        recipe=pipeline.recipe,
         engine=pipeline.engine,
-        conditioning=prompt_encoder(checkpoint).encode(prompts, pipeline.dtype),
+        conditioning=prompt_encoder(pipeline.checkpoint).from_encoded(encoded),
         pixels=config.grid * (PIXELS_A_CELL if tokenizer is None else tokenizer.downsampling),
-        defaults=checkpoint.defaults,
-        codebook=checkpoint.codebook,
+        seed=seed,
     )
 
 
 def random_subject(
-    size: str, dtype: Any = None, prompts: int = 64, mesh: str | Mesh | None = None
+    size: str, dtype: Any = None, prompts: int = 64, mesh: str | Mesh | None = None, seed: int = 0
 ) -> Subject:
-    """A model of a published size with random weights and as many prompts, on a mesh as ``pipeline.load`` takes it.
+    """Returns a model of a published size with random weights and ``prompts`` prompts.
+
+    Args:
+        mesh: as ``pipeline.load`` takes it.
 
     Raises:
-        ValueError: an unknown size, or a mesh that is not valid.
+        LanternError: an unknown size, or a mesh that is not valid.
     """
     model, dtype = random_model(size), parameter_dtype(dtype)
-    return Subject(
-        name=f"random {size}",
-        config=model.config,
-        drafters={"eagle": model.drafter},
-        dtype=dtype,
-        engine=Engine(
-            partial(model.read, dtype),
-            devices=device_grid(mesh),
-            read_drafter=partial(model.read_drafter, dtype),
-        ),
-        conditioning=model.conditioning(prompts),
-        pixels=model.config.grid * PIXELS_A_CELL,
-        codebook=model.codebook_shapes,
+    engine = Engine(
+        partial(model.read, dtype),
+        devices=device_grid(mesh),
+        read_drafter=partial(model.read_drafter, dtype),
     )
+    pixels = model.config.grid * PIXELS_A_CELL
+    return Subject(f"random {size}", model.recipe(dtype), engine, model.conditioning(prompts), pixels, seed)
 
 
-def default_prompts(pipeline: Pipeline) -> list[str | int]:
-    """Prompts that a checkpoint takes: class numbers, or landscapes in words."""
-    checkpoint = pipeline.checkpoint
-    classes = getattr(checkpoint.target_config, "num_labels", 0)
-    if classes and checkpoint.vocabulary is None:
-        return list(range(min(len(PROMPTS), classes - 1)))
-    return list(PROMPTS)
+def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[str | int]:
+    """Returns at most ``count`` prompts that a checkpoint takes: words of its vocabulary, classes, or captions."""
+    rng = np.random.default_rng(seed)
+    if prompt_encoder(checkpoint).kind != "labels":
+        return list(CAPTIONS[:count])
+    vocabulary = checkpoint.vocabulary
+    if vocabulary is None:
+        classes = checkpoint.target_config.num_labels - 1
+        return [int(number) for number in rng.permutation(np.arange(max(count, classes)) % classes)[:count]]
+    words = {meaning: word for word, meaning in vocabulary.words.items()}
+    named = [
+        [words[attribute, value] for value in values if (attribute, value) in words]
+        for attribute, values in vocabulary.attributes.items()
+    ]
+    return [" ".join(rng.choice(values) for values in named if values) for _ in range(count)]

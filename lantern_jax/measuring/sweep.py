@@ -1,4 +1,4 @@
-"""What a benchmark measures: every combination of the lists that somebody gave."""
+"""What a benchmark measures: every combination of the lists that were given."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ class Configuration:
     Attributes:
         method: its name.
         knobs: given beside it, but for the following.
-        batch: pictures decoded at once.
+        batch: pictures decoded together.
         guidance: the scale; None is the model's default.
     """
 
@@ -53,7 +53,7 @@ def expand(
     guidances: Sequence[float | None] = (None,),
     knobs: Mapping[str, Any] | None = None,
 ) -> list[Configuration]:
-    """Every combination, each once; rows that are compared with the same plain decoding stand together.
+    """Returns every combination once; rows that are compared with the same plain decoding stand together.
 
     A variant that fixes its own tree or rule, or has windows in a tree's place, keeps them.
 
@@ -82,9 +82,9 @@ def expand(
 
 
 def parse_methods(text: str) -> dict[str, dict[str, Any]]:
-    """Knobs by row from ``a,b:knob=value,knob=value,c``; empty text is all methods.
+    """Parses ``a,b:knob=value,knob=value,c`` into knobs by row; empty text is all methods.
 
-    Raises ValueError for an unknown method or knob and for a value of another type.
+    Raises LanternError for an unknown method or knob and for a value of another type.
     """
     if not text:
         return {name: {"method": name} for name in methods()}
@@ -112,7 +112,7 @@ def _knobs(row: str) -> dict[str, Any]:
 
 
 def parse_list(name: str, text: str) -> list[Any]:
-    """The values of a knob's list, ``a,b,c``; ValueError where one of them is not valid, or there is none."""
+    """Returns the values of a knob's list, ``a,b,c``; LanternError where one is not valid, or there is none."""
     declared = KNOBS[name]
     values: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
     if not values:

@@ -6,12 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lantern_jax.io import errors
-from lantern_jax.measuring.fit import Memory
+from lantern_jax.measuring.fit import Need
 from lantern_jax.measuring.rows import COMPARED, Row
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """A table of rows; what all have in common is its title."""
+    """Returns a table of rows; its title says what all have in common."""
     table = Table(title=_title(rows), title_justify="left", caption=_caption(rows), caption_justify="left")
     swept = [name for name in ("batch", "guidance") if len({getattr(row, name) for row in rows}) > 1]
     table.add_column("method", overflow="fold")
@@ -28,7 +28,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
 
 
 def parts_table(rows: Sequence[Row]) -> Table:
-    """Milliseconds of a pass by part, of the rows that have them."""
+    """Returns a table of the milliseconds of a pass by part."""
     known = [row for row in rows if row.parts]
     names = sorted({name for row in known for name in row.parts})
     table = Table(title="ms a pass, by part", title_justify="left")
@@ -42,7 +42,7 @@ def parts_table(rows: Sequence[Row]) -> Table:
 
 
 def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
-    """New / old of rows that an older file has too."""
+    """Returns a table of new / old of rows that an older file has too."""
     table = Table(title=f"new / {file}", title_justify="left")
     table.add_column("method", overflow="fold")
     heads = ("batch", "guidance", "seconds", "ms a pass", "tokens a pass", "speed-up", "efficiency")
@@ -54,8 +54,8 @@ def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -
     return table
 
 
-def fit_table(found: Mapping[str, Memory], gigabytes: float) -> Table:
-    """How many pictures at once a device decodes, and what they take."""
+def fit_table(found: Mapping[str, Need], gigabytes: float) -> Table:
+    """Returns a table of the largest batches that a device decodes, and what they take."""
     table = Table(
         title=f"in {gigabytes:g} GB", title_justify="left",
         caption="Programs come in powers of two; a method that says 0 needs more for one picture.",

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
+from lantern_jax.engine.jobs import Job
 from lantern_jax.measuring import choose, costs, paths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.choose import Budget, Candidate, WindowPoint
@@ -23,7 +24,7 @@ from lantern_jax.measuring.clock import Clock
 from lantern_jax.measuring.costs import Costs
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
-from lantern_jax.measuring.samples import Decodings, Samples
+from lantern_jax.measuring.subject import Decodings, Subject
 from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.settings.tuned import Key, Tuned
 
@@ -43,8 +44,8 @@ _RULES = (
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a tuning goes about.
+class Goal:
+    """What a tuning is for, and how far it goes.
 
     Attributes:
         knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
@@ -60,7 +61,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Row:
+class Rated:
     """A candidate with what was predicted and measured of it.
 
     Attributes:
@@ -77,7 +78,7 @@ class Row:
     speedup: tuple[float, float] | None = None
 
     def to_json(self) -> dict:
-        """Plain numbers by name."""
+        """Returns plain numbers by name."""
         made, relaxed = self.candidate, len(self.candidate.substituted) > 0
         values = {"name": made.name, "knobs": dict(made.knobs), "nodes": made.nodes, "ms_a_round": made.ms,
                   "tokens_a_pass": self.tokens_a_pass, "predicted": self.predicted, "measured": self.measured,
@@ -98,43 +99,48 @@ class Tuning:
     """
 
     tuned: Tuned
-    rows: tuple[Row, ...]
+    rows: tuple[Rated, ...]
     default: str
 
 
 class Tuner:
-    """A tuning on its way.
+    """A tuning in progress.
 
     Args:
-        samples: pictures of prompts that are like those to come; of a pipeline without tuned settings.
+        subject: with prompts like those to come.
+        key: of the calls that it is for.
         report: told what is going on.
         clock: of the plan's minutes; None begins one.
 
     Raises:
-        ValueError: knobs that are not valid.
+        LanternError: knobs that are not valid.
     """
 
     def __init__(
-        self, samples: Samples, plan: Plan, report: Callable[[str], None], clock: Clock | None = None
+        self,
+        subject: Subject,
+        plan: Goal,
+        key: Key,
+        report: Callable[[str], None],
+        clock: Clock | None = None,
     ):
-        self.samples, self.plan, self.report = samples, plan, report
+        self.subject, self.plan, self.key, self.report = subject, plan, key, report
         self.base = {name: value for name, value in plan.knobs.items() if value is not None}
-        self.settings = samples.settings(self.base | {"method": "ar"})
+        self.settings = subject.settings(self.base | {"method": "ar"})
         self.clock = Clock(60 * plan.minutes) if clock is None else clock
-        held = samples.pipeline.checkpoint.drafters
-        self.kinds = [kind for kind in DRAFTERS if kind in held]
-        self.run_lengths = Stream(samples.target).run
+        self.kinds = [kind for kind in DRAFTERS if kind in subject.recipe.drafters]
+        self.run_lengths, self.tokens = Stream(subject.recipe.target()).run, len(subject.free)
         self.statistics: dict[str, Any] = {}
 
     def run(self) -> Tuning:
-        """Finds the fastest way of decoding; ValueError for numbers that are not finite."""
-        plan, samples = self.plan, self.samples
+        """Finds the fastest way of decoding; LanternError for numbers that are not finite."""
+        plan, subject = self.plan, self.subject
         self.report("decoding plainly")
         with self.clock.piece("plain"):
-            plain = samples.decode(samples.pipeline.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
-        measured = costs.measure(samples, self.settings, self.clock, report=self.report)
+            plain = subject.decode(subject.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
+        measured = costs.measure(subject, self.settings, self.clock, report=self.report)
         # Of plain decoding and two others that are no slower.
-        self.clock.keep(self._confirming([samples.free * measured.a_pass(1) / 1e3] * 3))
+        self.clock.keep(self._confirming([self.tokens * measured.a_pass(1) / 1e3] * 3))
         held_out = plain.rounds[plan.pictures :]
         found = [Candidate(PLAIN, {"method": "ar"}, 1, held_out, measured.a_pass(1))]
         for kind in self.kinds[:1]:
@@ -153,33 +159,35 @@ class Tuner:
         return Tuning(self._tuned(rows, default, measured), tuple(rows), default.candidate.name)
 
     def _confirming(self, seconds: list[float]) -> float:
-        """Seconds that a confirming run takes at least, of candidates that decode in so many; plain's is compiled."""
+        """Returns the least seconds of a confirming run of candidates that decode in these; plain's is compiled."""
         return self.clock.predicted(draft=len(seconds) - 1) + (1 + _LEAST) * sum(seconds)
 
     def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
-        """The pictures that everything is estimated on."""
-        count, samples = self.plan.pictures, self.samples
-        job = samples.pipeline.job(samples.settings(self.base | dict(knobs)))
+        """Decodes the pictures that everything is estimated on."""
+        count, job = self.plan.pictures, self._job(knobs)
         with self.clock.piece("pictures"):
-            return samples.decode(job, count, count, count)
+            return self.subject.decode(job, count, count, count)
+
+    def _job(self, knobs: Mapping[str, Any]) -> Job:
+        return self.subject.job(self.subject.settings(self.base | dict(knobs)))
 
     def _drafted(
         self, kind: str, plain: Decodings, measured: Costs, until: float
     ) -> tuple[Costs, list[Candidate]]:
-        """With a drafter's costs, and its trees; no more than there was where they would take too long."""
-        programs = len(costs.draft_jobs(self.samples, self.settings, kind))
+        """Adds a drafter's costs, and its trees; neither where that would take too long."""
+        programs = len(costs.draft_jobs(self.subject, self.settings, kind))
         if not self.clock.fits(until, ranks=1, draft=programs):
             return measured, []
         self.report(f"timing the {kind} drafter")
-        measured = costs.measure_drafts(self.samples, self.settings, self.clock, kind, measured)
+        measured = costs.measure_drafts(self.subject, self.settings, self.clock, kind, measured)
         return measured, self._trees(kind, plain, measured)
 
     def _trees(self, kind: str, plain: Decodings, measured: Costs) -> list[Candidate]:
-        """The trees that pay best by what grew, and all named ones, with the rounds they take on other pictures."""
+        """Returns the grown trees that pay best, and all named ones, with the rounds they take on other pictures."""
         self.report(f"ranks of the {kind} drafter")
         count = self.plan.pictures
         with self.clock.piece("ranks"):
-            ranks = collect_ranks(self.samples, kind, self.settings, plain.tokens, batch=count)
+            ranks = collect_ranks(self.subject, kind, self.settings, plain.tokens, batch=count)
         grown_on = paths.roots(ranks[:count])
         counts = paths.path_counts(grown_on)
 
@@ -194,7 +202,7 @@ class Tuner:
         def tokens(grown: list[TreePath]) -> float:
             # Not the counts' sum: where much is accepted there are few rounds.
             rounds = paths.rounds_of(ranks[:count], DraftTree.from_paths(grown), self.run_lengths)
-            return paths.tokens_a_pass(rounds, self.samples.free - 1)[0]
+            return paths.tokens_a_pass(rounds, self.tokens - 1)[0]
 
         grown = choose.best_trees(counts, tokens, cost, most=_TREES)
         self.statistics[kind] = self._path_statistics(ranks, counts, grown_on)
@@ -204,18 +212,18 @@ class Tuner:
             name = f"tree of {tree.num_nodes - 1}, {tree.max_depth} deep ({kind})"
             made.append(candidate(name, [list(path) for path in given], tree))
         named = {name: named_tree(name) for name in tree_names()}
-        codes = self.samples.pipeline.checkpoint.target_config.num_codes
+        codes = self.subject.recipe.config.num_codes
         fitting = {name: tree for name, tree in named.items() if tree.max_rank < codes}
         return made + [candidate(f"tree {name} ({kind})", name, tree) for name, tree in fitting.items()]
 
     def _path_statistics(self, ranks: Int[np.ndarray, "n T depth"], counts, grown_on) -> dict[str, Any]:
-        """Tokens a pass of the best trees of some sizes: by the pictures they grew on, and on others, with errors."""
+        """Returns tokens a pass of the best trees of some sizes: on the pictures they grew on, and on others."""
         count, sizes = self.plan.pictures, [size - 1 for size in costs.NODES[1:]]
         expected = []
         for size in sizes:
             grown = paths.growth(counts, size)
             rounds = paths.rounds_of(ranks[count:], DraftTree.from_paths(grown), self.run_lengths)
-            value, error = paths.tokens_a_pass(rounds, self.samples.free - 1)
+            value, error = paths.tokens_a_pass(rounds, self.tokens - 1)
             by_counts = paths.expected_tokens(counts, len(grown_on), grown)
             expected.append({"nodes": len(grown) + 1, "grown": by_counts, "held_out": value, "error": error})
         return {
@@ -225,27 +233,23 @@ class Tuner:
         }
 
     def _windows(self, measured: Costs) -> list[Candidate]:
-        """Windows, from the platform's own ones upwards: their tokens a pass is measured, their cost predicted."""
+        """Climbs from the platform's own windows: tokens a pass are measured, costs predicted."""
         kind = next(iter(measured.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
         starts = {}
         for method in ("led", "jacobi") if kind else ("jacobi",):
-            settings = self.samples.settings(self.base | {"method": method})
+            settings = self.subject.settings(self.base | {"method": method})
             reach = settings.reach if method == "led" else 0
             starts[settings.window, settings.branches, settings.levels, reach] = method
-        codes = self.samples.pipeline.checkpoint.target_config.num_codes
+        codes = self.subject.recipe.config.num_codes
 
         def value(point: WindowPoint) -> float:
             window, branches, levels, reach = point
             self.report(f"a window of {window}")
             tree = DraftTree.window(window, branches, levels)
-            name = f"{'led' if reach else 'jacobi'}, window {window}"
-            knobs = {
-                "method": "led" if reach else "jacobi",
-                "window": window,
-                "branches": branches,
-                "levels": levels,
-            }
+            method = "led" if reach else "jacobi"
+            name = f"{method}, window {window}"
+            knobs = {"method": method, "window": window, "branches": branches, "levels": levels}
             if reach:
                 name, knobs = f"{name}, reach {reach}", knobs | {"reach": reach}
             if levels:
@@ -265,7 +269,7 @@ class Tuner:
         return list(made.values())
 
     def _relaxed(self, strict: list[Candidate]) -> list[Candidate]:
-        """The best strict candidates under the loosest rules that keep to the budget."""
+        """Returns the best strict candidates under the loosest rules that keep to the budget."""
         made, tried = [], False
         for base in strict[:2]:
             for rules in _RULES:
@@ -284,35 +288,31 @@ class Tuner:
                         break
         return made
 
-    def _row(self, measured: Costs) -> Callable[[Candidate], Row]:
-        def row(candidate: Candidate) -> Row:
+    def _row(self, measured: Costs) -> Callable[[Candidate], Rated]:
+        def row(candidate: Candidate) -> Rated:
             rate = choose.tokens_a_second(
-                candidate.rounds, candidate.ms, tokens=self.samples.free, begin=measured.begin,
+                candidate.rounds, candidate.ms, tokens=self.tokens, begin=measured.begin,
                 batch=self.settings.batch, error=measured.error,
             )  # fmt: skip
-            return Row(candidate, paths.tokens_a_pass(candidate.rounds, self.samples.free - 1), rate)
+            return Rated(candidate, paths.tokens_a_pass(candidate.rounds, self.tokens - 1), rate)
 
         return row
 
-    def _confirmed(self, rows: list[Row], default: Row, measured: Costs) -> list[Row]:
-        """The best by prediction, the default and plain decoding, side by side on pictures of their own."""
+    def _confirmed(self, rows: list[Rated], default: Rated, measured: Costs) -> list[Rated]:
+        """Decodes the best by prediction, the default and plain decoding side by side on pictures of their own."""
         plain = next(row for row in rows if row.candidate.name == PLAIN)
         chosen = self._to_confirm(rows, plain, default)
-        batch, samples = self.settings.batch, self.samples
-        first = 2 * self.plan.pictures
-        jobs = {
-            name: samples.pipeline.job(samples.settings(self.base | dict(row.candidate.knobs)))
-            for name, row in chosen.items()
-        }
+        batch, first = self.settings.batch, 2 * self.plan.pictures
+        jobs = {name: self._job(row.candidate.knobs) for name, row in chosen.items()}
         for name, job in jobs.items():
             self.report(f"compiling: {name}")
-            samples.decode(job, first, batch, batch)
+            self.subject.decode(job, first, batch, batch)
         seconds = sum(map(self._seconds, chosen.values()))
         repeats = int(np.clip(self.clock.left() / seconds, _LEAST, _MOST))
         self.report(f"side by side, {repeats} times")
 
         def task(job):
-            return lambda repeat: samples.decode(job, first + repeat * batch, batch, batch)
+            return lambda repeat: self.subject.decode(job, first + repeat * batch, batch, batch)
 
         given = alternate({name: task(job) for name, job in jobs.items()}, repeats)
         confirmed = [
@@ -321,8 +321,8 @@ class Tuner:
         confirmed.sort(key=lambda row: -row.measured[0])
         return confirmed + [row for row in rows if row.candidate.name not in chosen]
 
-    def _to_confirm(self, rows: list[Row], plain: Row, default: Row) -> dict[str, Row]:
-        """The fastest three, or as many as there is time for, by name, with plain decoding and the default."""
+    def _to_confirm(self, rows: list[Rated], plain: Rated, default: Rated) -> dict[str, Rated]:
+        """Returns the fastest three, or fewer if time is short, by name, with plain decoding and the default."""
         fastest = [row for row in rows if row is not plain][:_FASTEST]
         chosen = {row.candidate.name: row for row in [plain, *fastest[:1], default]}
         self.clock.keep(0.0)
@@ -332,15 +332,15 @@ class Tuner:
                 chosen = more
         return chosen
 
-    def _seconds(self, row: Row) -> float:
-        """What decoding a batch by it is predicted to take."""
-        return self.samples.free * self.settings.batch / row.predicted[0]
+    def _seconds(self, row: Rated) -> float:
+        """Returns the predicted seconds of a batch."""
+        return self.tokens * self.settings.batch / row.predicted[0]
 
-    def _default(self, rows: list[Row], measured: Costs) -> Row:
-        """What a call decodes by without any tuning: one of the rows, or another one."""
-        settings = self.samples.settings(self.base)
+    def _default(self, rows: list[Rated], measured: Costs) -> Rated:
+        """Returns how a call decodes without tuning: one of the rows, or another one."""
+        settings = self.subject.settings(self.base)
         for row in rows:
-            if self.samples.settings(self.base | dict(row.candidate.knobs)) == settings:
+            if self.subject.settings(self.base | dict(row.candidate.knobs)) == settings:
                 return row
         # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding.
         plain = next(row.candidate for row in rows if row.candidate.name == PLAIN)
@@ -351,10 +351,10 @@ class Tuner:
         )
         return self._row(measured)(candidate)
 
-    def _measured(self, row: Row, made: list[Decodings], plain: list[Decodings]) -> Row:
-        """With what the confirming run says; a relaxed rule's cost is then of all its pictures."""
+    def _measured(self, row: Rated, made: list[Decodings], plain: list[Decodings]) -> Rated:
+        """Adds what the confirming run measured; a relaxed rule's cost is then of all its pictures."""
         seconds = np.array([part.timing.decoding for part in made])
-        rate = self.samples.free * self.settings.batch * len(made) / seconds.sum()
+        rate = self.tokens * self.settings.batch * len(made) / seconds.sum()
         spread = seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5
         times = np.array([part.timing.decoding for part in plain]) / seconds
         speedup = sum(part.timing.decoding for part in plain) / seconds.sum()
@@ -366,7 +366,7 @@ class Tuner:
                 np.concatenate([candidate.substituted, *relaxed]), max(candidate.distance, distance),
             )  # fmt: skip
         error = float(times.std(ddof=1) / len(times) ** 0.5)
-        return Row(
+        return Rated(
             candidate,
             row.tokens_a_pass,
             row.predicted,
@@ -374,14 +374,13 @@ class Tuner:
             (float(speedup), error),
         )
 
-    def _tuned(self, rows: list[Row], default: Row, measured: Costs) -> Tuned:
+    def _tuned(self, rows: list[Rated], default: Rated, measured: Costs) -> Tuned:
         budget = self.plan.budget
         best = next(row for row in rows if budget.holds(row.candidate.substituted, row.candidate.distance))
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
         shares = best.candidate.substituted
-        pipeline = self.samples.pipeline
         return Tuned(
-            key=Key.of(pipeline.checkpoint, pipeline.dtype, self.settings, devices=pipeline.engine.devices),
+            key=self.key,
             knobs=dict(best.candidate.knobs),
             name=best.candidate.name,
             speedup=best.speedup[0],
@@ -392,7 +391,7 @@ class Tuner:
                 "default": default.candidate.name,
                 "costs": measured.to_json(),
                 "paths": self.statistics,
-                "prompts": len(self.samples.encoded.prompts),
+                "prompts": self.subject.prompts,
                 "pictures": self.plan.pictures,
                 "seconds": self.clock.spent,
                 "versions": versions(),

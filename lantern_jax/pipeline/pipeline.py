@@ -27,12 +27,12 @@ from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_pa
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
-from lantern_jax.pipeline.call import Call, drawn
-from lantern_jax.pipeline.completion_input import Grid, Start, first_tokens
-from lantern_jax.pipeline.prompting import listed, prompt_encoder
-from lantern_jax.settings import recipe
+from lantern_jax.pipeline.drawing import draw_codes
+from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
+from lantern_jax.pipeline.plan import Plan
+from lantern_jax.settings.recipe import Recipe, without_effect
 from lantern_jax.settings.settings import Knobs, Settings
-from lantern_jax.settings.tuned import AUTO, Found, Key, Shelf
+from lantern_jax.settings.tuned import AUTO, CALL, Found, Key, Shelf
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -61,8 +61,9 @@ def load(
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
-    devices, dtype, shelf = device_grid(mesh), parameter_dtype(dtype), Shelf.of(tuned)
-    return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf, devices)
+    devices = device_grid(mesh)
+    checkpoint = load_checkpoint(model_directory(model), abstract=True)
+    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
 
 
 class Pipeline:
@@ -72,22 +73,20 @@ class Pipeline:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
         tuned: files of tuned settings; None for none.
-        devices: as in ``Engine``.
+        devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
+        devices = device_grid(devices)
         self.checkpoint, self._tuned = checkpoint, tuned
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
+        self.recipe = Recipe.of(checkpoint, dtype)
         self._encoder = prompt_encoder(checkpoint)
-        self._record = self.family.target(checkpoint.target_config, dtype)
-        # Positions of the token stream that are the picture's codes; the others the format forces.
-        self._free = np.flatnonzero(self._record.forced < 0)
         self._grid = Grid.of(checkpoint)
-        self._drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
             VQModel(checkpoint.tokenizer_config) if self.draws else None,
@@ -101,43 +100,33 @@ class Pipeline:
         return self.checkpoint.tokenizer_params is not None
 
     def generate(
-        self,
-        prompts: str | int | Sequence[str | int],
-        *,
-        num: int = 1,
-        seed: int = 0,
-        first: int = 0,
-        start: Start | Sequence[Start] | None = None,
-        keep_rows: int | None = None,
-        compare: bool = False,
-        progress: Callable[[Progress], None] | None = None,
-        **knobs: Unpack[Knobs],
-    ) -> Generation:
-        """Makes ``num`` pictures of every prompt. Knobs left out are tuned ones (see ``load``), where those are for
-        such a call, then the checkpoint's defaults, then ``Settings``'.
+        self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
+        start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
+        progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+    ) -> Generation:  # fmt: skip
+        """Makes ``num`` pictures of every prompt. A knob left out is the tuned one (see ``load``) if there is one for
+        such a call, else the checkpoint's default, else that of ``Settings``.
 
         Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
-        number of devices and the strict rule's tree change nothing about its tokens. That is exact in float32
+        number of devices and the strict rule's tree do not change its tokens. That is exact in float32
         (``load(..., dtype="float32")``). In bfloat16, the default on GPUs and TPUs, a pass over many nodes rounds
-        otherwise than a pass over one, so a token whose score is nearly the best can come out the other way, and
-        the tokens after it with it.
+        differently from a pass over one, so a token whose score is nearly the best can change, and those after it.
 
         Args:
             prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
             num: pictures a prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
-            start: pictures to go on with, or their codes, one a prompt or one for all: PIL images or uint8
-                [H, W, 3], whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded;
-                in a picture's own seed, it comes out again.
-            keep_rows: how many rows of codes of ``start`` stay, 1 to all but one; None for half of them.
+            start: pictures to complete, or their codes, one a prompt or one for all: PIL images or uint8 [H, W, 3],
+                whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; with its own
+                seed a picture is completed by itself.
+            keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times a second, and at the end; with ``compare`` of both decodings as of one.
+            progress: called several times a second, and at the end; with ``compare`` for both decodings as one.
             knobs: see ``Settings``; by keyword, None for the default.
 
         Raises:
-            ValueError: anything in the above that is not valid, before any computation; or a model whose numbers
-                are not finite.
+            LanternError: an argument that is not valid, before any computation; a model whose numbers are not finite.
             Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done, with
                 ``compare`` without plain decoding's.
 
@@ -146,25 +135,42 @@ class Pipeline:
             >>> len(generation.images), generation.statistics.substituted
             (2, 0.0)
         """
-        numbers = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
-        self.check(prompts, **numbers, **knobs)
-        return self.generate_from(
-            self.encode(prompts), compare=compare, progress=progress, **numbers, **knobs
-        )
+        plan = self.plan(prompts, num=num, seed=seed, first=first, start=start, keep_rows=keep_rows, **knobs)
+        return plan.run(progress, compare)
+
+    def plan(
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0,
+        first: int = 0, start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
+        **knobs: Unpack[Knobs],
+    ) -> Plan:  # fmt: skip
+        """Resolves and checks what ``generate`` is given, and computes nothing; ``Plan.run`` makes the pictures.
+
+        Raises:
+            LanternError: as ``generate``.
+        """
+        numbers = num, seed, first
+        if isinstance(prompts, EncodedPrompts):
+            rows = self._encoder.from_encoded(prompts)
+            return self._plan(prompts.prompts, lambda: rows, numbers, start, keep_rows, knobs)
+        prompts = listed(prompts)
+        encode = partial(self._encoded, prompts)
+        plan = self._plan(tuple(map(str, prompts)), encode, numbers, start, keep_rows, knobs)
+        self._encoder.check_prompts(prompts)
+        return plan
 
     def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
-        """Prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
+        """Encodes prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
 
         The text encoder, where there is one, is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
         Raises:
-            ValueError: as ``generate`` of its prompts.
+            LanternError: as ``generate`` of its prompts.
         """
         prompts = listed(prompts)
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
-        """Inside this context a text encoder that was read stays in memory, and is not read again."""
+        """Keeps a text encoder that was read in memory, inside this context."""
         return self._encoder.kept()
 
     def generate_from(
@@ -176,125 +182,117 @@ class Pipeline:
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
         compare: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
     ) -> Generation:  # fmt: skip
-        """As ``generate``, from encoded prompts or conditioning arrays instead of prompts.
+        """Generates from encoded prompts or conditioning arrays instead of prompts.
 
         Args:
             conditioning: what ``encode`` returned; or label ids of a label-conditional model; or text features
                 of a caption-conditional one, left-padded, with their ``mask`` (None: no padding).
 
         Raises:
-            ValueError: shapes or ids that do not fit the model, and all that ``generate`` raises.
+            LanternError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
-        call, settings = self._call(conditioning, mask, num, seed, first, knobs, start, keep_rows)
-        if compare:
-            return call.compare(self.job(settings), self.job(settings, plain=True), progress)
-        return call.generate(self.job(settings), progress)
+        if isinstance(conditioning, EncodedPrompts):
+            prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
+        else:
+            rows = self._encoder.from_arrays(conditioning, mask)
+            prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
+        numbers = num, seed, first
+        return self._plan(prompts, lambda: rows, numbers, start, keep_rows, knobs).run(progress, compare)
 
     def prepare(
         self, conditioning: EncodedPrompts, *, num: int = 1, seed: int = 0, first: int = 0,
         **knobs: Unpack[Knobs],
-    ) -> tuple[Call, Job]:  # fmt: skip
-        """What ``generate_from`` would run, for a loop of one's own around it, which may make more pictures than one
-        call; raises what it would raise else.
+    ) -> tuple[Plan, Job]:  # fmt: skip
+        """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
+        one call; raises what it would raise.
         """
-        call, settings = self._call(conditioning, None, num, seed, first, knobs, most=2**32)
-        return call, self.job(settings)
+        rows, numbers = self._encoder.from_encoded(conditioning), (num, seed, first)
+        plan = self._plan(conditioning.prompts, lambda: rows, numbers, None, None, knobs, most=2**32)
+        return plan, plan.job
 
     def iterate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         **knobs: Unpack[Knobs],
     ) -> Iterator[Picture]:  # fmt: skip
-        """As ``generate``, a picture at a time: each is drawn as soon as its tokens are known.
+        """Generates a picture at a time: each is drawn as soon as its tokens are known.
 
         Raises:
-            ValueError: as ``generate``, when the first picture is asked for.
+            LanternError: as ``generate``, when the first picture is asked for.
         """
-        self.check(prompts, num=num, seed=seed, first=first, **knobs)
-        call, settings = self._call(self.encode(prompts), None, num, seed, first, knobs)
-        yield from call.pictures(self.job(settings))
+        yield from self.plan(prompts, num=num, seed=seed, first=first, **knobs).pictures()
 
     def check(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0,
         first: int = 0, start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
         **knobs: Unpack[Knobs],
     ) -> Settings:  # fmt: skip
-        """The settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        given = len(listed(getattr(prompts, "prompts", prompts)))
-        settings = self._settings(knobs, check_numbers(given, num, seed, first))
-        self._grid.given(start, keep_rows, given, settings)
-        if isinstance(prompts, EncodedPrompts):
-            self._encoder.from_encoded(prompts)
-        else:
-            self._encoder.check(listed(prompts))
-        return settings
+        """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
+        return self.plan(
+            prompts, num=num, seed=seed, first=first, start=start, keep_rows=keep_rows, **knobs
+        ).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
-        """What a call of so many pictures takes from tuned settings, and a line that says so, or why nothing.
+        """Returns what a call of ``pictures`` pictures takes from tuned settings, and a line that says so or why not.
 
         Raises:
-            ValueError: knobs that are not valid.
+            LanternError: a number of the sampling distribution, or a batch, that is not valid.
         """
         # Hosts have cache directories of their own, and must decode alike.
         if self._tuned is None or (self.engine.spans and not self._tuned.named):
             return Found()
-        key = Key.of(self.checkpoint, self.dtype, self.settings(knobs), pictures, self.engine.devices)
-        return self._tuned.find(key, knobs)
-
-    def _settings(self, knobs, pictures: int) -> Settings:
-        given = {name: value for name, value in knobs.items() if value is not None}
-        return self.settings({**self.tuning(pictures, **knobs).knobs, **given})
+        values = self.recipe.values(knobs, CALL, self.platform)
+        return self._tuned.find(
+            knobs, lambda: Key.of(self.checkpoint, self.dtype, values, pictures, self.engine.devices)
+        )
 
     def settings(self, knobs: Knobs) -> Settings:
-        """The settings that these knobs make with this checkpoint; ValueError where they do not fit."""
-        made = self.checkpoint
-        parts = made.target_config, self._drafters, made.defaults, made.codebook
-        return recipe.settings_for(knobs, *parts, platform=self.platform)
+        """Returns the settings that these knobs make with this checkpoint; LanternError where they do not fit."""
+        return self.recipe.settings(knobs, self.platform)
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """How a batch is decoded with these settings."""
-        config = self.checkpoint.target_config
-        if plain:
-            return recipe.plain_job(config, self.dtype, settings)
-        return recipe.job(config, self._drafters, self.dtype, settings)
+        """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
+        return self.recipe.job(settings, plain)
 
     def encode_pictures(self, images: Start | Sequence[Start]) -> Int[np.ndarray, "n T"]:
-        """The codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken.
+        """Returns the codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken.
 
         Raises:
-            ValueError: no pictures, or a checkpoint without a VQ tokenizer.
+            LanternError: no pictures, or a checkpoint without a VQ tokenizer.
         """
         return self.engine.encode(self._grid.pictures(images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Pictures of their codes; ValueError for those of other models, or without a sound VQ tokenizer."""
+        """Returns pictures of their codes; LanternError for other models' codes, or without a sound VQ tokenizer."""
         if not self.draws:
             raise LanternError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
-        return drawn(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
+        return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
-    def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
-        codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
-        return Completion(conditioning, first_tokens(self._record, codes, rows, self._grid.side))
-
-    def _call(
-        self, conditioning, mask, num, seed, first, knobs, start=None, keep_rows=None, most=MOST_PICTURES
-    ) -> tuple[Call, Settings]:
-        if isinstance(conditioning, EncodedPrompts):
-            prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
-        else:
-            rows = self._encoder.from_arrays(conditioning, mask)
-            prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        settings = self._settings(knobs, check_numbers(len(prompts), num, seed, first, most))
-        starts = self._grid.given(start, keep_rows, len(prompts), settings)
-        rows = rows if starts is None else self._completion(rows, *starts)
-        call = Call(
-            engine=self.engine,
-            conditioning=rows,
+    def _plan(self, prompts, encode, numbers, start, keep_rows, knobs, most=MOST_PICTURES) -> Plan:
+        """Settles a call of prompts of these names, whose conditioning ``encode`` returns."""
+        num, seed, first = numbers
+        count = check_numbers(len(prompts), num, seed, first, most)
+        found = self.tuning(count, **knobs)
+        given = {name: value for name, value in knobs.items() if value is not None}
+        settings = self.settings({**found.knobs, **given})
+        notes = (found.note,) if found.note else ()
+        begun = self._grid.given(start, keep_rows, len(prompts), settings)
+        return Plan(
+            settings=settings,
+            notes=notes + without_effect(given, settings),
             prompts=prompts,
             num=int(num),
             seed=int(seed),
             first=int(first),
-            batch=settings.batch,
-            free=self._free,
+            keep_rows=None if begun is None else begun[1],
+            recipe=self.recipe,
+            engine=self.engine,
+            encode=encode if begun is None else lambda: self._completion(encode(), *begun),
             draws=self.draws,
         )
-        return call, settings
+
+    def _encoded(self, prompts: Sequence[str | int]) -> Any:
+        return self._encoder.from_encoded(self.encode(prompts))
+
+    def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
+        codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
+        return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.side))

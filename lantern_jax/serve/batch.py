@@ -19,7 +19,8 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
-from lantern_jax.pipeline.call import until_next, why_not_finite
+from lantern_jax.pipeline.drawing import why_not_finite
+from lantern_jax.pipeline.plan import until_next
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Refused
 from lantern_jax.serve.previews import Painter

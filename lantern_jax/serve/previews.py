@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from lantern_jax.engine.engine import Engine
-from lantern_jax.pipeline.call import drawn
+from lantern_jax.pipeline.drawing import draw_codes
 
 # The share of the time, at most, that drawing unfinished pictures takes.
 SHARE = 0.15
@@ -38,7 +38,7 @@ class Painter:
         """Draws a finished picture. Raises LanternError where it is not all numbers."""
         # A program for fewer groups of devices would have the parameters moved.
         groups = len(self._engine.devices)
-        pictures, timing = drawn(self._engine, np.tile(codes, (groups, 1)), groups)
+        pictures, timing = draw_codes(self._engine, np.tile(codes, (groups, 1)), groups)
         self.spent += timing.drawing
         return pictures[0]
 

@@ -17,7 +17,8 @@ from lantern_jax.engine.generation import Progress
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline.call import Call, batches, why_not_finite
+from lantern_jax.pipeline.drawing import why_not_finite
+from lantern_jax.pipeline.plan import Plan, batches
 from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers, shard_paths
 from lantern_jax.sets.request import OpenedSet
 from lantern_jax.sets.shards import is_whole, write_shard
@@ -138,7 +139,7 @@ def _drawn_shards(
                 yield now, (shard, np.concatenate(list(_drawn(engine, tokens))), tokens, rounds)
 
 
-def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Call, Job, np.ndarray]:
+def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job, np.ndarray]:
     """Returns what decodes, how, and the row of its conditioning for every number.
 
     A text encoder reads the prompts that are left. Without one all prompts are encoded: token prompts are padded to the

@@ -9,6 +9,8 @@ checkpoint's default, else that of ``Settings``. A checkpoint's default may depe
 import dataclasses
 import json
 import math
+import sys
+from collections import ChainMap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -211,6 +213,16 @@ def resolve_settings(
         ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
             needs a drafter that is not there.
     """
+    return Settings(**_checked(given, defaults, platform, vocab_size, drafters))
+
+
+def check_knobs(given: Mapping[str, Any]) -> None:
+    """Raises LanternError for knobs that are wrong with every checkpoint; without JAX."""
+    _checked(given, {}, "cpu", sys.maxsize, DRAFTERS)
+
+
+def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collection[str]) -> dict[str, Any]:
+    """Returns the values of all knobs, each in its range and all fitting each other."""
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(set(names) - set(KNOBS))
         if strange:
@@ -228,28 +240,24 @@ def resolve_settings(
     values["mixture"] = _mixture(values["mixture"])
     _check_drafter(values, given, drafters)
     _check_tree(values, vocab_size)
-    return Settings(**values)
+    return values
 
 
 def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:
-    """Every knob's value: the first there is of the given one, the method's, the checkpoint's and the default."""
-    method = given.get("method")
-    if method in (None, AUTO):
-        method = None if _steers(given) else for_platform(defaults.get("method"), platform)
-    KNOBS["method"].check(method)
-    fixed = {} if method in (None, AUTO) else methods()[method].knobs
-    if method in (None, AUTO):
-        steered = _steers(given) or (drafters and _steers(defaults))
-        method = TREES_METHOD if steered else auto_method(drafters)
-    values: dict[str, Any] = {"method": method}
-    for name, declared in KNOBS.items():
-        if name != "method":
-            value = given.get(name)
-            default = methods()[method].knobs.get(name, declared.by_platform or declared.default)
-            default = fixed.get(name, defaults.get(name, default))
-            values[name] = for_platform(default, platform) if value is None else value
-    chosen = (given.get("redraw"), methods()[method].knobs.get("redraw"), defaults.get("redraw"))
-    if values["coupling"] == "block" and chosen == (None, None, None):
+    """Returns every knob's value: that of the first layer which has one."""
+    method, was_named = _method(given, defaults, platform, drafters)
+    preset = methods()[method].knobs
+    layers = ChainMap(
+        preset if was_named else {},  # Whoever names a method wants its knobs.
+        defaults,
+        preset,  # The checkpoint knows better than a method that was chosen for it.
+        {name: declared.by_platform or declared.default for name, declared in KNOBS.items()},
+    )
+    values = {name: for_platform(layers[name], platform) for name in KNOBS}
+    values |= {name: value for name, value in given.items() if value is not None} | {"method": method}
+    if values["coupling"] == "block" and all(
+        layer.get("redraw") is None for layer in (given, preset, defaults)
+    ):
         values["redraw"] = "independent"
     plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
     if values["drafting"] is None or plain:
@@ -257,8 +265,20 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
     return values
 
 
+def _method(given, defaults, platform: str, drafters: Collection[str]) -> tuple[str, bool]:
+    """Returns the method's name, and whether the caller or the checkpoint named it."""
+    named = given.get("method")
+    if named in (None, AUTO) and not _steers(given):
+        named = for_platform(defaults.get("method"), platform)
+    if named not in (None, AUTO):
+        KNOBS["method"].check(named)
+        return named, True
+    steered = _steers(given) or (drafters and _steers(defaults))
+    return TREES_METHOD if steered else auto_method(drafters), False
+
+
 def _steers(knobs: Mapping[str, Any]) -> bool:
-    """Whether they name what only trees, or only windows, can have: then nothing is chosen against them."""
+    """Tells whether they name what only trees, or only windows, have: nothing is chosen against that."""
     return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 

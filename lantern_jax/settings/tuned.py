@@ -6,8 +6,7 @@ not use it; nor does one that says itself how it wants to be decoded.
 
 import hashlib
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +22,14 @@ from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.settings.settings import DRAFTERS, KNOBS, Settings, resolve_settings
+from lantern_jax.settings.settings import KNOBS, check_knobs
 from lantern_jax.tensors.checksums import checkpoint_digest
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1
 AUTO, OFF = "auto", "off"
-# Knobs that a file is for. Whoever gives another one steers, and gets what he asks for.
+# Knobs that a file is for. Whoever gives another one steers, and gets what is asked for; no method fixes these.
 SAMPLING = ("guidance", "temperature", "top_k", "top_p")
-_NO_STEERING = (*SAMPLING, "batch")
+CALL = (*SAMPLING, "batch")
 _BOUNDS = ("max_substituted", "max_distance")
 # Bytes of a file.
 _LARGEST = 10**6
@@ -64,20 +63,25 @@ class Key:
         cls,
         checkpoint: Checkpoint,
         dtype: Any,
-        settings: Settings,
+        values: Mapping[str, Any],
         pictures: int | None = None,
         devices: Any = None,
     ) -> "Key":
-        """Of a call of so many pictures, all of a batch at once; None for whole batches. ``devices``: an engine's."""
-        batch = settings.batch if pictures is None else min(settings.batch, pictures)
-        sampling = {name: getattr(settings, name) for name in SAMPLING}
+        """Returns the key of a call.
+
+        Args:
+            values: the call's knobs ``CALL``, and any others.
+            pictures: of the call, all of a batch decoded together; None for whole batches.
+            devices: an engine's.
+        """
+        batch = values["batch"] if pictures is None else min(values["batch"], pictures)
         return cls(
             model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=batch,
-            dtype=str(jax.numpy.dtype(dtype)), **sampling,
+            dtype=str(jax.numpy.dtype(dtype)), **{name: values[name] for name in SAMPLING},
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
-        """What this is for and the other is not, in words."""
+        """Lists in words what this is for and the other is not."""
         if self.checkpoint != other.checkpoint:
             same = " of other contents" if self.model == other.model else ""
             return [f"model {errors.short(self.model, 200)}{same}"]
@@ -116,13 +120,13 @@ class Tuned:
     file: Path | None = None
 
     def to_json(self) -> str:
-        """The text of its file."""
+        """Returns the text of its file."""
         values = {name: value for name, value in asdict(self).items() if name != "file"}
         return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
 
     @property
     def words(self) -> str:
-        """What it does, on one line."""
+        """What it decodes by, on one line."""
         is_strict = self.knobs.get("rule", "strict") == "strict"
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
         return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
@@ -147,7 +151,7 @@ class Shelf:
 
     Attributes:
         place: the folder of all, or one file.
-        named: whether somebody asked for that very file: then it is spoken of whatever it is for.
+        named: whether that very file was asked for: then a note tells of it in any case.
     """
 
     place: Path
@@ -155,10 +159,10 @@ class Shelf:
 
     @classmethod
     def of(cls, tuned: str | Path | None) -> "Shelf | None":
-        """``auto``: the user's cache directory; ``off`` or None: none; else one file.
+        """Returns the user's cache directory for ``auto``, None for ``off`` or None, else one file.
 
         Raises:
-            ValueError: there is no such file.
+            LanternError: there is no such file.
         """
         if tuned in (None, OFF):
             return None
@@ -172,7 +176,7 @@ class Shelf:
 
     @cached_property
     def _read(self) -> tuple[list[Tuned], list[str]]:
-        """The files that can be read, and what is wrong with the others."""
+        """Returns the files that can be read, and what is wrong with the others."""
         files = (
             [self.place] if self.named else sorted(self.place.glob("*.json")) if self.place.is_dir() else []
         )
@@ -184,11 +188,12 @@ class Shelf:
                 bad.append(str(error))
         return good, bad
 
-    def find(self, key: Key, knobs: Mapping[str, Any]) -> Found:
-        """What there is for a call with these knobs given."""
-        if any(value is not None and name not in _NO_STEERING for name, value in knobs.items()):
+    def find(self, knobs: Mapping[str, Any], key_of: Callable[[], Key]) -> Found:
+        """Returns what there is for a call with these knobs given; its key is asked for where there are files."""
+        if any(value is not None and name not in CALL for name, value in knobs.items()):
             return Found()
         good, bad = self._read
+        key = key_of() if good else None
         for tuned in good:
             if not tuned.key.differences(key):
                 return Found(tuned.knobs, errors.printable(f"tuned: {tuned.words} ({tuned.file})"))
@@ -204,10 +209,10 @@ class Shelf:
 
 
 def read_tuned(file: Path) -> Tuned:
-    """A file's contents, every part of it checked.
+    """Returns a file's contents, every part of it checked.
 
     Raises:
-        ValueError: one line: it cannot be read, or is none, or of another version.
+        LanternError: it cannot be read, holds something else, or is of another version.
     """
     try:
         values = read_json(file, _LARGEST)
@@ -223,7 +228,7 @@ def read_tuned(file: Path) -> Tuned:
 
 
 def _check(tuned: Tuned) -> None:
-    """Raises ValueError, TypeError or AttributeError of contents that no tuning writes; numbers of JSON are finite."""
+    """Raises LanternError, TypeError or AttributeError for contents that no tuning writes."""
     key, knobs = tuned.key, tuned.knobs
     texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
     if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
@@ -237,29 +242,29 @@ def _check(tuned: Tuned) -> None:
         if name not in _BOUNDS:
             raise LanternError("a bound of another name")
         Knob(name, float, None, "").check(bound)
-    if set(knobs) & set(_NO_STEERING) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
+    if set(knobs) & set(CALL) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
         raise LanternError("knobs that no tuning writes")
-    # Another tree than a named one is written down whole: no file of somebody's is read for it.
+    # Any tree but a named one is written out: no other file is read for it.
     tree = knobs.get("tree", NO_TREE)
     if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
         raise LanternError("an unknown tree")
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    check_knobs(knobs)
 
 
 def tuned_directory() -> Path:
-    """Where this user's tuned settings lie."""
+    """Returns the folder of this user's tuned settings."""
     return user_cache_directory() / "lantern_jax" / "tuned"
 
 
 def tuned_file(key: Key) -> Path:
-    """Where the settings for a key lie unless somebody says otherwise."""
+    """Returns the file of a key's settings in that folder."""
     name = "".join(letter if letter.isalnum() else "-" for letter in key.model)
     mark = hashlib.sha256(json.dumps(asdict(key), sort_keys=True).encode()).hexdigest()[:12]
     return tuned_directory() / f"{name}-batch{key.batch}-{mark}.json"
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """Of a checkpoint's config, which lists the files beside it; empty for one in memory."""
+    """Returns the digest of a checkpoint's config, which lists the files beside it; empty for one in memory."""
     if checkpoint.directory is None:
         return ""
     return checkpoint_digest(checkpoint.directory)[:16]

@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,15 @@ def checkpoint_digest(directory: str | Path) -> str:
     """Returns 32 hexadecimal digits that a checkpoint, its copies and the same weights converted again share: a hash of
     its config, which lists all files with their checksums.
     """
-    return hashlib.sha256(read_bounded(Path(directory) / CONFIG, MOST_BYTES)).hexdigest()[:32]
+    file = Path(directory) / CONFIG
+    status = file.stat() if file.is_file() else None
+    return _digest(file.absolute(), status and (status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _digest(file: Path, state: tuple[int, int] | None) -> str:
+    """Hashes a file once for each of its states (size, time of change)."""
+    return hashlib.sha256(read_bounded(file, MOST_BYTES)).hexdigest()[:32]
 
 
 def is_right(path: Path, expected: str) -> bool:

@@ -87,7 +87,7 @@ class PromptEncoder(ABC):
         self.parts = parts
         self.config = parts.config
 
-    def check(self, prompts: Sequence[str | int]) -> None:
+    def check_prompts(self, prompts: Sequence[str | int]) -> None:
         """Raises what ``encode`` would raise for the prompts, without loading a text encoder."""
         self.encode(prompts)
 
@@ -194,7 +194,7 @@ class CaptionEncoder(PromptEncoder):
     kind, fields = "captions", ("features", "mask")
     _read: dict[np.dtype, PyTree] | None = None
 
-    def check(self, prompts):
+    def check_prompts(self, prompts):
         _check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
@@ -205,7 +205,7 @@ class CaptionEncoder(PromptEncoder):
         caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
 
     def encode(self, prompts, dtype=np.float32):
-        self.check(prompts)
+        self.check_prompts(prompts)
         features = encode_captions(
             self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
             self.config.caption_length, dtype,

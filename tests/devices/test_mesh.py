@@ -14,6 +14,7 @@ from lantern_jax.checkpoints import store
 from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
 from tests.decoding.test_compiled import loop_lines
@@ -299,7 +300,7 @@ def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
 
 def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(folder, tmp_path, monkeypatch, capsys):
     def load(model, dtype=None, tuned=None, mesh=None):
-        raise ValueError(f"loaded on {mesh}")
+        raise LanternError(f"loaded on {mesh}")
 
     monkeypatch.setattr(pipeline_module, "load", load)
     prompts = tmp_path / "prompts.txt"

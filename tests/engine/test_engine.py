@@ -6,7 +6,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.engine.programs import spread
-from lantern_jax.pipeline.call import batches
+from lantern_jax.pipeline.plan import batches
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eval.refill import measure, prompts
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from tests.tiny_checkpoint import tiny_pipeline
 
 
@@ -18,7 +18,7 @@ def test_idle_slots_are_counted(monkeypatch):
     slots = batch * rounds.max(axis=1).sum()
     assert found["idle_without"] == pytest.approx(1 - rounds.sum() / slots)
     # A round at a time a slot is refilled immediately: what is left is the waiting of the last ones.
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     found = measure(pipeline, "jacobi", pictures, batch, 1)
     free, queue = [0] * batch, list(rounds.ravel())
     for length in queue:

@@ -18,7 +18,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.engine import engine
 from lantern_jax.engine.generation import Interrupted
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from tests.command import files
 from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_checkpoint, tiny_pipeline
 
@@ -59,7 +59,7 @@ def assert_part_of(part, whole):
 
 
 def test_pictures_that_are_done_are_kept(whole, monkeypatch):
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     for pictures in range(1, 6):
         part = interrupted(num=5, first=4, batch=2, progress=stop_after(pictures))
         assert_part_of(part, whole)
@@ -68,14 +68,14 @@ def test_pictures_that_are_done_are_kept(whole, monkeypatch):
 
 
 def test_nothing_done_is_none(monkeypatch):
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     told = []
     assert interrupted(num=5, batch=2, progress=stop_after(0, told)) is None
     assert len(told) == 1
 
 
 def test_a_comparison_keeps_the_speculative_pictures(whole, monkeypatch):
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     # Some of the speculative ones, all of them, and some of the plain ones.
     for pictures, count in ((3, None), (5, 5), (7, 5)):
         part = interrupted(num=5, first=4, batch=2, compare=True, progress=stop_after(pictures))
@@ -101,7 +101,7 @@ def test_a_second_one_while_drawing_leaves_out_what_is_not_drawn(whole, monkeypa
 
 def test_an_interruption_compiles_nothing(monkeypatch):
     """Once a batch was drawn: what is done of the next one is drawn by the same program."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     pipeline = pipeline_on(1)
     before = []
 
@@ -119,7 +119,7 @@ def test_an_interruption_compiles_nothing(monkeypatch):
 class Tracer:
     """Notes the lines that run in the modules that hold a call's work; raises KeyboardInterrupt at the n-th."""
 
-    modules = (call.__file__, engine.__file__)
+    modules = (call_plan.__file__, engine.__file__)
 
     def __init__(self, line: int = 0):
         self.line, self.places = line, []
@@ -149,7 +149,7 @@ def traced(tracer: Tracer, **options):
 
 def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
     """At each line of that work, where it first runs and where it last does."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 1e9)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 1e9)
     options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
     tiny_pipeline().generate(PROMPT, **options)
     traced(seen := Tracer(), **options)
@@ -175,7 +175,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: tiny_pipeline())
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     return tmp_path
 
 
@@ -184,12 +184,12 @@ def ctrl_c(monkeypatch):
     """A function: from then on Ctrl-C comes in once so many pictures are done."""
 
     def after(pictures: int) -> None:
-        generate = type(tiny_pipeline()).generate_from
+        run = call_plan.Plan.run
 
-        def generate_from(self, *arguments, **options):
-            return generate(self, *arguments, **options | {"progress": stop_after(pictures)})
+        def stopped(plan, progress=None, compare=False):
+            return run(plan, stop_after(pictures), compare)
 
-        monkeypatch.setattr(lantern_jax.pipeline.pipeline.Pipeline, "generate_from", generate_from)
+        monkeypatch.setattr(call_plan.Plan, "run", stopped)
 
     return after
 
@@ -272,7 +272,7 @@ def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
         told.append(now)
         gc.collect()
 
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     gc.callbacks.append(collecting)
     try:
         made = interrupted(num=5, batch=2, progress=progress)

@@ -15,7 +15,7 @@ import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.io.locks import sole
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused, files, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -83,7 +83,7 @@ def test_the_same_worker_twice_is_refused(capsys):
 
 
 def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     refill, calls = lantern_jax.engine.engine.Engine.refill, []
 
     def stop(self, *arguments):

@@ -19,7 +19,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline import call
+from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets import plan as plans
 from lantern_jax.sets import shards, worker
@@ -112,7 +112,7 @@ def test_shards_hold_pictures_that_say_what_they_are(whole):
 def test_the_same_bytes_at_another_time_and_with_another_batch(whole, tmp_path, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1e6)
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     make(tmp_path / "again", knobs={"batch": 3})
     assert contents(tmp_path / "again") == contents(whole)
 
@@ -150,7 +150,7 @@ def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
 
 def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
     """Ctrl-C after every piece of work in turn, and while either file of a shard is written."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     directory, stops = tmp_path / "set", 0
 
     class Stop(BaseException):
@@ -445,6 +445,8 @@ def test_the_plan_has_the_tuned_settings_that_are_used(saved, tiny_loaded, monke
     opened = open_set(request)
     assert (opened.knobs, opened.notes) == ({"tree": "chain", "batch": 4}, ("tuned: a chain",))
     assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
+    idle = open_set(dataclasses.replace(request, knobs={"tau": 2.0})).notes
+    assert idle == ("tuned: a chain", "tau has no effect with rule strict")
 
 
 def test_two_writers_of_one_shard_do_no_harm(tmp_path):
@@ -471,7 +473,7 @@ def test_two_writers_of_one_shard_do_no_harm(tmp_path):
 
 def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
     """The first shard is held back until the second one is drawn; what fails in the thread ends the call."""
-    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     draw, write, draws, told = worker._drawn, shards.write_file, threading.Semaphore(0), []
 
     def drawn(engine, tokens):

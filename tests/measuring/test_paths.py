@@ -12,7 +12,7 @@ from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.measuring import paths
 from lantern_jax.measuring.ranks import collect_ranks, rank_of
-from lantern_jax.measuring.samples import Samples, sample_prompts
+from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
 from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import TOKENS, drafters, tiny_checkpoint
 
@@ -24,20 +24,19 @@ TREE = DraftTree.from_paths(
 
 
 @cache
-def samples() -> Samples:
+def subject() -> Subject:
     checkpoint = dataclasses.replace(tiny_checkpoint(), drafters=drafters())
-    pipeline = Pipeline(checkpoint)
-    return Samples(pipeline, pipeline.encode(sample_prompts(checkpoint, 4)), SEED)
+    return checkpoint_subject("tiny", Pipeline(checkpoint), sample_prompts(checkpoint, 4), SEED)
 
 
 def settings(**knobs):
-    return samples().pipeline.check("a lake", **knobs)
+    return subject().settings(knobs)
 
 
 @cache
 def plain(temperature: float):
-    return samples().decode(
-        samples().pipeline.job(settings(method="ar", temperature=temperature)), 1, PICTURES, PICTURES
+    return subject().decode(
+        subject().job(settings(method="ar", temperature=temperature)), 1, PICTURES, PICTURES
     )
 
 
@@ -52,16 +51,18 @@ CASES = [
 def test_rounds_from_ranks_are_those_of_real_decoding(kind, temperature):
     """With every kind of drafter, exactly, picture by picture."""
     known, knobs = plain(temperature), {"temperature": temperature, "drafting": kind}
-    ranks = collect_ranks(samples(), kind, settings(**knobs), known.tokens, first=1, batch=4, depth=5)
+    ranks = collect_ranks(subject(), kind, settings(**knobs), known.tokens, first=1, batch=4, depth=5)
     assert ranks.shape == (PICTURES, TOKENS, 5)
     # Every position but the first is a root's; behind the picture's end there is nothing.
     ahead = np.arange(TOKENS)[:, None] + np.arange(5)[None]
     np.testing.assert_array_equal(
         ranks == -1, np.broadcast_to((ahead >= TOKENS) | (ahead[:, :1] == 0), ranks.shape)
     )
-    made = samples().decode(samples().pipeline.job(settings(tree=TREE, **knobs)), 1, PICTURES, PICTURES)
+    made = subject().decode(subject().job(settings(tree=TREE, **knobs)), 1, PICTURES, PICTURES)
     np.testing.assert_array_equal(made.tokens, known.tokens)
-    np.testing.assert_array_equal(paths.rounds_of(ranks, TREE, Stream(samples().target).run), made.rounds)
+    np.testing.assert_array_equal(
+        paths.rounds_of(ranks, TREE, Stream(subject().recipe.target()).run), made.rounds
+    )
     assert made.rounds.min() < TOKENS - 1, "something is accepted"
 
 
@@ -113,9 +114,9 @@ def test_errors_are_those_of_a_bootstrap():
 
 def test_pictures_have_their_own_prompts_and_numbers():
     """Number i of a set is number i of any other: decoded alone, in another batch, from another start."""
-    job = samples().pipeline.job(settings(method="ar"))
-    part = samples().decode(job, 3, 2, 1)
+    job = subject().job(settings(method="ar"))
+    part = subject().decode(job, 3, 2, 1)
     np.testing.assert_array_equal(part.tokens, plain(1.0).tokens[2:4])
-    assert jax.tree.leaves(samples().rows(5, 3))[0].tolist() == [
-        *(jax.tree.leaves(samples().rows(row, 1))[0][0].tolist() for row in (1, 2, 3))
+    assert jax.tree.leaves(subject().rows(5, 3))[0].tolist() == [
+        *(jax.tree.leaves(subject().rows(row, 1))[0][0].tolist() for row in (1, 2, 3))
     ]

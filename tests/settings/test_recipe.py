@@ -10,11 +10,15 @@ import pytest
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.settings import recipe
+from lantern_jax.settings.recipe import Recipe, without_effect
 from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
-FLOAT32 = np.dtype(np.float32)
-CONFIGS = {kind: config for kind, (config, _) in drafters().items()}
+RECIPE = Recipe(
+    TARGET,
+    {kind: config for kind, (config, _) in drafters().items()},
+    np.dtype(np.float32),
+    codebook=tiny_checkpoint().codebook,
+)
 # A knob -> a value that is no method's and no default, and that goes with every method that it can go with.
 OTHER = {
     "nodes": 5, "depth": 3, "frontier": 3, "children": 3, "ranking": "probability", "sharpness": 3.0, "threshold": 0.25,
@@ -36,7 +40,7 @@ BASES = [
 
 def settings(knobs):
     defaults = {"guidance": 2.0, "tree": [[0], [0, 0], [0, 0, 0]]}
-    return recipe.settings_for(knobs, TARGET, CONFIGS, defaults, tiny_checkpoint().codebook, platform="cpu")
+    return dataclasses.replace(RECIPE, defaults=defaults).settings(knobs, "cpu")
 
 
 def parts(knobs):
@@ -44,7 +48,7 @@ def parts(knobs):
     made = settings(knobs)
     if made.ranking == "probability":
         made = dataclasses.replace(made, tree=settings(knobs | {"sharpness": None}).tree)
-    job = recipe.job(TARGET, CONFIGS, FLOAT32, made)
+    job = RECIPE.job(made)
     drafting = [
         (part.func, part.args) if isinstance(part, functools.partial) else part
         for part in vars(job.program.drafting).values()
@@ -70,7 +74,7 @@ def test_a_knob_is_idle_where_the_job_is_the_same(base):
         except ValueError:
             continue  # It does not go with the others, which is said too.
         idle[name] = after == before
-        told = [line.split()[0] for line in recipe.without_effect(given, settings(given))]
+        told = [line.split()[0] for line in without_effect(given, settings(given))]
         assert (name in told) == idle[name], (name, value)
     assert any(idle.values()) and (not all(idle.values()) or base.get("method") == "ar")
 

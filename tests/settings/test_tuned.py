@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.checkpoints.store import save
+from lantern_jax.decoding.methods import methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
 from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
+from lantern_jax.tensors import checksums
+from tests.command import must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
 KNOBS = {"method": "led", "window": 3, "reach": 1}
@@ -33,7 +37,7 @@ def opened(saved):
 def key(opened) -> Key:
     """Of a call of one picture."""
     pipeline = opened("off")
-    return Key.of(pipeline.checkpoint, pipeline.dtype, pipeline.check("a lake"), 1)
+    return Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +66,8 @@ def test_a_file_of_this_very_call_is_used(saved, key):
     # Off, or steered by whatever has to do with how to decode: as if there were none.
     untuned = load(saved, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
-    for knobs in (
-        {"tree": "chain"},
-        {"method": "auto"},
-        {"rule": "strict"},
-        {"window": 4},
-        {"path": "longest"},
-    ):
+    steered = {"tree": "chain", "method": "auto", "rule": "strict", "window": 4, "path": "longest"}
+    for knobs in ({name: value} for name, value in steered.items()):
         expected = untuned.check("a lake", **knobs)
         assert pipeline.check("a lake", **knobs) == expected
         assert pipeline.tuning(1, **knobs).note == "" and not pipeline.tuning(1, **knobs).knobs
@@ -213,6 +212,23 @@ def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     pipeline = opened()
     assert pipeline.check("a lake").rule == "near"
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
+
+
+def test_a_file_is_looked_up_without_resolving_a_call(saved, key, monkeypatch):
+    """What a file is for is fixed by no method; a config is read once, until it changes."""
+    assert not any(set(method.knobs) & set(tuned.CALL) for method in methods().values())
+    write(key)
+    pipeline, reads = load(saved), []
+    read = checksums.read_bounded
+    monkeypatch.setattr(checksums, "read_bounded", lambda *given: reads.append(given) or read(*given))
+    checksums._digest.cache_clear()
+    monkeypatch.setattr(type(pipeline.recipe), "settings", must_not_run)
+    assert [pipeline.tuning(1).knobs for _ in range(3)] == [KNOBS] * 3 and len(reads) == 1
+    with pytest.raises(ValueError, match="temperature 'hot' is not valid"):
+        pipeline.tuning(1, temperature="hot")
+    config = saved / "config.json"
+    os.utime(config, ns=(1, 1))
+    assert pipeline.tuning(1).knobs == KNOBS and len(reads) == 2
 
 
 def test_tokens_are_the_same_whatever_was_tuned(opened, key):

@@ -1,6 +1,5 @@
 """``lantern bench`` in process: rows, files, one-line errors before any work."""
 
-import json
 from pathlib import Path
 
 import jax
@@ -62,36 +61,16 @@ def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one():
 
 
 def test_a_random_model_with_forced_acceptance(folder, capsys):
-    arguments = [
-        "bench",
-        "--size",
-        "tiny",
-        "--random",
-        "--methods",
-        "gumbel",
-        "--trees",
-        "chain",
-    ]
-    more = [
-        "--accept-lengths",
-        "3",
-        "--pictures",
-        "1",
-        "--passes",
-        "6",
-        "--use-cache",
-        "--out",
-        "b.jsonl",
-        "--temperature",
-        "0.9",
-    ]
-    assert main([*arguments, *more]) == 0
+    command = """bench --size tiny --random --methods gumbel --trees chain --accept-lengths 3 --pictures 1 --passes 6
+        --use-cache --out b.jsonl --temperature 0.9 --window 7"""
+    assert main(command.split()) == 0
     rows = read_rows("b.jsonl")
     assert [row.knobs.get("tree") for row in rows] == [None, "chain"]
     assert [row.forced for row in rows] == [False, True] and [row.nodes for row in rows] == [0, 5]
     assert all(row.knobs["temperature"] == 0.9 for row in rows)
-    printed = capsys.readouterr().out
-    assert "(forced)" in printed and "stopped after 6 passes" in printed
+    told = capsys.readouterr()
+    assert "(forced)" in told.out and "stopped after 6 passes" in told.out
+    assert "--window has no effect with drafting eagle: gumbel" in told.err
     assert files(folder) == {"b.jsonl"}
 
 
@@ -99,7 +78,8 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     pytest.importorskip("matplotlib")
     Path("prompts.txt").write_text("a lake\na foggy forest\n")
     assert (
-        main([*QUICK, "--prompts", "prompts.txt", "--plot", "plots", "--profile", "--methods", "gumbel"]) == 0
+        main([*QUICK, *["--prompts", "prompts.txt", "--plot", "plots", "--profile", "--methods", "gumbel"]])
+        == 0
     )
     assert {"plots/pass-by-nodes.svg", "plots/speedup-by-batch.svg"} < files(folder)
     assert "score" in capsys.readouterr().out
@@ -112,21 +92,12 @@ def test_plots_and_prompts_and_parts(folder, capsys):
         (["--methods", "owl"], "unknown method 'owl'"),
         (["--methods", ""], "--methods is given nothing"),
         (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
-        (["--methods", "led:wings=2"], "'wings' is not a knob"),
-        (["--batch", "0"], "batch 0 is not valid"),
-        (["--trees", "oak"], "unknown tree 'oak'"),
-        (["--rules", "lax"], "unknown rule 'lax'"),
-        (["--guidance", "-1"], "guidance -1.0 is not valid"),
         (["--pictures", "0"], "--pictures 0 is not valid"),
-        (["--passes", "0"], "--passes 0 is not valid"),
-        (["--seed", "-1"], "seed -1 is not valid"),
         (["--accept-lengths", "0.2,0.2"], "accept lengths '0.2,0.2' sum to 0.4"),
-        (["--random"], "--size and --random go together"),
         (["--size", "llamagen-b"], "--size and --random go together"),
         (["--size", "llamagen-b", "--random", "--model", "x"], "takes no --model and no --prompts"),
         (["--size", "huge", "--random"], "unknown size 'huge'"),
         (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
-        (["--prompts", "empty.txt"], "empty.txt is empty"),
         (["--against", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--against", "empty.txt"], "empty.txt holds no row"),
         (["--out", "there.jsonl"], "there.jsonl exists: give --overwrite"),
@@ -168,7 +139,4 @@ def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
     assert main([*QUICK, "--batch", "1,2", "--out", "c.jsonl"]) == 130
     assert "wrote 2 rows to c.jsonl" in capsys.readouterr().err
     assert [row.batch for row in read_rows("c.jsonl")] == [1, 1]
-    assert [json.loads(line)["method"] for line in Path("c.jsonl").read_text().splitlines()] == [
-        "ar",
-        "gumbel",
-    ]
+    assert [row.method for row in read_rows("c.jsonl")] == ["ar", "gumbel"]

@@ -16,7 +16,7 @@ from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
-from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.forced import Forced
 from tests.decoding import toy_models as toys
 
@@ -24,7 +24,7 @@ STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)]
 # Everything that is drafted is kept, so that it is always three deep.
 DYNAMIC = DynamicTree(nodes=10, depth=3, frontier=2, children=2, ranking="probability")
 BATCH, LENGTH = 128, toys.CONFIG.num_tokens
-LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), Profile(mean=2.2).over(3)
+LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), AcceptLengths(mean=2.2).over(3)
 
 
 def draftings():

@@ -1,4 +1,4 @@
-"""One call of a pipeline: its pictures batch by batch, a piece of work at a time.
+"""One call of a pipeline, settled and checked before it computes: its pictures, batch by batch, a piece at a time.
 
 Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W height and width.
 """
@@ -7,10 +7,9 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
@@ -31,6 +30,9 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
+from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
+from lantern_jax.settings.recipe import Recipe
+from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 
 # Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take. To begin one costs
@@ -39,70 +41,74 @@ PIECE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a call decodes, whatever the method.
+class Plan:
+    """What a call makes and how, every argument resolved and checked; nothing is computed before ``run``.
 
     Attributes:
-        engine: runs it.
-        conditioning: leaves [prompts, ...], conditional rows on the host; may be a ``Completion``.
-        prompts: their names.
+        settings: every knob's value.
+        notes: lines for people: tuned settings that are used or not, knobs without effect.
+        prompts: names of the prompts.
         num: pictures a prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
-        batch: pictures decoded at once.
-        free: positions of the token stream that are codes; the others the format forces.
+        keep_rows: rows of codes that stay of given pictures; None without such pictures.
+        recipe, engine: what decodes.
+        encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
+
+    Example:
+        >>> plan = lantern_jax.load("demo").plan("a foggy forest", num=2, tau=1.0)
+        >>> plan.settings.rule, plan.notes
+        ('strict', ('tau has no effect with rule strict',))
     """
 
-    engine: Engine
-    conditioning: Conditioning
+    settings: Settings
+    notes: tuple[str, ...]
     prompts: tuple[str, ...]
     num: int
     seed: int
     first: int
-    batch: int
-    free: Int[np.ndarray, " T"]
+    keep_rows: int | None
+    recipe: Recipe
+    engine: Engine
+    encode: Callable[[], Conditioning]
     draws: bool
 
     @property
+    def count(self) -> int:
+        """Pictures of the call."""
+        return self.num * len(self.prompts)
+
+    @cached_property
+    def conditioning(self) -> Conditioning:
+        """The encoded prompts; a text encoder is read, and dropped, when this is first asked for."""
+        return self.encode()
+
+    @cached_property
+    def free(self) -> Int[np.ndarray, " T"]:
+        """Positions of the token stream that are the picture's codes; the format forces the others."""
+        return np.flatnonzero(self.recipe.target().forced < 0)
+
+    @property
     def given(self) -> int:
-        """How many of a stream's first tokens are given (``decoding.completion``)."""
+        """Number of a stream's first tokens that are given (``decoding.completion``)."""
         _, tokens = completion.parts(self.conditioning)
         return 0 if tokens is None else tokens.shape[1]
 
-    def generate(self, job: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
-        """All pictures.
+    @property
+    def job(self) -> Job:
+        """How a batch is decoded."""
+        return self.recipe.job(self.settings)
+
+    def run(self, progress: Callable[[Progress], None] | None = None, compare: bool = False) -> Generation:
+        """Decodes and draws all pictures; ``compare``: also by plain decoding, of which progress is told as of one.
 
         Raises:
-            Interrupted: at Ctrl-C; it holds the pictures whose tokens were all known. Another Ctrl-C while those are
-                drawn leaves out the ones that are not drawn yet.
+            LanternError: a model whose numbers are not finite.
+            Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, with ``compare`` without plain
+                decoding's. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
-        count = self.num * len(self.prompts)
-        held = _Held()
-        try:
-            with hearing() as check:
-                for part in batches(count, self.batch):
-                    for run, fresh in self._pieces(job, part):
-                        held = held.with_decoded(run, fresh)
-                        check()
-                        if progress is not None:
-                            # Positions of the stream, forced ones included: the picture's share all the same.
-                            known = part.start * run.total + int(run.lengths.sum())
-                            pictures = part.start + int(run.finished.sum())
-                            progress(Progress(known, count * run.total, pictures, held.spent.decoding))
-                    held = self._draw(held)
-            return self._generation(held)
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                # As many as the batches before, whose program is compiled.
-                held = self._draw(held, min(count, self.batch))
-            raise Interrupted(self._generation(held) if held.drawn else None) from None
-
-    def compare(self, job: Job, plain: Job, progress: Callable[[Progress], None] | None = None) -> Generation:
-        """All pictures, and those of another job beside them; progress is told of both as of one.
-
-        Raises:
-            Interrupted: as ``generate``; it holds pictures of ``job`` alone.
-        """
+        if not compare:
+            return self._generate(self.job, progress)
 
         def first(one: Progress) -> None:
             progress(dataclasses.replace(one, total=2 * one.total))
@@ -112,19 +118,44 @@ class Call:
             seconds = ours.statistics.seconds + one.seconds
             progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
 
-        ours = self.generate(job, None if progress is None else first)
+        ours = self._generate(self.job, progress and first)
         try:
-            return compared(ours, self.generate(plain, None if progress is None else second))
+            plain = self.recipe.job(self.settings, plain=True)
+            return compared(ours, self._generate(plain, progress and second))
         except KeyboardInterrupt:
             raise Interrupted(ours) from None
 
-    def pictures(self, job: Job) -> Iterator[Picture]:
-        """Each picture as soon as its tokens are known."""
-        for part in batches(self.num * len(self.prompts), self.batch):
-            for _, fresh in self._pieces(job, part):
+    def _generate(self, job: Job, progress: Callable[[Progress], None] | None) -> Generation:
+        _ = (
+            self.conditioning
+        )  # Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
+        count, held, batch = self.count, _Held(), self.settings.batch
+        try:
+            with hearing() as check:
+                for part in batches(count, batch):
+                    for run, fresh in self._pieces(job, part):
+                        held = held.with_decoded(run, fresh)
+                        check()
+                        if progress is not None:
+                            # Positions of the stream, forced ones included: the picture's share all the same.
+                            known = part.start * run.total + int(run.lengths.sum())
+                            pictures = part.start + int(run.finished.sum())
+                            progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                    held = self._draw_waiting(held)
+            return self._generation(held)
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                # As many as the batches before, whose program is compiled.
+                held = self._draw_waiting(held, min(count, batch))
+            raise Interrupted(self._generation(held) if held.drawn else None) from None
+
+    def pictures(self) -> Iterator[Picture]:
+        """Yields each picture as soon as its tokens are known."""
+        for part in batches(self.count, self.settings.batch):
+            for _, fresh in self._pieces(self.job, part):
                 if fresh is None:
                     continue
-                drawn = self._drawn([fresh])
+                drawn = self._with_pictures([fresh])
                 for row, number in enumerate(drawn.numbers):
                     yield Picture(
                         number=self.first + int(number),
@@ -137,10 +168,10 @@ class Call:
     def stream(
         self, job: Job, numbers: Int[np.ndarray, " k"], rows: Int[np.ndarray, " k"], refill: bool = True
     ) -> Iterator[tuple[Run, "_Part | None"]]:
-        """Sequences of any numbers, piece by piece: how far those on their way are, and those that are newly done.
+        """Decodes sequences of any numbers and yields, piece by piece, how far they are and those that are newly done.
 
-        They go through ``batch`` slots, each taking the next one as soon as its own is done. Without ``refill``, and
-        where the drafting's state forbids it, a batch is finished before the next one begins.
+        They go through ``settings.batch`` slots, each taking the next one as soon as its own is done. Without
+        ``refill``, and where the drafting's state forbids it, a batch is finished before the next one begins.
 
         Args:
             numbers: from 0, in the order in which they begin.
@@ -148,7 +179,7 @@ class Call:
         """
         taken = 0
         while taken < len(numbers):
-            begun = slice(taken, taken + self.batch)
+            begun = slice(taken, taken + self.settings.batch)
             run = self._begin(job, numbers[begun], rows[begun])
             taken += len(run.numbers)
             live = np.ones(len(run.numbers), bool)
@@ -159,7 +190,7 @@ class Call:
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))
-                    fresh = self._conditioning(rows[begun])
+                    fresh = self._rows(rows[begun])
                     try:
                         run = self.engine.refill(run, slots, fresh, self.first + numbers[begun])
                         live[slots], taken = True, begun.stop
@@ -171,15 +202,16 @@ class Call:
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
 
     def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
+        begun = self.first + numbers
         return self.engine.start(
-            job, self._conditioning(rows), seed=self.seed, numbers=self.first + numbers, most=self.batch
+            job, self._rows(rows), seed=self.seed, numbers=begun, most=self.settings.batch
         )
 
-    def _conditioning(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
+    def _rows(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
         return jax.tree.map(lambda leaf: leaf[rows], self.conditioning)
 
     def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
-        """A batch piece by piece: how far it is, and the sequences that are newly done."""
+        """Decodes a batch and yields, piece by piece, how far it is and the sequences that are newly done."""
         numbers = np.arange(part.start, part.stop)
         return self.stream(job, numbers, numbers // self.num, refill=False)
 
@@ -192,15 +224,15 @@ class Call:
         )
         return _Part(numbers, decoded)
 
-    def _draw(self, held: "_Held", least: int = 0) -> "_Held":
-        """With the pictures of what is waiting; ``least``: a program for that many draws them."""
+    def _draw_waiting(self, held: "_Held", least: int = 0) -> "_Held":
+        """Draws what is waiting; ``least``: a program for that many draws it."""
         if not held.waiting:
             return held
-        drawn = self._drawn(held.waiting, least)
+        drawn = self._with_pictures(held.waiting, least)
         return _Held((*held.drawn, drawn), (), held.spent + drawn.timing)
 
-    def _drawn(self, stashed: Sequence["_Part"], least: int = 0) -> "_Part":
-        """The sequences of several parts in the order of their numbers, with their pictures."""
+    def _with_pictures(self, stashed: Sequence["_Part"], least: int = 0) -> "_Part":
+        """Joins the sequences of several parts in the order of their numbers, and draws them."""
         numbers = np.concatenate([part.numbers for part in stashed])
         order = np.argsort(numbers)
         decoded = jax.tree.map(
@@ -210,7 +242,7 @@ class Call:
             return _Part(numbers[order], decoded)
         count = len(numbers)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
-        pictures, timing = drawn(self.engine, tokens, self.batch)
+        pictures, timing = draw_codes(self.engine, tokens, self.settings.batch)
         return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:
@@ -224,6 +256,7 @@ class Call:
             round_of_token=decoded.round_of_token,
             statistics=summarise(decoded, held.spent, int(np.sum(self.free < self.given))),
             numbers=(self.first + numbers).astype(np.int64),
+            notes=self.notes,
         )
 
 
@@ -259,43 +292,19 @@ class _Held:
         return self.timing + self.running
 
     def with_decoded(self, run: Run, fresh: _Part | None) -> "_Held":
-        """After another piece of the batch on its way."""
+        """Returns what there is after another piece of the batch on its way."""
         waiting = self.waiting if fresh is None else (*self.waiting, fresh)
         return dataclasses.replace(self, waiting=waiting, running=run.timing)
 
 
 def batches(count: int, most: int) -> Iterator[slice]:
-    """``count`` sequences in batches of at most ``most``."""
+    """Yields the slices of ``count`` sequences in batches of at most ``most``."""
     for start in range(0, count, most):
         yield slice(start, min(start + most, count))
 
 
 def until_next(run: Run, live: Bool[np.ndarray, " n"], given: int) -> int:
-    """About how many rounds it takes until one of these sequences is done, by their mean pace so far."""
+    """Returns about how many rounds it takes until one of these is done, by their mean pace so far."""
     rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
     pace = max(run.lengths[live].sum() - live.sum() * max(given, 1), 1) / max(rounds, 1)
     return max(1, int((run.total - run.lengths[live].max()) / pace))
-
-
-def drawn(
-    engine: Engine, tokens: Int[np.ndarray, "n C"], most: int | None = None
-) -> tuple[UInt8[np.ndarray, "n H W 3"], Timing]:
-    """``Engine.draw``'s pictures; ValueError, which names the parameter, where they are not all numbers."""
-    pictures, finite, timing = engine.draw(tokens, most=most)
-    if not finite.all():
-        raise LanternError(why_not_finite(engine, "the pictures", ("tokenizer",)))
-    return pictures, timing
-
-
-def why_not_finite(engine: Engine, what: str, parts: tuple[str, ...]) -> str:
-    """The line that names the parameter which is not finite, or says that none is."""
-    parameters: dict[str, Any] = vars(engine.parameters)
-    for part in parts:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(parameters[part]):
-            if not hosts.fetched(jnp.isfinite(leaf).all()):
-                name = ".".join(str(key.key) for key in path)
-                return (
-                    f"{what} are not finite: the {part}'s parameter {name} holds values that are no numbers; "
-                    "fetch or convert the checkpoint again"
-                )
-    return f"{what} are not finite though all parameters are: decode in another dtype, float32 say"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lantern_jax.measuring.accept_lengths import Profile, parse_accept_lengths
+from lantern_jax.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
 
 
 def tokens_a_pass(chances) -> float:
@@ -16,7 +16,7 @@ def tokens_a_pass(chances) -> float:
 @pytest.mark.parametrize("mean", [1.0, 1.5, 3.63, 5.9, 6.0])
 @pytest.mark.parametrize("depth", [5, 9, 46])
 def test_a_mean_becomes_a_geometric_distribution_with_its_tail_on_the_depth(mean, depth):
-    chances = Profile(mean=mean).over(depth)
+    chances = AcceptLengths(mean=mean).over(depth)
     assert len(chances) == depth + 1 and math.isclose(math.fsum(chances), 1)
     assert tokens_a_pass(chances) == pytest.approx(mean, abs=1e-9)
     reached = [math.fsum(chances[length:]) for length in range(depth + 1)]
@@ -34,31 +34,19 @@ def test_a_list_is_taken_as_it_is_and_folded_where_the_tree_ends():
 
 
 def test_text_json_and_files_say_the_same(tmp_path):
-    assert parse_accept_lengths("3.63") == Profile(mean=3.63)
-    assert parse_accept_lengths("[3.63]") == Profile(mean=3.63)
+    assert parse_accept_lengths("3.63") == AcceptLengths(mean=3.63)
+    assert parse_accept_lengths("[3.63]") == AcceptLengths(mean=3.63)
     listed = parse_accept_lengths("[0.25, 0.75]")
     assert listed == parse_accept_lengths("0.25,0.75")
     file = tmp_path / "lengths.json"
     file.write_text(json.dumps([0.25, 0.75]))
     assert parse_accept_lengths(str(file)) == listed
     file.write_text("2.5\n")
-    assert parse_accept_lengths(str(file)) == Profile(mean=2.5)
-    assert Profile(mean=2.5).to_json() == 2.5 and listed.to_json() == [0.25, 0.75]
+    assert parse_accept_lengths(str(file)) == AcceptLengths(mean=2.5)
+    assert AcceptLengths(mean=2.5).to_json() == 2.5 and listed.to_json() == [0.25, 0.75]
 
 
-BAD = [
-    "",
-    "many",
-    "0.9",
-    "-1",
-    "nan",
-    "0.5,0.6",
-    "1.5,-0.5",
-    "[true, false]",
-    '["a"]',
-    "no-such-file.json",
-    "1e999",
-]
+BAD = ["", "many", "0.9", "-1", "nan", "0.5,0.6", "1.5,-0.5", "[true, false]", '["a"]', "none.json", "1e999"]
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -70,4 +58,4 @@ def test_what_is_no_profile_is_one_line(text):
 
 def test_a_mean_that_no_path_can_have():
     with pytest.raises(ValueError, match=r"mean 3.63 need a tree of depth 3, and this one has 2"):
-        Profile(mean=3.63).over(2)
+        AcceptLengths(mean=3.63).over(2)

@@ -25,7 +25,7 @@ def job(shapes):
 def test_the_account_is_of_arrays_that_are_there(shapes, job):
     """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
     two, four = fit.memory(shapes, job, 2), fit.memory(shapes, job, 4)
-    config, drafter = shapes.config, shapes.drafters["eagle"]
+    config, drafter = shapes.recipe.config, shapes.recipe.drafters["eagle"]
     of_drafter = jax.tree.leaves(fit.DRAFTERS["eagle"].shapes(drafter))
     values = sum(leaf.size for leaf in [*jax.tree.leaves(family_of(config).shapes(config)), *of_drafter])
     assert two.parameters == four.parameters == 4 * values
@@ -40,7 +40,7 @@ def test_the_largest_batch_fits_and_its_double_does_not(monkeypatch):
     """Also where the first guess, by two small batches, is too high or too low."""
 
     def needs(working):
-        monkeypatch.setattr(fit, "memory", lambda shapes, job, n: fit.Memory(n, 1000, 100 * n, working(n)))
+        monkeypatch.setattr(fit, "memory", lambda shapes, job, n: fit.Need(n, 1000, 100 * n, working(n)))
 
     def found(limit):
         return fit.largest(None, None, limit).pictures

@@ -7,7 +7,8 @@ from lantern_jax.engine.generation import Timing
 from lantern_jax.measuring import costs, tune
 from lantern_jax.measuring.clock import Clock
 from lantern_jax.measuring.paths import MAX_DEPTH
-from lantern_jax.measuring.samples import Decodings, Samples, sample_prompts
+from lantern_jax.measuring.subject import Decodings, Subject, checkpoint_subject, sample_prompts
+from lantern_jax.settings.tuned import Key
 from tests.tiny_checkpoint import tiny_pipeline
 
 
@@ -39,8 +40,8 @@ def test_nothing_fits_that_would_end_too_late():
 class Machine:
     """One on which a program takes seconds to compile, and next to none to run: nothing is computed."""
 
-    def __init__(self, samples: Samples, now: Time):
-        self.samples, self.now, self.programs = samples, now, set()
+    def __init__(self, subject: Subject, now: Time):
+        self.subject, self.now, self.programs = subject, now, set()
 
     def passes(self, program, seconds: float) -> None:
         self.now.now += 0.01 + seconds * (program not in self.programs)
@@ -55,11 +56,11 @@ class Machine:
     def decode(self, job, first, count, batch) -> Decodings:
         self.passes((job.program, batch), 6.0)
         rounds = np.full(count, 9) - np.arange(count) % 2
-        tokens = np.zeros((count, len(self.samples.target.forced)), np.int32)
+        tokens = np.zeros((count, len(self.subject.recipe.target().forced)), np.int32)
         timing = Timing(decoding=0.01 + 0.001 * (first % 3))
         return Decodings(tokens, rounds, np.zeros(count), 0.0, timing)
 
-    def ranks(self, samples, kind, settings, tokens, *, batch) -> np.ndarray:
+    def ranks(self, subject, kind, settings, tokens, *, batch) -> np.ndarray:
         self.now.now += 7.0
         return np.zeros((*tokens.shape, MAX_DEPTH), np.int32)
 
@@ -68,14 +69,15 @@ class Machine:
 def test_a_tuning_ends_in_time(minutes, monkeypatch):
     """Where there is less of it, less is tried; the best of that is confirmed all the same."""
     now, pipeline = Time(), tiny_pipeline()
-    samples = Samples(pipeline, pipeline.encode(sample_prompts(pipeline.checkpoint, 4)))
-    machine = Machine(samples, now)
+    subject = checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 4))
+    machine = Machine(subject, now)
     monkeypatch.setattr(costs.Stopwatch, "round", lambda watch, job: machine.round(job))
     monkeypatch.setattr(costs.Stopwatch, "begin", lambda watch, job: 1.0)
-    monkeypatch.setattr(samples, "decode", machine.decode)
+    monkeypatch.setattr(Subject, "decode", lambda subject, *arguments: machine.decode(*arguments))
     monkeypatch.setattr(tune, "collect_ranks", machine.ranks)
-    plan = tune.Plan({"batch": 1}, pictures=2, minutes=minutes)
-    made = tune.Tuner(samples, plan, lambda text: None, Clock(60 * minutes, now)).run()
+    goal, settings = tune.Goal({"batch": 1}, pictures=2, minutes=minutes), subject.settings({"batch": 1})
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
+    made = tune.Tuner(subject, goal, key, lambda text: None, Clock(60 * minutes, now)).run()
     confirmed = [row for row in made.rows if row.measured is not None]
     assert now.now <= 60 * minutes
     assert 2 <= len(confirmed) <= 5 and made.tuned.name in {row.candidate.name for row in confirmed}

@@ -13,18 +13,18 @@ from jax.sharding import SingleDeviceSharding
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import family_of
 from lantern_jax.measuring import machine, profile
-from lantern_jax.measuring.accept_lengths import Profile
+from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
 from lantern_jax.measuring.levels import levels_of, seconds_a_level
-from lantern_jax.measuring.measure import LEAST_REPEATS, Plan, measure, members
+from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, measure, members
 from lantern_jax.measuring.random_models import random_model
-from lantern_jax.measuring.subject import checkpoint_subject, default_prompts, random_subject
+from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_methods
 from lantern_jax.models.drafter import drafter_shapes
-from tests.tiny_checkpoint import TOKENS, TREE, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
-PLAN = Plan(pictures=2, compile_twice=False, levels=False)
+PLAN = Procedure(pictures=2, compile_twice=False, levels=False)
 
 
 def configurations(text, **lists):
@@ -33,7 +33,7 @@ def configurations(text, **lists):
 
 def tiny_subject():
     pipeline = tiny_pipeline()
-    return checkpoint_subject("tiny", pipeline, default_prompts(pipeline))
+    return checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 8))
 
 
 @cache
@@ -59,7 +59,7 @@ def test_what_cannot_be_measured_has_its_reason():
     groups, reasons = members(tiny_subject(), configurations("led:coupling=rejection,medusa,gumbel"))
     assert [one.configuration.method for one in groups[0]] == ["ar", "gumbel"]
     assert len(reasons) == 2 and "led needs the coupling gumbel" in reasons[0] and "medusa" in reasons[1]
-    deep = Profile(mean=3.63)
+    deep = AcceptLengths(mean=3.63)
     groups, reasons = members(tiny_subject(), configurations("gumbel,led,zipar"), deep)
     assert [one.configuration.method for one in groups[0]] == ["ar", "led"]
     assert "tree of depth 3, and this one has 2" in reasons[0] and "zipar" in reasons[1]
@@ -87,7 +87,7 @@ def test_numbers_of_a_run_fit_each_other():
 
 def test_forced_rows_have_the_profiles_mean_and_no_quality():
     """And a level of a chain takes some time."""
-    subject, profile = random_tiny(), Profile(mean=3.0)
+    subject, profile = random_tiny(), AcceptLengths(mean=3.0)
     group = members(subject, configurations("gumbel:tree=chain"), profile)[0][0]
     plan = dataclasses.replace(PLAN, pictures=16, profile=profile, levels=True)
     plain, row = measure(subject, group, plan)
@@ -100,8 +100,8 @@ def test_forced_rows_have_the_profiles_mean_and_no_quality():
 
 def test_a_stopped_picture_is_reckoned_to_its_end():
     subject = random_tiny()
-    group = members(subject, configurations("jacobi:window=2"), Profile(chances=(0.0, 1.0)))[0][0]
-    plan = dataclasses.replace(PLAN, passes=5, profile=Profile(chances=(0.0, 1.0)))
+    group = members(subject, configurations("jacobi:window=2"), AcceptLengths(chances=(0.0, 1.0)))[0][0]
+    plan = dataclasses.replace(PLAN, passes=5, profile=AcceptLengths(chances=(0.0, 1.0)))
     plain, row = measure(subject, group, plan)
     assert (
         row.tokens_a_pass == 2 and row.passes == pytest.approx(35 / 2) and plain.passes == pytest.approx(35)
@@ -185,7 +185,7 @@ def test_bytes_that_a_pass_must_read():
     """Counted by hand: layers and head, the cache; for a chain of 5 the drafter five times."""
     subject = random_tiny()
     plain, chain = members(subject, configurations("gumbel:tree=chain"))[0][0]
-    config = subject.config
+    config = subject.recipe.config
     dim, hidden, codes = config.dim, config.transformer.hidden_dim, config.vocab_size
     layer = 4 * dim * dim + 3 * dim * hidden + 2 * dim
     weights = config.num_layers * layer + dim + dim * codes
@@ -263,7 +263,9 @@ def test_an_accelerators_streams_are_counted_once():
 def test_a_profile_of_a_pass():
     pipeline = tiny_pipeline()
     engine = Engine(lambda where: pipeline.engine.parameters, devices=jax.devices()[:1])
-    subject = dataclasses.replace(tiny_subject(), engine=engine, drafters={})
+    subject = dataclasses.replace(
+        tiny_subject(), engine=engine, recipe=dataclasses.replace(pipeline.recipe, drafters={})
+    )
     member = members(subject, configurations("jacobi:window=1"))[0][0][1]
     run = engine.advance(engine.start(member.job, subject.rows(0, 1)), 1)
     found = profile.profile_of_a_pass(engine, run)
@@ -275,7 +277,5 @@ def test_a_profile_of_a_pass():
 
 def test_the_tiny_checkpoint_has_no_codebook_problem():
     """A relaxed rule asks for more neighbours than a table stores: the reason, no crash."""
-    subject = tiny_subject()
-    assert subject.codebook is tiny_checkpoint().codebook
-    groups, reasons = members(subject, configurations("lantern-g:k=20"))
+    groups, reasons = members(tiny_subject(), configurations("lantern-g:k=20"))
     assert not groups and "the table stores 12" in reasons[0]

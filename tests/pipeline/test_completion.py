@@ -63,9 +63,8 @@ def test_what_was_given_is_not_counted(completed):
     assert completed.statistics.tokens == 2 * (TOKENS - 2 * GRID)
     run = completed.plain.statistics
     assert run.rounds == run.tokens and run.step_compression == 1
-    assert (completed.round_of_token[:, : 2 * GRID] == 0).all() and (
-        completed.round_of_token[:, 2 * GRID :] > 0
-    ).all()
+    rounds = completed.round_of_token
+    assert (rounds[:, : 2 * GRID] == 0).all() and (rounds[:, 2 * GRID :] > 0).all()
     assert len(completed.draw_acceptance()) == 2
 
 
@@ -127,14 +126,7 @@ def test_the_command_goes_on_with_a_file(made, tmp_path, monkeypatch, capsys):
     command = [
         "generate",
         PROMPTS[0],
-        "--seed",
-        "4",
-        "--start",
-        "begin.png",
-        "--keep",
-        "0.3",
-        "--stats",
-        "a.json",
+        *["--seed", "4", "--start", "begin.png", "--keep", "0.3", "--stats", "a.json"],
     ]
     assert main(command) == 0
     expected = tiny_pipeline().generate(PROMPTS[0], seed=4, start=made.images[0], keep_rows=1)

@@ -1,31 +1,57 @@
-"""What pictures begin with: given pictures, or their codes, of which the first rows stay.
+"""What a call is given: prompts, and pictures to complete, or their codes, of which the first rows stay.
 
 Axes: n prompts, C codes of a picture, K tokens of the stream that are given, H W height and width.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
 from lantern_jax.decoding.knobs import check_count
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import square
 from lantern_jax.settings.settings import Settings
+from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
 # A picture or its codes: a PIL image, uint8 [H, W, 3], or whole numbers [C].
 Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
 
 
+def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
+    """Returns one prompt as a sequence of one."""
+    return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
+
+
+def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:
+    """Returns what encodes prompts for a checkpoint's target; a text encoder is read when captions are encoded.
+
+    Raises:
+        LanternError: the target's unconditional labels are not those of the checkpoint's vocabulary.
+    """
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    parts = PromptParts(
+        checkpoint.target_config,
+        checkpoint.vocabulary,
+        checkpoint.text_tokenizer,
+        checkpoint.text_encoder_config,
+        partial(load_text_encoder, checkpoint, sharding=device),
+    )
+    return family_of(checkpoint.target_config).prompts(parts)
+
+
 @dataclass(frozen=True)
 class Grid:
-    """The codes of a model's pictures.
+    """The grid of codes that a model's picture is.
 
     Attributes:
         side: codes a row, and rows.
@@ -41,7 +67,7 @@ class Grid:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Grid":
-        """That of a checkpoint."""
+        """Returns the grid of a checkpoint's pictures."""
         config, draws = checkpoint.target_config, checkpoint.tokenizer_params is not None
         pixels = checkpoint.tokenizer_config.downsampling if draws else 1
         return cls(config.grid, pixels, config.num_codes, draws)
@@ -49,7 +75,11 @@ class Grid:
     def given(
         self, start: Start | Sequence[Start] | None, keep_rows: Any, prompts: int, settings: Settings
     ) -> tuple[list[np.ndarray], int] | None:
-        """A picture or its codes for every prompt, and how many rows stay; ValueError where that cannot be."""
+        """Returns a picture or its codes for every prompt, and how many rows stay; None without ``start``.
+
+        Raises:
+            LanternError: as ``starts`` and ``rows_kept``, rows without a start, or a method that completes nothing.
+        """
         if start is None:
             if keep_rows is not None:
                 raise LanternError("keep_rows is of a picture to go on with: give it as start")
@@ -59,7 +89,7 @@ class Grid:
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 
     def rows_kept(self, keep_rows: Any) -> int:
-        """How many rows stay; half of them for None. ValueError unless 1 to all but one."""
+        """Returns how many rows stay, half of them for None; LanternError unless 1 to all but one."""
         if keep_rows is None:
             return max(1, self.side // 2)
         if check_count("keep_rows", keep_rows) >= self.side:
@@ -69,11 +99,11 @@ class Grid:
         return int(keep_rows)
 
     def starts(self, start: Start | Sequence[Start], prompts: int) -> list[np.ndarray]:
-        """One start a prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
+        """Returns one start a prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
 
         Raises:
-            ValueError: something else than pictures or codes, codes that the model has not, pictures where there is
-                no tokenizer, or another number than one or one a prompt.
+            LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer,
+                or neither one start nor one a prompt.
         """
         given = [self._one(value) for value in _listed(start)]
         if len(given) not in (1, prompts):
@@ -83,7 +113,7 @@ class Grid:
         return given * (prompts if len(given) == 1 else 1)
 
     def pictures(self, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Pictures of the model's size; ValueError for what is none, or where there is no tokenizer."""
+        """Returns pictures of the model's size; LanternError for anything else, or without a tokenizer."""
         pictures = [self._one(value) for value in _listed(images)]
         if not pictures or any(picture.ndim != 3 for picture in pictures):
             raise LanternError(
@@ -92,7 +122,7 @@ class Grid:
         return np.stack(pictures)
 
     def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
-        """The codes of pictures; ValueError unless there are as many as a picture has, all of the model's."""
+        """Returns the codes of pictures; LanternError unless each has as many as a picture, all of the model's."""
         codes = np.asarray(codes)
         count = self.side**2
         if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
@@ -126,7 +156,7 @@ class Grid:
 def first_tokens(
     target: Target, codes: Int[np.ndarray, "n C"], rows: int, side: int
 ) -> Int[np.ndarray, "n K"]:
-    """The stream's tokens up to the last code of so many rows, those between that the format forces included."""
+    """Returns the stream's tokens up to the last code of ``rows`` rows, forced tokens between them included."""
     free = np.flatnonzero(target.forced < 0)
     stream = np.tile(target.forced, (len(codes), 1))
     stream[:, free] = codes
@@ -134,7 +164,7 @@ def first_tokens(
 
 
 def _listed(values: Any) -> list:
-    """One picture or row of codes, or several, as a list."""
+    """Returns one picture or row of codes, or several, as a list."""
     if isinstance(values, Image.Image):
         return [values]
     if isinstance(values, list | tuple) and not all(isinstance(value, int | np.integer) for value in values):
