@@ -27,8 +27,6 @@ from lantern_jax.settings.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
-# Those that are not swept.
-_KNOBS = tuple(name for name in KNOBS if name not in SWEPT)
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 
@@ -84,7 +82,11 @@ def add(commands) -> None:
     add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
     add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
     add("--overwrite", action="store_true", help="replace files that exist")
-    add_knobs(bench, _KNOBS)
+    add_knobs(bench, _not_swept())
+
+
+def _not_swept() -> list[str]:
+    return [name for name in KNOBS if name not in SWEPT]
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -145,7 +147,9 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
         rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
         batches=parse_list("batch", arguments.batch),
         guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
-        knobs={name: value for name, value in given_knobs(arguments, _KNOBS).items() if value is not None},
+        knobs={
+            name: value for name, value in given_knobs(arguments, _not_swept()).items() if value is not None
+        },
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from lantern_jax.commands.arguments import typed
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import DRAFTERS, KNOBS, resolve_settings
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.settings.settings import KNOBS, resolve_settings
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -76,7 +77,7 @@ def mesh_of(arguments: argparse.Namespace) -> str | None:
     return f"data={jax.device_count()}"
 
 
-def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:
+def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = KNOBS) -> None:
     """Adds a flag for every knob of a generation, or for some."""
     for name in names:
         knob = KNOBS[name]
@@ -87,11 +88,11 @@ def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOB
         parser.add_argument(f"--{name.replace('_', '-')}", help=knob.help + note, **options)
 
 
-def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = tuple(KNOBS)) -> dict[str, Any]:
+def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = KNOBS) -> dict[str, Any]:
     """The values of those flags by the knobs' names, None where one was left out."""
     return {name: getattr(arguments, name) for name in names}
 
 
 def check_knobs(knobs: dict[str, Any]) -> None:
     """Raises ValueError for what is wrong whatever the checkpoint is: before a large one is read."""
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=tuple(DRAFTERS))

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job
+from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.pipeline.prompting import prompt_encoder
@@ -56,7 +57,7 @@ def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[st
         return list(CAPTIONS[:count])
     vocabulary = checkpoint.vocabulary
     if vocabulary is None:
-        classes = checkpoint.target_config.num_labels - 1
+        classes = family_of(checkpoint.target_config).classes(checkpoint.target_config)
         return [int(number) for number in rng.permutation(np.arange(max(count, classes)) % classes)[:count]]
     words = {meaning: word for word, meaning in vocabulary.words.items()}
     named = [

@@ -17,7 +17,7 @@ from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
-from lantern_jax.families.registry import TargetConfig
+from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.measuring.random_models import PIXELS_A_CELL, random_model
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.pipeline.prompting import prompt_encoder
@@ -125,7 +125,7 @@ def random_subject(
 def default_prompts(pipeline: Pipeline) -> list[str | int]:
     """Prompts that a checkpoint takes: class numbers, or landscapes in words."""
     checkpoint = pipeline.checkpoint
-    classes = getattr(checkpoint.target_config, "num_labels", 0)
+    classes = family_of(checkpoint.target_config).classes(checkpoint.target_config)
     if classes and checkpoint.vocabulary is None:
-        return list(range(min(len(PROMPTS), classes - 1)))
+        return list(range(min(len(PROMPTS), classes)))
     return list(PROMPTS)

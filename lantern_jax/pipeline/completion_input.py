@@ -17,6 +17,7 @@ from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import square
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 from lantern_jax.settings.settings import Settings
 
 # A picture or its codes: a PIL image, uint8 [H, W, 3], or whole numbers [C].
@@ -54,8 +55,10 @@ class Grid:
             if keep_rows is not None:
                 raise LanternError("keep_rows is of a picture to go on with: give it as start")
             return None
-        if settings.drafting == "zipar" and not settings.is_plain:
-            raise LanternError("method zipar cannot go on with a picture: choose another method")
+        if DRAFTINGS[settings.drafting].nodes == ROWS:
+            raise LanternError(
+                f"method {settings.drafting} cannot go on with a picture: choose another method"
+            )
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 
     def rows_kept(self, keep_rows: Any) -> int:

@@ -20,10 +20,11 @@ from lantern_jax.decoding.knobs import Knob, check_count
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.devices.compilation import user_cache_directory
 from lantern_jax.devices.platform import device_name
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.settings.settings import DRAFTERS, KNOBS, Settings, resolve_settings
+from lantern_jax.settings.settings import KNOBS, Settings, resolve_settings
 from lantern_jax.tensors.checksums import checkpoint_digest
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1
@@ -243,7 +244,7 @@ def _check(tuned: Tuned) -> None:
     tree = knobs.get("tree", NO_TREE)
     if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
         raise LanternError("an unknown tree")
-    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=DRAFTERS)
+    resolve_settings(knobs, {}, platform="cpu", vocab_size=sys.maxsize, drafters=tuple(DRAFTERS))
 
 
 def tuned_directory() -> Path:

@@ -18,6 +18,7 @@ positions that may have several, I rows of log q, H rows remembered, V codes.
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import flax.struct
 import jax
@@ -27,7 +28,8 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
+from lantern_jax.decoding.names import INITIALS
+from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import rows_depth
@@ -36,7 +38,6 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-INITIALS = ("repeat", "left", "above", "mixed", "random")
 # Those that look at the row above.
 _LOOK_UP = ("above", "mixed")
 
@@ -236,6 +237,17 @@ def drafting_of(settings: Window) -> Drafting:
         observe=partial(observe_window, settings),
         max_depth=settings.width,
     )
+
+
+def window_of(settings: Any, target: Target, grid: int) -> Window:
+    """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
+    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // grid)
+
+
+def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Drafting:
+    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    return drafting_of(window_of(settings, target, grid))
 
 
 def init_window(settings: Window, params, prefix, slots, span) -> WindowState:

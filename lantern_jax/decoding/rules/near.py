@@ -1,16 +1,14 @@
 """Near, ours: a code stands in for one that is close to it. Axes: *rows is any number of tokens under trial."""
 
-import math
 from typing import ClassVar
 
 import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lantern_jax.decoding.acceptance import Rule, code_distance, number
+from lantern_jax.decoding.acceptance import Rule, code_distance
+from lantern_jax.decoding.rules.names import knobs_of
 from lantern_jax.io.errors import LanternError
-
-TAU, RATIO = 1.5, 10.0
 
 
 @flax.struct.dataclass
@@ -36,17 +34,9 @@ class Near(Rule):
         [True, False]
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("tau", "ratio")
+    knobs: ClassVar = knobs_of("near")
     tau: Float[Array, ""]
     ratio: Float[Array, ""]
-
-    @classmethod
-    def create(cls, tau: float = TAU, ratio: float = RATIO) -> "Near":
-        """The rule of checked Python numbers."""
-        return cls(
-            number("tau", tau, math.isfinite(tau) and tau >= 0, "a finite number >= 0 (0 is strict)"),
-            number("ratio", ratio, math.isfinite(ratio) and ratio >= 1, "a finite number >= 1"),
-        )
 
     @property
     def k(self) -> int:
