@@ -3,6 +3,7 @@
 import argparse
 
 from lantern_jax.decoding.methods import methods
+from lantern_jax.io.plugins import load
 from lantern_jax.settings.settings import markdown_tables
 
 
@@ -17,6 +18,7 @@ def add(commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
+        load()
         print(markdown_tables(), end="")
         return
     for name, method in methods().items():

@@ -116,7 +116,7 @@ def register_family(name: str, family: Family) -> None:
 
 def family_name(config: TargetConfig) -> str:
     """Returns the name in ``FAMILIES`` of the family that a config belongs to."""
-    return FAMILIES.named(lambda family: isinstance(config, family.config))
+    return FAMILIES.named(lambda family: type(config) is family.config)
 
 
 def family_of(config: TargetConfig) -> Family:

@@ -19,6 +19,7 @@ GROUP = "lantern_jax.plugins"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}")
 
 Kind = TypeVar("Kind")
+_tables: list["Table"] = []
 
 
 class _At(str):
@@ -59,6 +60,7 @@ class Table(Mapping[str, Kind], Generic[Kind]):
     def __init__(self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict):
         self.what, self.ours, self._beside = what, ours, beside
         self.theirs: dict[str, Kind] = {}
+        _tables.append(self)
 
     def _known(self) -> dict[str, Kind]:
         return {**self._beside(), **self.ours, **self.theirs}
@@ -125,3 +127,8 @@ def load() -> list[str]:
                     why = errors.printable(f"{type(error).__name__}: {error}", 300)
                     _broken.append(f"the plug-in package {package} failed ({why}): mend or uninstall it")
         return _broken
+
+
+def registered() -> bool:
+    """Tells whether other packages have registered anything."""
+    return any(table.theirs for table in _tables)
