@@ -4,7 +4,7 @@ import argparse
 
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.plugins import load
-from lantern_jax.settings.settings import markdown_tables
+from lantern_jax.settings.tables import markdown_tables
 
 
 def add(commands) -> None:

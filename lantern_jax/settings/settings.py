@@ -386,24 +386,3 @@ def settings_json(settings: Settings) -> dict[str, Any]:
     values = {name: getattr(settings, name) for name in _OURS if name != "batch"} | dict(settings.own)
     values["tree"] = dataclasses.asdict(settings.tree)
     return json.loads(json.dumps(values))
-
-
-def markdown_tables() -> str:
-    """The methods and the knobs as two tables, for the documentation."""
-    lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
-    for title, method in methods().items():
-        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
-        lines.append(f"| `{title}` | {method.help} | {fixed} |")
-    lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
-    for declared in KNOBS.values():
-        note = f" ({declared.note})" if declared.note else ""
-        lines.append(
-            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _default_text(declared: Knob) -> str:
-    if declared.by_platform is not None:
-        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
-    return "" if declared.default is None else f"`{declared.default}`"

@@ -168,16 +168,3 @@ def checked(knobs: tuple[Knob, ...], given: dict[str, Any]) -> dict[str, Any]:
         values[knob.name] = knob.default if value is None else value
         knob.check(values[knob.name])
     return values
-
-
-def as_rule(rule: "Rule | str") -> "Rule":
-    """Returns the rule of a name, with default bounds, or the rule itself; raises LanternError for anything else."""
-    from lantern_jax.decoding.acceptance import Rule
-
-    if isinstance(rule, str):
-        return rule_from_name(rule)
-    if not isinstance(rule, Rule):
-        raise LanternError(
-            f"rule {errors.quoted(rule)} is not valid: give a Rule or one of {', '.join(RULES)}"
-        )
-    return rule
