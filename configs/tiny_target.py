@@ -5,35 +5,14 @@ python -m train.target --config configs/tiny_target.py --tokens runs/tiny/tokens
 
 from ml_collections import ConfigDict
 
+from configs import demo_target
+
 
 def get_config() -> ConfigDict:
-    return ConfigDict(
-        {
-            "seed": 0,
-            "steps": 120,
-            "batch_size": 8,
-            "log_every": 10,
-            "save_every": 30,
-            "keep": 2,
-            "validation": 16,
-            "rate": 0.02,
-            "adam_rate": 4e-3,
-            "warmup": 5,
-            "clip": 1.0,
-            "average": 0.9,
-            "drop_all": 0.1,
-            "drop_one": 0.15,
-            "model": {
-                "dim": 32,
-                "num_layers": 2,
-                "num_heads": 2,
-                "vocab_size": 64,
-                "grid": 4,
-                "hidden_dim": 64,
-                "num_labels": 20,
-                "label_slots": 4,
-                "qk_norm": "rms",
-                "rotate_prefix": True,
-            },
-        }
+    config = demo_target.get_config()
+    config.update({"steps": 120, "batch_size": 8, "save_every": 30, "validation": 16})
+    config.update({"warmup": 5, "average": 0.9})
+    config.model.update(
+        {"dim": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 64, "grid": 4, "hidden_dim": 64}
     )
+    return config

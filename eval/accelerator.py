@@ -1,21 +1,20 @@
-"""The engine on whatever accelerator is there, in one command of nine minutes at most.
+"""Measures the engine on the accelerator of this machine, in one command of nine minutes at most.
 
     python -m eval.accelerator [--out accelerator.json] [--minutes 9] [--sizes llamagen-xl,llamagen-xxl,chameleon-7b]
                                [--batch 1,8,64] [--passes 48] [--accept-lengths 3.63] [--dtype bfloat16]
 
 For every size: a step of plain decoding, and rounds with a static tree of 25 nodes, a window of 8 without a drafter, a
-led window of 25 and a chain; for several pictures at once a chain and a window of 4; random weights, accepted lengths
-replayed, pictures stopped after some passes. Then the demo's methods. Every row has the share of the bandwidth floor,
-and where the time of a pass goes by a profile of it: the target's pass (``score``), the draft, verification, the
-commit, and how many kernels there are; with one picture at a time, what a level of the draft costs.
+led window of 25 and a chain; for several pictures together a chain and a window of 4. Weights are random, accepted
+lengths are replayed, and pictures stop after some passes. Then the demo's methods. Every row has the share of the
+bandwidth floor and, from a profile, where the time of a pass goes: the target's pass (``score``), the draft,
+verification, the commit, and the number of kernels; with one picture at a time, the cost of a level of the draft too.
 
 All is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not fit
-into the time left is left out and says so; what is most wanted comes first. Compiled programs are kept in the cache
-directory, so that a second run gets further. On a CPU: `--sizes llamagen-b --batch 1 --passes 8 --dtype float32`.
+into the time left is left out and named; the most important come first. Compiled programs are cached, so that a second
+run gets further. On a CPU: `--sizes llamagen-b --batch 1 --passes 8 --dtype float32`.
 """
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
+from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
@@ -40,18 +40,17 @@ from lantern_jax.measuring.subject import Subject, checkpoint_subject, default_p
 from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
-# The first is the one that a passing mean is wanted of.
 METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:window=8,led:window=23,branches=3,levels=1,gumbel:tree=chain"
 METHODS_OF_MANY = "gumbel:tree=chain,jacobi:window=4"
 DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
-# A part that nothing is known of yet.
+# A part of which no time is known yet.
 _GUESS_SECONDS = 40.0
-# Compiling runs every program once, and several large batches at once may not fit.
+# Compiling runs every program once, and several large batches together may not fit.
 _THREADS, _LARGEST_TOGETHER = 4, 8
 
 
 class Report:
-    """What is known so far, in a file that is whole at any moment.
+    """What was measured so far, in a file that is whole at any moment.
 
     Args:
         file: written after every part.
@@ -65,11 +64,11 @@ class Report:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds that are left."""
         return self._seconds - (time.perf_counter() - self._begun)
 
     def part(self, name: str, expected: float, make: Callable[[], Any]) -> float | None:
-        """Makes a part unless it does not fit; returns the seconds it took, None where there is nothing of it."""
+        """Makes a part if it fits; returns the seconds it took, None where it gave nothing."""
         began, entry = time.perf_counter(), {"name": name}
         if self.left < expected:
             entry["left_out"] = f"{self.left:.0f} s were left, and it was expected to take {expected:.0f} s"
@@ -88,12 +87,12 @@ class Report:
         return entry.get("took") if "rows" in entry else None
 
     def write(self) -> None:
-        """The file as of now."""
+        """Writes the file."""
         with self._lock:
-            write_file(self.file, json.dumps(self.content, indent=1) + "\n")
+            write_file(self.file, to_json(self.content))
 
     def stop(self) -> None:
-        """The time is over, whatever is being done: what runs on a device cannot be interrupted otherwise."""
+        """Ends the process: nothing else interrupts what runs on a device."""
         self.content["cut_off"] = self.content.get("running", "")
         self.write()
         print(f"time is over, wrote {self.file}", file=sys.stderr, flush=True)
@@ -101,12 +100,12 @@ class Report:
 
 
 def measured(subject: Subject, pair: Sequence[Member], plan: Plan) -> list[dict[str, Any]]:
-    """Rows of plain decoding and one other method, as JSON."""
+    """Returns rows of plain decoding and other methods, as JSON."""
     return [asdict(row) for row in measure(subject, pair, plan)]
 
 
 def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, expected: float) -> float:
-    """All methods at one size and batch; returns the seconds they took."""
+    """Measures all methods at one size and batch; returns the seconds they took."""
     began, name = time.perf_counter(), f"{size}, batch {batch}"
     methods = METHODS if batch == 1 else METHODS_OF_MANY
     held: dict[str, Any] = {}
@@ -134,7 +133,7 @@ def measure_size(report: Report, size: str, batch: int, plan: Plan, dtype: str, 
 
 
 def measure_demo(plan: Plan) -> list[dict[str, Any]]:
-    """The demo's methods, whole pictures."""
+    """Measures the demo's methods on whole pictures."""
     pipeline = lantern_jax.load("demo")
     subject = checkpoint_subject("demo", pipeline, default_prompts(pipeline))
     groups, _ = members(subject, expand(parse_methods(DEMO_METHODS).values()))
@@ -143,26 +142,15 @@ def measure_demo(plan: Plan) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Measures everything and writes it."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add(
-        "--out",
-        type=arguments.new_file,
-        default="accelerator.json",
-        help="the file (default: accelerator.json)",
-    )
-    add(
-        "--minutes", type=arguments.number(above=True), default=9.0, help="how long all may take (default: 9)"
-    )
+    add("--out", type=arguments.new_file, default="accelerator.json", help="the file")
+    add("--minutes", type=arguments.number(above=True), default=9.0, help="for everything (default: 9)")
     add("--sizes", type=arguments.words, default=SIZES, help=f"published sizes (default: {SIZES})")
-    add("--batch", default="1,8,64", help="pictures at once (default: 1,8,64)")
+    add("--batch", default="1,8,64", help="pictures decoded together (default: 1,8,64)")
     add("--passes", type=arguments.whole(), default=48, help="of a picture (default: 48)")
-    add(
-        "--pictures",
-        type=arguments.whole(3),
-        default=5,
-        help="batches of each method, 3 at least (default: 5)",
-    )
+    add("--pictures", type=arguments.whole(3), default=5, help="batches of each method (default: 5)")
     add("--accept-lengths", default="3.63", help="as of `lantern bench` (default: 3.63)")
     add("--dtype", default="bfloat16", choices=DTYPES, help="of the random models (default: bfloat16)")
     add("--no-demo", action="store_true", help="leave the demo out")

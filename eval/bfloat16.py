@@ -46,7 +46,7 @@ PROMPTS = (
 def narrow_logits(
     target: Target, params, conditioning, guidance: Float[Array, " B"], tokens: Int[Array, "B T"]
 ) -> Float[Array, "B T V"]:
-    """What plain decoding sees when it makes ``tokens``: a pass a token. For targets without forced tokens."""
+    """Scores ``tokens`` as plain decoding does, a pass a token; for targets without forced tokens."""
     cache, first, _ = target.prefill(params, conditioning, guidance, target.num_tokens + 1)
 
     def step(cache, token):
@@ -63,7 +63,7 @@ def narrow_logits(
 def wide_logits(
     target: Target, params, conditioning, guidance: Float[Array, " B"], tokens: Int[Array, "B T"]
 ) -> Float[Array, "B T V"]:
-    """The same contexts scored in one pass."""
+    """Scores the same contexts in one pass."""
     cache, first, _ = target.prefill(params, conditioning, guidance, target.num_tokens + 1)
     length = target.num_tokens - 1
     causal = np.tril(np.ones((length, length), bool))
@@ -74,7 +74,7 @@ def wide_logits(
 def first_differences(
     expected: Int[np.ndarray, "B T"], tokens: Int[np.ndarray, "B T"]
 ) -> Int[np.ndarray, " B"]:
-    """Where two streams part, T where they do not."""
+    """Returns the place where two streams part, T where they do not."""
     different = np.asarray(expected) != np.asarray(tokens)
     return np.where(different.any(axis=1), different.argmax(axis=1), different.shape[1])
 
@@ -82,14 +82,14 @@ def first_differences(
 def gaps(
     expected: Int[np.ndarray, "B T"], tokens: Int[np.ndarray, "B T"], perturbed: Float[np.ndarray, "B T V"]
 ) -> list[float]:
-    """By how much plain decoding prefers its own token to the other's where they first part, one a stream that does.
+    """Returns how much plain decoding prefers its own token to the other's at the first difference of each stream.
 
     Args:
         expected: plain decoding's stream.
         perturbed: its perturbed log-probabilities, up to a constant a position.
 
     Raises:
-        ValueError: plain decoding's token is not the best of them, so they are not the ones it saw.
+        LanternError: plain decoding's token is not the best of them, so they are not the ones it saw.
     """
     found = []
     for row, place in enumerate(first_differences(expected, tokens)):
@@ -105,7 +105,7 @@ def gaps(
 
 
 def measure(model: str, pictures: int, tree_names: list[str], dtype: str, temperature: float) -> list[dict]:
-    """A row for each tree."""
+    """Returns a row for each tree."""
     pipeline = lantern_jax.load(model, dtype=dtype)
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(pictures)]
     checkpoint, parameters = pipeline.checkpoint, pipeline.engine.parameters
@@ -151,6 +151,7 @@ def measure(model: str, pictures: int, tree_names: list[str], dtype: str, temper
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Measures and prints."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
     parser.add_argument("--pictures", type=arguments.whole(), default=16)

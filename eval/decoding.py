@@ -1,21 +1,17 @@
-"""What decoding costs beyond what it must: against the machine's limit at LlamaGen-B size, and in pieces on the demo.
+"""What decoding costs beyond what it must, at LlamaGen-B size (111M, random weights, float32, guidance), batch 1.
 
-    python -m eval.decoding [--part core|pieces|all] [--pictures 16] [--out FILE.json]
+    python -m eval.decoding [--out FILE.json]
 
-core: LlamaGen-B (111M, random weights, float32, guidance), batch 1.
     step   one step of plain decoding over the bare matrix products of a step (same shapes, attention at half
            length, one jit): what the loop costs beyond what no loop can avoid. Bound: 1.25.
     round  (round - target.score - drafter passes with head) / round with `naive_extend_57`, both jitted apart:
            the share of noise, probabilities, verification and commit. Bound: 0.15.
-pieces: a picture of the demo in 16 pieces (``Engine.advance``) over the same picture in one, in turns, for plain
-    decoding and for the default tree: what it costs that somebody looks in between. Bound: 1.03.
 
-Methods, trees and batch sizes are measured by ``lantern bench``, two checkouts compared by ``eval.side_by_side``.
-Compile time is never counted. Everything that is compared is measured in this one run.
+Methods, trees and batch sizes are measured by ``lantern bench``, two checkouts are compared by ``eval.side_by_side``.
+Compile time is not counted. All that is compared is measured in the same run.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -28,7 +24,7 @@ import numpy as np
 from jax import lax
 from rich.table import Table
 
-import lantern_jax
+from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.decoding.drafting.eagle import eagle
@@ -37,29 +33,26 @@ from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.engine import Engine
-from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.families.registry import family_of
 from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.subject import PROMPTS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
 
 REPEATS = 3
 ROUNDS = 48
-PIECES = 16
 
 
 def seconds(function: Callable, *arguments) -> float:
-    """Wall time of one finished call."""
+    """Times one finished call."""
     start = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return time.perf_counter() - start
 
 
 def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Median of the seconds that each run tells, taken in turns after one warm-up round."""
+    """Returns the median of the seconds that each run returns, in turns, after a round to warm up."""
     for run in runs.values():
         run()
     times = {name: [] for name in runs}
@@ -69,20 +62,15 @@ def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def rounds_of(engine: Engine, run: Run) -> int:
-    """Passes of the target so far, of a batch of one."""
-    return int(engine.finish(run).rounds[0])
-
-
 def seconds_a_round(engine: Engine, job: Job, conditioning) -> float:
-    """Of a picture's first rounds, prefill left out; every round costs the same, since caches are of a fixed size."""
+    """Times a picture's first rounds without prefill; all cost the same, since caches are of a fixed size."""
     run = engine.start(job, conditioning)
     done = engine.advance(run, ROUNDS)
-    return (done.timing.decoding - run.timing.decoding) / rounds_of(engine, done)
+    return (done.timing.decoding - run.timing.decoding) / int(engine.finish(done).rounds[0])
 
 
 def bare_products(config, steps: int):
-    """One jit of ``steps`` times the matrix products of a decoding step, two guidance rows, nothing else."""
+    """Returns one jit of ``steps`` times the matrix products of a decoding step, for two guidance rows."""
     shape = config.transformer
     dim, heads, width = config.dim, shape.num_heads, shape.head_dim
     half = config.num_tokens // 2
@@ -112,7 +100,7 @@ def bare_products(config, steps: int):
 
 
 def draft_passes(tree: DraftTree, drafter):
-    """The drafter's passes of one round, with head: absorb, then every level; fixed tokens, no sampling."""
+    """Returns a jit of the drafter's passes of a round, with head: absorb, then every level; nothing is sampled."""
 
     def run(params, state, features, tokens, count):
         state, logits = drafter.absorb(params, state, features, tokens, count)
@@ -130,8 +118,8 @@ def draft_passes(tree: DraftTree, drafter):
     return jax.jit(run)
 
 
-def core_models():
-    """Target, drafter, their parameters and a state of the drafter's shapes, at LlamaGen-B size."""
+def models():
+    """Returns configuration, target, drafter and the parameters of both."""
     config = published_config("B")
     drafter_config = DrafterConfig(
         config.dim, config.num_heads, config.transformer.hidden_dim, prefix_length=1
@@ -146,9 +134,9 @@ def core_models():
     return config, llamagen_target(config), eagle_drafter(drafter_config), params, drafting_params
 
 
-def measure_core() -> dict[str, float]:
-    """Milliseconds and the two ratios of the part ``core``."""
-    config, target, drafter, params, drafting_params = core_models()
+def measure() -> dict[str, float]:
+    """Returns the milliseconds and the two ratios."""
+    config, target, drafter, params, drafting_params = models()
     tree, guidance = named_tree("naive_extend_57"), 4.0
     span, expanded = tree.max_depth + 1, sum(len(level) for level in tree.internal_levels[1:])
     engine = Engine(lambda where: Parameters(params, {"eagle": drafting_params}))
@@ -191,88 +179,22 @@ def measure_core() -> dict[str, float]:
     }
 
 
-def demo_jobs(pipeline: lantern_jax.Pipeline) -> dict[str, Job]:
-    """Plain decoding, and the default tree with the strict rule."""
-    checkpoint, settings = pipeline.checkpoint, pipeline.check(PROMPTS[:1], method="gumbel")
-    config, sampling = checkpoint.target_config, SamplingParams.create()
-    target = family_of(config).target(config, pipeline.dtype)
-    drafting = eagle(eagle_drafter(checkpoint.drafters["eagle"][0], pipeline.dtype), settings.tree)
-    return {
-        "plain": Job(Program(target), settings.guidance, sampling),
-        "default tree": Job(Program(target, drafting), settings.guidance, sampling, drafter="eagle"),
-    }
-
-
-def measure_pieces(pictures: int, pipeline: lantern_jax.Pipeline) -> list[dict]:
-    """Seconds of pictures in one piece and in many, and the ratio."""
-    engine = pipeline.engine
-
-    def decode(job: Job, seed: int, labels, pieces: int | None) -> float:
-        start = time.perf_counter()
-        run = engine.start(job, labels, seed=seed)
-        while not run.done:
-            run = engine.advance(run, pieces)
-        engine.finish(run)
-        return time.perf_counter() - start
-
-    table = []
-    for name, job in demo_jobs(pipeline).items():
-        times = {"one": [], "pieces": []}
-        for seed in range(pictures + 1):
-            labels = pipeline.encode(PROMPTS[seed % len(PROMPTS)]).arrays["labels"]
-            rounds = rounds_of(engine, engine.advance(engine.start(job, labels, seed=seed)))
-            limits = {"one": None, "pieces": -(-rounds // PIECES)}
-            for kind in sorted(limits, reverse=seed % 2 == 0):
-                took = decode(job, seed, labels, limits[kind])
-                times[kind] += [took] if seed else []  # The first picture warms up.
-        ratios = [many / one for many, one in zip(times["pieces"], times["one"], strict=True)]
-        ratio = statistics.median(ratios)
-        best = {kind: min(values) for kind, values in times.items()}
-        table.append({"method": name, **best, "ratio": ratio, "of_fastest": best["pieces"] / best["one"]})
-    return table
-
-
-def print_core(console: Console, numbers: dict[str, float]) -> None:
-    table = Table("LlamaGen-B, random weights, float32, guidance, batch 1", "", "bound", title="Core")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, prints and writes."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
+    options = parser.parse_args(argv)
+    keep_compiled_programs()
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {jax.devices()[0].device_kind}"
+    numbers = measure()
+    table = Table(f"{machine}, jax {jax.__version__}", "", "bound", title="LlamaGen-B, batch 1")
     table.add_row("plain step / bare matrix products", f"{numbers['step_over_products']:.3f}", "1.25")
     table.add_row("round beyond score and drafter passes", f"{numbers['round_overhead']:.3f}", "0.15")
     for name in ("plain_step_ms", "bare_products_ms", "round_ms", "score_ms", "drafter_passes_ms"):
         table.add_row(name.replace("_ms", ", ms").replace("_", " "), f"{numbers[name]:.1f}", "")
-    console.print(table)
-
-
-def print_pieces(console: Console, rows: list[dict], pictures: int) -> None:
-    title = f"Demo, {pictures} pictures in {PIECES} pieces and in one"
-    table = Table("method", "seconds in one", "in pieces", "ratio", "of fastest", "bound", title=title)
-    for row in rows:
-        numbers = (row[name] for name in ("one", "pieces", "ratio", "of_fastest"))
-        table.add_row(row["method"], *(f"{number:.3f}" for number in numbers), "1.03")
-    console.print(table)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("core", "pieces", "all"), default="all")
-    parser.add_argument("--pictures", type=arguments.whole(), default=16, help="pieces: pictures a method")
-    parser.add_argument("--model", type=arguments.model, default="demo", help="pieces: checkpoint directory")
-    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
-    options = parser.parse_args(argv)
-    # What is wrong with it is told before anything is measured.
-    pipeline = None if options.part == "core" else lantern_jax.load(options.model)
-    keep_compiled_programs()
-    console, report = (
-        Console(),
-        {"machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {jax.devices()[0].device_kind}"},
-    )
-    console.print(f"{report['machine']}, jax {jax.__version__}")
-    if options.part in ("core", "all"):
-        report["core"] = measure_core()
-        print_core(console, report["core"])
-    if pipeline is not None:
-        report["pieces"] = measure_pieces(options.pictures, pipeline)
-        print_pieces(console, report["pieces"], options.pictures)
+    Console().print(table)
     if options.out:
-        write_file(options.out, json.dumps(report, indent=1))
+        write_file(options.out, to_json({"machine": machine, "core": numbers}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the refill of finished slots is worth: pictures a second with it and without, and what idle slots cost.
+"""What the refill of finished slots is worth: pictures a second with and without it, and what idle slots cost.
 
     python -m eval.refill [--model demo] [--method auto] [--pictures 64] [--batch 8] [--repeats 3] [--out FILE.json]
 
@@ -12,7 +12,6 @@ The same pictures are decoded both ways in turns, compile time apart, nothing dr
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,18 +19,28 @@ from typing import Any
 import numpy as np
 
 import lantern_jax
-from eval.set_kills import prompts
+from eval.report import report
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.io.files import write_file
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.pipeline.call import Call
+from lantern_jax.text.landscapes import LANDSCAPES
+from train.painter.landscapes import sample_scene
+
+# Of the scenes whose attributes are the prompts.
+SCENES = 5_010
+
+
+def prompts(count: int) -> list[str]:
+    """Returns landscapes in words."""
+    scenes = (sample_scene(SCENES, number) for number in range(count))
+    return [" ".join(LANDSCAPES.labels(scene.attributes).values()) for scene in scenes]
 
 
 def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:
-    """Seconds without those of compiling, slot-rounds in all and slot-rounds used, of so many sequences."""
+    """Decodes ``count`` sequences; returns seconds without compiling, slot-rounds and how many of them were used."""
     numbers = np.arange(count)
     began, slot_rounds, compiling, tokens = time.perf_counter(), 0, 0.0, {}
     seen: dict[int, int] = {}
@@ -52,7 +61,7 @@ def decode(call: Call, job: Job, count: int, refill: bool) -> dict[str, float]:
 def measure(
     pipeline: lantern_jax.Pipeline, method: str, pictures: int, batch: int, repeats: int
 ) -> dict[str, Any]:
-    """Both ways of the same pictures, in turns."""
+    """Decodes the same pictures both ways, in turns."""
     knobs = {"method": method, "batch": batch}
     call, job = pipeline.prepare(pipeline.encode(prompts(pictures)), seed=1, **knobs)
     ways = {"without": False, "with": True}
@@ -78,6 +87,7 @@ def measure(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Measures and reports."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=arguments.model, default="demo")
     parser.add_argument("--method", default="auto")
@@ -89,10 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_compiled_programs()
     pipeline = lantern_jax.load(given.model)
     found = measure(pipeline, given.method, given.pictures, given.batch, given.repeats)
-    text = json.dumps(found, indent=1) + "\n"
-    print(text, end="")
-    if given.out is not None:
-        write_file(given.out, text)
+    report(found, given.out)
 
 
 if __name__ == "__main__":

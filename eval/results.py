@@ -1,10 +1,10 @@
-"""Make docs/results.md and its pictures from what was measured, in docs/results/.
+"""Makes docs/results.md and its pictures from what was measured, in docs/results/.
 
     python -m eval.results [--docs docs] [--check]
 
-A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.quality_runs``, NAME.json what
-``eval.accelerator`` wrote; it gives a section with its tables, and a picture NAME.svg beside it. The same files give
-the same bytes. With ``--check`` nothing is written, and a page or picture that is not what the files give is an error.
+A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.methods``, NAME.json what
+``eval.accelerator`` wrote; it gives a section with its tables, and a picture NAME.svg beside it, for which matplotlib
+is needed. With ``--check`` nothing is written or drawn, and a page or picture of other numbers is an error.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from eval.bars import Bar, Panel, draw_bars
+from eval.plots import Bar, Bars, Panel, is_current
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.io.errors import LanternError
@@ -22,7 +22,7 @@ from lantern_jax.io.files import read_json, read_text, write_files
 from lantern_jax.measuring.rows import row_of
 
 Row = Mapping[str, Any]
-# A heading, and what stands below it for a row; None where the row has nothing to say.
+# A heading, and a row's cell below it; None for an empty one.
 Column = tuple[str, Callable[[Row], str | None]]
 
 # Bytes of a file of rows.
@@ -57,7 +57,7 @@ FORCED = (
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; ValueError, one line, where one is none."""
+    """Reads the rows of a file. Raises LanternError where one is none."""
     if path.suffix == ".json":
         return read_accelerator(path)
     rows = []
@@ -68,7 +68,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             row = None
         if not isinstance(row, dict) or not {"model", "method", "device"} <= row.keys():
             raise LanternError(
-                f"{path}, line {number} is no row: give files of lantern bench or eval.quality_runs"
+                f"{path}, line {number} is no row: give files of lantern bench or eval.methods"
             )
         rows.append(row)
     if not rows:
@@ -77,7 +77,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_accelerator(path: Path) -> list[dict[str, Any]]:
-    """What ``eval.accelerator`` measured: of plain decoding, which it measures with every other row, the first."""
+    """Reads what ``eval.accelerator`` wrote; plain decoding, measured with every other row, is taken once."""
     try:
         parts = read_json(path, _LARGEST)["parts"]
         measured = [row for part in parts for row in part.get("rows", []) if isinstance(row, dict)]
@@ -91,7 +91,7 @@ def read_accelerator(path: Path) -> list[dict[str, Any]]:
 
 
 def number(value: Any, digits: int = 2, signed: bool = False) -> str | None:
-    """A number, or one with its interval as [value, low, high]; None for None."""
+    """Formats a number, or one with its interval as [value, low, high]; returns None for None."""
     if value is None:
         return None
     form = f"{'+' if signed else ''}.{digits}f"
@@ -101,7 +101,7 @@ def number(value: Any, digits: int = 2, signed: bool = False) -> str | None:
 
 
 def percent(value: Any) -> str | None:
-    """A share in per cent; of one with an interval the value."""
+    """Formats a share in per cent, without its interval if it has one; returns None for None."""
     if value is None:
         return None
     share = value[0] if isinstance(value, list | tuple) else value
@@ -109,7 +109,7 @@ def percent(value: Any) -> str | None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """A Markdown table of the columns that have something to say for any row."""
+    """Returns a Markdown table of the columns with a cell for any row."""
     cells = [[of(row) for _, of in columns] for row in rows]
     kept = [i for i in range(len(columns)) if any(line[i] for line in cells)]
     lines = [[columns[i][0] for i in kept], ["---"] * len(kept)]
@@ -118,7 +118,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def quality_columns(rows: Sequence[Row]) -> list[Column]:
-    """What the table of pictures says."""
+    """Returns the columns of the table of pictures."""
 
     def less(measure: str) -> Column:
         digits = 3 if measure == "agreement" else 4 if measure == "kid" else 2
@@ -146,7 +146,7 @@ def quality_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def speed_columns() -> list[Column]:
-    """What the table of a benchmark says."""
+    """Returns the columns of the table of a benchmark."""
 
     def spread(name: str, digits: int) -> Callable[[Row], str | None]:
         return lambda row: number([row[name], *row[f"{name}_quartiles"]], digits)
@@ -171,7 +171,7 @@ def speed_columns() -> list[Column]:
 
 
 def quality_panels(rows: Sequence[Row]) -> list[Panel]:
-    """Speed-up, and what each measure differs from plain decoding by, with its window."""
+    """Returns panels of speed-up and of each measure's difference to plain decoding, with its window."""
     panels = [Panel("speed-up", [Bar(*row["speedup"]) for row in rows])]
     for measure in (name for name in MEASURES if name in rows[0]):
         bars = [Bar(*row[f"{measure}_less_plain"], measure in row["outside"]) for row in rows]
@@ -181,7 +181,7 @@ def quality_panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def quality_section(rows: Sequence[Row]) -> str:
-    """Tables of pictures."""
+    """Returns the text about pictures."""
     first = rows[0]
     windows = ", ".join(
         f"{MEASURES[name]} ±{width:.3g}" for name, width in first["windows"].items() if name in MEASURES
@@ -204,7 +204,7 @@ def quality_section(rows: Sequence[Row]) -> str:
 
 
 def speed_section(rows: Sequence[Row]) -> str:
-    """Tables of a benchmark, one for rows of the same model, machine and versions."""
+    """Returns the text about a benchmark, with a table for rows of the same model, machine and versions."""
 
     def subject(row: Row) -> str:
         forced = f" {FORCED}" if row["forced"] else ""
@@ -218,7 +218,7 @@ def speed_section(rows: Sequence[Row]) -> str:
 
 
 def machine(row: Row) -> str:
-    """What computed, and with which versions."""
+    """Returns what computed, and with which versions."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row["versions"].items()))
     return f"{row['device']}, {row['dtype']}, {versions}"
 
@@ -227,8 +227,8 @@ def is_quality(row: Row) -> bool:
     return row.get("kind") == "quality"
 
 
-def section(path: Path) -> tuple[str, str]:
-    """A file's section of the page, and its picture."""
+def section(path: Path) -> tuple[str, Bars]:
+    """Returns a file's section of the page, and its picture."""
     rows = read_rows(path)
     if any(is_quality(row) != is_quality(rows[0]) for row in rows):
         raise LanternError(f"{path} mixes rows of benchmarks and of pictures: give each a file of its own")
@@ -241,7 +241,7 @@ def section(path: Path) -> tuple[str, str]:
         bars = [Bar(row["speedup"], *row["speedup_quartiles"], bool(row["forced"])) for row in rows]
         panels = [Panel("speed-up", bars)]
     picture = f"![{title}: bars with intervals.](results/{path.stem}.svg)"
-    return f"## {title}\n\n{picture}\n\n{body}\n", draw_bars(labels, panels, title)
+    return f"## {title}\n\n{picture}\n\n{body}\n", Bars(title, labels, panels)
 
 
 def _label(row: Row, path: Path) -> str:
@@ -249,12 +249,12 @@ def _label(row: Row, path: Path) -> str:
         return row_of(row).label
     except TypeError:
         raise LanternError(
-            f"{path} holds what is no row: give files of lantern bench or eval.quality_runs"
+            f"{path} holds what is no row: give files of lantern bench or eval.methods"
         ) from None
 
 
-def make(docs: Path) -> dict[Path, str]:
-    """The page and its pictures by their place."""
+def make(docs: Path) -> tuple[str, dict[Path, Bars]]:
+    """Returns the page, and its pictures by file."""
     files = sorted(path for path in (docs / "results").glob("*.json*") if path.suffix in (".json", ".jsonl"))
     if not files:
         raise LanternError(
@@ -263,10 +263,11 @@ def make(docs: Path) -> dict[Path, str]:
     sections = {path: section(path) for path in files}
     pictures = {path.with_suffix(".svg"): picture for path, (_, picture) in sections.items()}
     page = "\n".join([HEAD, *(text for text, _ in sections.values())])
-    return {docs / "results.md": page} | pictures
+    return page, pictures
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Writes the page and its pictures, or checks them."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--docs", type=arguments.folder, default=Path("docs"), help="folder of the page (default docs)"
@@ -275,16 +276,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--check", action="store_true", help="write nothing; fail if something is not up to date"
     )
     options = parser.parse_args(argv)
-    made = make(options.docs)
+    page, pictures = make(options.docs)
+    file = options.docs / "results.md"
+    stale = [path for path, picture in pictures.items() if not is_current(path, picture)]
     if not options.check:
-        return write_files(made)
-    stale = [
-        str(path)
-        for path, text in made.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+        # Pictures of the same numbers stay: other versions of matplotlib draw other bytes.
+        return write_files({file: page} | {path: pictures[path].draw() for path in stale})
+    if not file.exists() or file.read_text(encoding="utf-8") != page:
+        stale.append(file)
     if stale:
-        raise LanternError(f"not what the JSON lines give: {', '.join(stale)}; run python -m eval.results")
+        names = ", ".join(map(str, stale))
+        raise LanternError(f"not what the measured files give: {names}; run python -m eval.results")
 
 
 if __name__ == "__main__":

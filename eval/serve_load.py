@@ -1,4 +1,4 @@
-"""A server under load: whether requests are lost, memory grows, a killed client's slots come free, batching pays.
+"""A server under load: lost requests, growth of memory, slots of killed clients, what batching gains.
 
     python -m eval.serve_load [--model demo] [--requests 200] [--connections 8] [--batch 4] [--port 0] [--out FILE.json]
 
@@ -8,8 +8,8 @@ It starts `lantern serve` and asks it as clients do:
     load            requests over connections: answered, lost (anything but a picture of the seed's tokens), seconds,
                     resident memory of the server after every tenth of them
     killed          slots that are still taken two seconds after a client was killed in the middle of its stream
-    together        seconds of four clients one after another over those of four at once, by method: plain decoding
-                    reads all weights for each client, which is where a batch pays most
+    together        seconds of four clients one after another over seconds of four together, by method: plain decoding
+                    reads all weights for each client, so it gains most from a batch
 """
 
 import collections
@@ -29,9 +29,9 @@ from typing import Any
 
 import httpx
 
+from eval.report import report
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.io.files import write_file
 
 PATH = "/v1/images/generations"
 SEEDS = 16
@@ -39,9 +39,9 @@ METHODS, TRIALS = ("auto", "ar"), 3
 
 
 @contextlib.contextmanager
-def served(model: str, batch: int, port: int, *more: str) -> Iterator[tuple[str, int]]:
-    """The address and the process id of a server, once it is warm."""
-    flags = ["--model", model, "--batch", str(batch), "--port", str(port), *more]
+def served(model: str, batch: int, port: int) -> Iterator[tuple[str, int]]:
+    """Starts a server; yields its address and process id once it is warm."""
+    flags = ["--model", model, "--batch", str(batch), "--port", str(port)]
     command = [sys.executable, "-m", "lantern_jax", "serve", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -54,18 +54,18 @@ def served(model: str, batch: int, port: int, *more: str) -> Iterator[tuple[str,
 
 
 def megabytes(process: int) -> float:
-    """Resident memory."""
+    """Reads the resident memory of a process."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
 
 def metric(url: str, name: str) -> float:
-    """What the server's metrics say now."""
+    """Reads one of the server's metrics."""
     return float(re.search(rf"^lantern_{name} (\S+)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)[1])
 
 
 def first_rows(url: str, prompt: str) -> list[float]:
-    """Seconds until a stream shows a picture, of five requests."""
+    """Measures the seconds until a stream shows a picture, five times."""
     found = []
     for seed in range(5):
         asked = {"prompt": prompt, "seed": seed, "stream": True, "details": True}
@@ -79,7 +79,7 @@ def first_rows(url: str, prompt: str) -> list[float]:
 
 
 def load(url: str, process: int, prompt: str, requests: int, connections: int) -> dict[str, Any]:
-    """So many requests over so many connections; the same seed must give the same tokens, whoever is served beside."""
+    """Sends requests over several connections; a seed must give the same tokens whatever else is served."""
     digests: dict[int, str] = {}
     memory, lost, done, lock = [], [], [0], threading.Lock()
     clients = [httpx.Client(base_url=url, timeout=600) for _ in range(connections)]
@@ -116,7 +116,7 @@ def load(url: str, process: int, prompt: str, requests: int, connections: int) -
 
 
 def killed(url: str, prompt: str) -> dict[str, Any]:
-    """Pictures that are decoded or wait before and two seconds after a client is gone in the middle of its stream."""
+    """Counts decoded and waiting pictures before and two seconds after a client leaves in the middle of its stream."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"prompt": prompt, "n": 10, "stream": True, "details": True}).encode()
     head = f"POST {PATH} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
@@ -131,7 +131,7 @@ def killed(url: str, prompt: str) -> dict[str, Any]:
 
 
 def together(url: str, prompt: str, method: str, clients: int = 4) -> dict[str, float]:
-    """Seconds of clients one after another, and at once."""
+    """Measures the seconds of clients one after another, and together."""
 
     # To make a client takes longer than the server waits for others.
     with httpx.Client(base_url=url, timeout=600) as client, ThreadPoolExecutor(clients) as pool:
@@ -150,6 +150,7 @@ def together(url: str, prompt: str, method: str, clients: int = 4) -> dict[str, 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Starts a server, measures and reports."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=arguments.model, default="demo")
     parser.add_argument("--requests", type=arguments.whole(), default=200)
@@ -169,10 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found["together"] = tried
         found["killed"] = killed(url, prompt)
         found["load"] = load(url, process, prompt, given.requests, given.connections)
-    text = json.dumps(found, indent=1) + "\n"
-    print(text, end="")
-    if given.out is not None:
-        write_file(given.out, text)
+    report(found, given.out)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
 """Two checkouts of the library side by side: is a pass of the newer one slower than one of the older?
 
-    python -m eval.side_by_side --old DIR --new DIR [--pictures 12] [--restarts 4] [--rows WORD ...] [--core 3]
-                                [--cpu 0] [--out FILE.json]
+    python -m eval.side_by_side --old DIR [--new DIR] [--pictures 12] [--restarts 4] [--rows WORD ...] [--cpu 0]
+                                [--out FILE.json]
 
 Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
 method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
 slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
-differ), so what is compared is seconds a pass of the target, prefill and everything around it included, the VQ decoder
-left out: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have
-its memory decides a few hundredths for as long as it lives, so both are started anew several times. With ``--cpu``
-both decode on that one processor (Linux): the work of a pass alone, not how two threads happen to share it.
+differ), so seconds a pass of the target are compared, prefill and everything around it included, without the VQ
+decoder: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have its
+memory decides a few hundredths for as long as it lives, so both are started anew several times. With ``--cpu`` both
+decode on that one processor (Linux): the work of a pass alone, not how two threads happen to share it.
 
     wall   median over the pictures of new / old, each pair one after the other; least and largest of such medians
            of a pair of processes; and new / old of the fastest pictures
     cpu    the same of CPU time, without the extremes
-    core   ``eval.decoding --part core`` of both checkouts in turns: a step of plain decoding and a round
+
+What a step costs beyond its matrix products is ``eval.decoding``'s matter, in either checkout.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.io.files import write_file
@@ -36,7 +38,7 @@ BOUND = 1.03
 
 
 def rows() -> dict[str, dict]:
-    """The knobs of every row: plain decoding, and every tree with each coupling, rule and path policy."""
+    """Returns the knobs of every row: plain decoding, and every tree with each coupling, rule and path policy."""
     found = {"plain": {"tree": "none"}}
     for tree in ("chain", "naive_extend_57", "demo_57"):
         for coupling in ("gumbel", "rejection"):
@@ -49,14 +51,15 @@ def rows() -> dict[str, dict]:
 
 
 class Worker:
-    """A process that decodes with one checkout, a picture at a time."""
+    """A process that decodes with one checkout, a picture at a time; compiled programs are kept in ``cache``."""
 
-    def __init__(self, directory: Path, cpu: int | None):
+    def __init__(self, directory: Path, cpu: int | None, cache: str):
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
         paths = [str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]
+        kept = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         self.process = subprocess.Popen(
             [*pinned, sys.executable, str(Path(__file__).with_name("side_by_side_worker.py").resolve())],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **kept, "PYTHONPATH": os.pathsep.join(paths)},
             cwd=directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,7 +67,7 @@ class Worker:
         )
 
     def picture(self, prompt: str, seed: int, knobs: dict) -> dict[str, float]:
-        """Wall and CPU seconds a pass, and passes, of one picture."""
+        """Decodes a picture; returns wall and CPU seconds a pass, and passes."""
         self.process.stdin.write(json.dumps({"prompt": prompt, "seed": seed, "knobs": knobs}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
@@ -73,36 +76,38 @@ class Worker:
         return json.loads(answer)
 
     def close(self) -> None:
+        """Ends the process."""
         self.process.stdin.close()
         self.process.wait()
 
 
-def measure_demo(
-    old: Path, new: Path, pictures: int, restarts: int, wanted: list[str], cpu: int | None
+def measure(
+    directories: dict[str, Path], pictures: int, restarts: int, wanted: list[str], cpu: int | None
 ) -> dict[str, dict]:
-    """Ratios new / old of every row, with the fastest passes of either in milliseconds; ``pictures`` a restart."""
+    """Returns ratios new / old of every row, with the fastest passes of either in milliseconds."""
     methods = {name: knobs for name, knobs in rows().items() if all(word in name for word in wanted)}
     taken = {name: {"old": [], "new": []} for name in methods}
-    for seed in range(restarts * (pictures + 1)):
-        restart, picture = divmod(seed, pictures + 1)
-        if not picture:
-            workers = {"old": Worker(old, cpu), "new": Worker(new, cpu)}
-        for name, knobs in methods.items():
-            for version in sorted(workers, reverse=seed % 2 == 0):
-                made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
-                if picture:  # The first one compiles.
-                    taken[name][version].append(made)
-        done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures a row"
-        print(done, end="", file=sys.stderr, flush=True)
-        if picture == pictures:
-            for worker in workers.values():
-                worker.close()
+    with tempfile.TemporaryDirectory() as cache:
+        for seed in range(restarts * (pictures + 1)):
+            restart, picture = divmod(seed, pictures + 1)
+            if not picture:
+                workers = {version: Worker(place, cpu, cache) for version, place in directories.items()}
+            for name, knobs in methods.items():
+                for version in sorted(workers, reverse=seed % 2 == 0):
+                    made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
+                    if picture:  # The first one compiles.
+                        taken[name][version].append(made)
+            done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures a row"
+            print(done, end="", file=sys.stderr, flush=True)
+            if picture == pictures:
+                for worker in workers.values():
+                    worker.close()
     print(file=sys.stderr)
     return {name: compare(both["old"], both["new"], restarts) for name, both in taken.items()}
 
 
 def compare(old: list[dict], new: list[dict], restarts: int) -> dict[str, float]:
-    """What a row says of two lists of pictures, pair by pair, as many of each restart."""
+    """Returns a row of two lists of pictures, pair by pair, with equally many of each restart."""
     row = {}
     for clock in ("wall", "cpu"):
         ours, theirs = ([picture[clock] for picture in pictures] for pictures in (new, old))
@@ -116,31 +121,24 @@ def compare(old: list[dict], new: list[dict], restarts: int) -> dict[str, float]
     return row
 
 
-def measure_core(old: Path, new: Path, repeats: int) -> dict[str, dict]:
-    """The numbers of ``eval.decoding --part core`` in turns: fastest of either, and their ratio."""
-    taken = {"old": [], "new": []}
-    for repeat in range(repeats):
-        for version in sorted(taken, reverse=repeat % 2 == 0):
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder, "core.json")
-                command = [sys.executable, "-m", "eval.decoding", "--part", "core", "--out", str(file)]
-                directory = {"old": old, "new": new}[version]
-                environment = {**os.environ, "PYTHONPATH": str(directory)}
-                subprocess.run(command, cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
-                taken[version].append(json.loads(file.read_text(encoding="utf-8"))["core"])
-    numbers = {}
-    for name in taken["new"][0]:
-        best = {version: min(run[name] for run in runs) for version, runs in taken.items()}
-        ratio = statistics.median(a[name] / b[name] for a, b in zip(taken["new"], taken["old"], strict=True))
-        numbers[name] = {**best, "median": ratio}
-    return numbers
-
-
-def print_demo(table: dict[str, dict]) -> None:
-    print(
-        f"{'new / old a pass, bound ' + str(BOUND):46}   wall: ms old, ms new, median,   of starts,   min    "
-        "cpu: median, min"
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, prints and writes."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, whole = parser.add_argument, arguments.whole
+    add("--old", type=arguments.folder, help="checkout to compare with")
+    add("--new", type=arguments.folder, default=".", help="checkout to judge (default: this directory)")
+    add("--pictures", type=whole(), default=12, help="pictures a row and start (default: 12)")
+    add("--restarts", type=whole(), default=1, help="how often to start both processes (default: 1)")
+    add("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
+    add("--cpu", type=whole(0), help="the one processor that both decode on; any when left out")
+    add("--out", type=arguments.new_file, help="write all numbers as JSON")
+    options = parser.parse_args(argv)
+    if options.old is None:
+        parser.error("give --old, the checkout to compare with")
+    directories = {"old": options.old.resolve(), "new": Path(options.new).resolve()}
+    table = measure(directories, options.pictures, options.restarts, options.rows, options.cpu)
+    head = f"{'new / old a pass, bound ' + str(BOUND):46}"
+    print(f"{head}   wall: ms old, ms new, median,   of starts,   min    cpu: median, min")
     for name, row in table.items():
         slow = min(row["wall_median"], row["wall_min"]) > BOUND
         print(
@@ -148,49 +146,8 @@ def print_demo(table: dict[str, dict]) -> None:
             f"{row['wall_least']:6.3f}-{row['wall_largest']:5.3f} {row['wall_min']:6.3f} "
             f"{row['cpu_median']:14.3f} {row['cpu_min']:6.3f}{'  slower' if slow else ''}"
         )
-
-
-def print_core(table: dict[str, dict]) -> None:
-    print(f"{'core, fastest run':46}    old     new  median new / old")
-    for name, row in table.items():
-        print(f"{name:46} {row['old']:7.3f} {row['new']:7.3f} {row['median']:7.3f}")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--old", type=arguments.folder, help="checkout to compare with")
-    parser.add_argument(
-        "--new", type=arguments.folder, default=".", help="checkout to judge (this directory)"
-    )
-    parser.add_argument(
-        "--pictures",
-        type=arguments.whole(0),
-        default=12,
-        help="pictures a row and start; 0 leaves the demo out",
-    )
-    parser.add_argument(
-        "--restarts", type=arguments.whole(), default=1, help="how often to start both processes"
-    )
-    parser.add_argument("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
-    parser.add_argument(
-        "--core", type=arguments.whole(0), default=0, help="how often to run the part core of either"
-    )
-    parser.add_argument(
-        "--cpu", type=arguments.whole(0), help="the one processor that both decode on; any when left out"
-    )
-    parser.add_argument("--out", type=arguments.new_file, help="write all numbers as JSON")
-    options = parser.parse_args(argv)
-    if options.old is None:
-        parser.error("give --old, the checkout to compare with")
-    old, new, report = options.old.resolve(), options.new.resolve(), {}
-    if options.pictures:
-        report["demo"] = measure_demo(old, new, options.pictures, options.restarts, options.rows, options.cpu)
-        print_demo(report["demo"])
-    if options.core:
-        report["core"] = measure_core(old, new, options.core)
-        print_core(report["core"])
     if options.out:
-        write_file(options.out, json.dumps(report, indent=1))
+        write_file(options.out, to_json({"demo": table}))
 
 
 if __name__ == "__main__":

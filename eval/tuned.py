@@ -5,8 +5,8 @@
 
 Tunes first unless ``--file`` names what a tuning wrote. Then every way makes the same pictures, which the tuning did
 not see, a batch of each in turns. A row: tokens a target pass, tokens a second, how many times as fast the tuned
-setting is, and how far the prediction of the tuning, where it made one, was off. With ``--no-trees`` only the default
-and plain decoding stand beside it, as is enough, and much quicker, for large batches.
+setting is, and how far off the prediction of the tuning was, where it made one. With ``--no-trees`` it is compared with
+the default and plain decoding alone, which is enough for large batches and much quicker.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import numpy as np
 from rich.table import Table
 
 import lantern_jax
+from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.compilation import keep_compiled_programs
@@ -33,13 +34,13 @@ PROMPTS, FIRST = 64, 10_000
 
 
 def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
-    """Knobs of everything that is compared, by name."""
+    """Returns the knobs of everything that is compared, by name."""
     named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names() if trees}
     return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 
 def compare(samples: Samples, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
-    """A row for every way, at the batch, guidance and sampling of the tuning."""
+    """Returns a row for every way, at the batch, guidance and sampling of the tuning."""
     batch = tuned.key.batch
     base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
     jobs = {
@@ -91,6 +92,7 @@ def show(rows: Sequence[Mapping[str, Any]], tuned: Tuned) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Tunes if need be, compares and writes."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
     parser.add_argument("--batch", type=arguments.whole(), default=1, help="pictures at once")
@@ -113,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(rows, tuned)
     if options.out is not None:
         values = {"rows": rows, "tuned": json.loads(tuned.to_json())}
-        write_file(options.out, json.dumps(values, indent=1) + "\n")
+        write_file(options.out, to_json(values))
 
 
 if __name__ == "__main__":

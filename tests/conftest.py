@@ -41,7 +41,7 @@ class MemoryMaps:
     most = 30_000
 
     def keep_few(self) -> None:
-        """Programs are dropped where there are too many; not again soon where tests hold on to theirs."""
+        """Drops programs where there are too many; not again soon where tests hold on to theirs."""
         if self.count() > self.most:
             jax.clear_caches()
             gc.collect()
@@ -65,9 +65,30 @@ def few_memory_maps():
 
 @pytest.fixture(autouse=True)
 def nothing_tuned(monkeypatch, tmp_path_factory):
-    """What this machine's user tuned changes no test."""
+    """Hides what this machine's user tuned."""
     nowhere = tmp_path_factory.getbasetemp() / "nothing-tuned"
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: nowhere)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory) -> Path:
+    """Saves the tiny checkpoint once for all tests, which leave it as it is."""
+    from lantern_jax.checkpoints.store import save
+    from tests.tiny_checkpoint import tiny_checkpoint
+
+    return Path(save(tmp_path_factory.mktemp("tiny") / "tiny", tiny_checkpoint()))
+
+
+@pytest.fixture
+def tiny_demo(monkeypatch):
+    """Puts the tiny pipeline in place of any that is loaded, by the command or by a user."""
+    import lantern_jax
+    from lantern_jax.pipeline import pipeline
+    from tests.tiny_checkpoint import tiny_pipeline
+
+    monkeypatch.setattr(pipeline, "load", lambda *_, **__: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax, "load", lambda *_, **__: tiny_pipeline(), raising=False)
+    return tiny_pipeline()
 
 
 @pytest.fixture

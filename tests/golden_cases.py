@@ -24,7 +24,7 @@ class GoldenCase:
 
 
 def golden_weight(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """The synthetic weight of a tensor of this name."""
+    """Makes the synthetic weight of a tensor of this name."""
     noise = np.random.RandomState((zlib.crc32(name.encode()) + seed) % 2**32).standard_normal(shape)
     if name.endswith(("bias", "running_mean")):
         weight = 0.1 * noise
@@ -38,7 +38,7 @@ def golden_weight(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def case_kind(config: dict[str, Any], tensors: dict[str, Any]) -> str:
-    """What a case is about, by the content of its configuration and tensor names, not by its file name."""
+    """Names what a case is about, by the content of its configuration and tensor names, not by its file name."""
     if config.get("model_type") in ("c2i", "t2i"):
         return f"llamagen_gpt_{config['model_type']}"
     if "codebook_embed_dim" in config:
@@ -55,7 +55,7 @@ def case_kind(config: dict[str, Any], tensors: dict[str, Any]) -> str:
 
 
 def find_cases(directory: Path) -> list[Path]:
-    """The JSON files of a folder's cases; a case needs its .npz too."""
+    """Lists the JSON files of a folder's cases; a case needs its .npz too."""
     cases = sorted(directory.glob("*.json"))
     if not cases:
         raise ValueError(f"{directory} holds no golden case: give a folder of NAME.json + NAME.npz files")

@@ -47,7 +47,7 @@ class RuleOfACase(Rule):
 
 
 def run_published_residual(case) -> None:
-    """Every variant of a case: the node reached, the tests passed, and what the bonus token is drawn from."""
+    """Checks every variant of a case: the node reached, the tests passed, and what the bonus token is drawn from."""
     tree = DraftTree.from_paths([path for path in case.config["paths"] if path])
     np.testing.assert_array_equal(tree.parents, case.config["parents"])
     assert list(tree.internal) == case.config["internal"]
@@ -101,7 +101,7 @@ def check_variant(tree, variant, arrays, rule_of) -> None:
 
 
 def tests_on_the_way(tree, accepted):
-    """Which nodes a walk tests, by the tests' results: from the root, the children in order up to the accepted one."""
+    """Tells which nodes a walk tests: from the root, the children in order up to the accepted one."""
     tested, node = np.zeros(tree.num_nodes, bool), 0
     while node >= 0:
         below, node = [int(child) for child in tree.children[node] if child >= 0], -1

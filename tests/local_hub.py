@@ -1,5 +1,6 @@
 """A server of this machine that answers as the Hugging Face hub does."""
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -12,11 +13,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 REPO = "someone/model"
+TOKEN = "hf_token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The calls that ``snapshot_download`` makes, of its older and newer versions."""
+    """Answers the calls that ``snapshot_download`` makes, of its older and newer versions, and ``create_commit``."""
 
     protocol_version = "HTTP/1.1"
 
@@ -52,6 +54,29 @@ class Hub(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self):
+        """The calls that make a repository and a commit of small files."""
+        path, content = self.path, self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(f"POST {path}")
+        if self.headers["Authorization"] != f"Bearer {TOKEN}" or "gated/model" in path:
+            return self.answer(403)
+        if path == "/api/repos/create":
+            return self.answer_json({"url": f"http://{self.headers['Host']}/{REPO}"})
+        if path == "/api/validate-yaml":
+            assert json.loads(content)["content"].startswith("---\n")
+            return self.answer_json({"errors": [], "warnings": []})
+        if path == f"/api/models/{REPO}/preupload/main":
+            names = [file["path"] for file in json.loads(content)["files"]]
+            modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+            return self.answer_json({"files": modes})
+        if path != f"/api/models/{REPO}/commit/main":
+            return self.answer(404)
+        for line in map(json.loads, content.splitlines()):
+            if line["key"] == "file":
+                self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+        url = f"http://{self.headers['Host']}/{REPO}/commit/{COMMIT}"
+        return self.answer_json({"success": True, "commitOid": COMMIT, "commitUrl": url})
+
     def answer_json(self, content):
         self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
@@ -73,15 +98,22 @@ def etag(content: bytes) -> str:
 
 @contextlib.contextmanager
 def local_hub(files: Mapping[str, bytes], cache: Path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """The server is the hub, with ``files`` in ``REPO``, and ``cache`` its cache; ``asked`` lists its requests."""
+    """The server is the hub, with ``files`` in ``REPO``, and ``cache`` its cache; ``asked`` lists its requests.
+
+    Nobody is logged in.
+    """
     constants = pytest.importorskip("huggingface_hub.constants")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.files, server.asked = files, []
+    server.files, server.asked = dict(files), []
+    server.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
     try:
         yield server
     finally:

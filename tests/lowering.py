@@ -1,4 +1,4 @@
-"""Programs lowered for devices that are not here."""
+"""Lowering programs for devices that are not here."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,12 +9,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 
 def on(platform: str) -> AbstractContextManager:
-    """Where programs for a platform are traced and lowered: JAX 0.12 asks which GPU Triton's kernels are for."""
+    """Returns the context that lowers for a platform: JAX 0.12 asks which GPU Triton's kernels are for."""
     return jax.sharding.use_abstract_mesh(mesh(platform)) if platform == "cuda" else nullcontext()
 
 
 def mesh(platform: str, **axes: int) -> AbstractMesh:
-    """A mesh of a platform's devices with axes of these sizes, all of them left to ``shard_map`` and the compiler."""
+    """Makes a mesh of a platform's devices with axes of these sizes, all left to ``shard_map`` and the compiler."""
     device = (
         AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
         if platform == "cuda"
@@ -25,6 +25,6 @@ def mesh(platform: str, **axes: int) -> AbstractMesh:
 
 
 def lower(function: Callable, *arguments: Any, platform: str) -> jax.stages.Lowered:
-    """A function of such arguments, lowered for a platform."""
+    """Lowers a function of such arguments for a platform."""
     with on(platform):
         return jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,))

@@ -18,7 +18,7 @@ from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
 from lantern_jax.settings.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
-from tests.hostile_commands import QUOTED, huge_lines
+from tests.hostile.commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,

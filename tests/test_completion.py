@@ -86,7 +86,7 @@ def test_devices_and_batches_change_nothing(made, completed):
     before = set(pipeline.engine.programs)
     pipeline.generate(PROMPTS, seed=4, tree="none")
     pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=3, tree="none")
-    more = [key[0] for key in set(pipeline.engine.programs) - before]
+    more = [key.kind for key in set(pipeline.engine.programs) - before]
     assert more == ["start", "start"], "only how a batch begins depends on how much is given"
 
 

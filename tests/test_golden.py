@@ -183,7 +183,7 @@ def _grow_dynamic_tree(config, params, case):
 
 
 def _drafter_prefix(case, first):
-    """The target's prefix, one longer than the drafter's, which sees the last position's feature when it absorbs."""
+    """Makes the target's prefix, one longer than the drafter's, which absorbs the last position's feature."""
     features = jnp.asarray(case.arrays["features"])[:, None]
     rows = len(features)
     return Prefix(

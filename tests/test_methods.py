@@ -1,4 +1,4 @@
-"""Every preset by its name, from the prompt to the tokens, and what the compiler is given of it."""
+"""Every preset by its name, from the prompt to the tokens, and its lowered program."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ def pipeline() -> Pipeline:
 
 
 def knobs_of(name: str) -> dict:
-    """A window of five has a front of one, a tree for three heads is small, a chain short."""
+    """Returns a method's knobs: a window of five has a front of one, a tree for three heads is small, a chain short."""
     knobs = {"method": name, "temperature": TEMPERATURE, **KNOBS}
     if name in ("cool", "block"):
         knobs["tree"] = [[0], [0, 0]]
@@ -51,7 +51,7 @@ def generated(name: str):
 
 
 def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
-    """All methods, ``rare`` ones on demand: each of their pieces is a piece of another one, or decodes elsewhere."""
+    """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in others, or elsewhere."""
     assert set(rare) | set(skipped) <= set(methods())
     return [
         pytest.param(name, marks=[pytest.mark.exhaustive] if name in rare else [])
@@ -93,7 +93,7 @@ NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
     "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo"), NOT_GREEDY)
 )
 def test_a_method_is_greedy_at_temperature_zero(name):
-    """Strict ones give plain decoding's tokens there, whatever the coupling."""
+    """Strict ones give plain decoding's tokens there with every coupling."""
     knobs = knobs_of(name) | {"temperature": 0.0}
     made = pipeline().generate(PROMPTS[:1], seed=3, **knobs)
     plain = pipeline().generate(PROMPTS[:1], seed=3, method="ar", temperature=0.0)
@@ -109,7 +109,7 @@ ADDED = {
 
 
 def program_and_inputs(name: str):
-    """The program of a method at tiny sizes, and shapes for its inputs, three pictures and guidance."""
+    """Makes a method's program at tiny sizes and its inputs, three guided pictures."""
     checkpoint, made = tiny_checkpoint(), drafters()
     settings = pipeline().check(PROMPTS, **knobs_of(name) | ADDED.get(name, {}), top_k=9, top_p=0.9)
     configs = {kind: config for kind, (config, _) in made.items()}
@@ -134,7 +134,7 @@ def program_and_inputs(name: str):
     ),
 )
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
-    """As lowered for a GPU: no branch, no sort, no way to the host, one loop whose end the data decide."""
+    """Lowered for a GPU there is no branch, no sort and no trip to the host, but the decoding loop."""
     program, inputs = program_and_inputs(name)
     hlo = lower(partial(loop.decode, program), inputs, platform="cuda").as_text(dialect="hlo")
     assert not re.search(r"= .*\b(conditional|sort|infeed|outfeed|send|recv)\(", hlo)

@@ -1,4 +1,4 @@
-"""Models whose numbers are not finite: one line that names the part, and no picture."""
+"""Models with numbers that are not finite: one line that names the part, and no picture."""
 
 import jax
 import numpy as np
@@ -12,13 +12,13 @@ PROMPTS = ["a lake", "a foggy forest", "snowy mountains"]
 
 
 def spoiled(part: str, name: str, value: float):
-    """A part's parameters, by its name, with one value replaced; and the parameter's whole name."""
+    """Replaces one value of a part's parameters; returns them by the part's name, and the parameter's whole name."""
     params, whole = spoil_one(getattr(tiny_checkpoint(), part), name, value)
     return {part: params}, whole
 
 
 def spoil_one(params, name: str, value: float):
-    """Parameters with one value of the first of that name replaced; and its whole name."""
+    """Replaces one value of the first parameter of that name; returns all parameters and its whole name."""
     found = []
 
     def spoil(path, leaf):

@@ -1,4 +1,4 @@
-"""Whatever is changed about files and numbers, what reads them takes them or says in one line why not."""
+"""Readers take changed files and numbers, or say in one line why not."""
 
 import json
 import math
@@ -13,11 +13,11 @@ from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.settings.settings import KNOBS, Settings, resolve_settings
-from tests.hostile_files import KINDS, READERS, HostileFile
+from tests.hostile.files import KINDS, READERS, HostileFile
 
-# An index of shards is read with its shards alone.
+# An index of shards is read only with its shards.
 READ = [kind for kind in KINDS if kind != "index"]
-# Never twice the same in CI would be a test that fails by chance; ``tests.fuzz`` looks further.
+# Random examples would make a test that fails by chance; ``tests.hostile.fuzz`` looks further.
 quick = settings(
     derandomize=True,
     deadline=None,
@@ -38,12 +38,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=12,
 )
-# Where in a file, as a share of it; what is put there; how much is taken away.
+# Where in a file (a share of its length); the bytes put there; the number taken away.
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4)
 
 
 def takes_or_tells(work, *arguments) -> bool:
-    """Whether it takes them; any other error than a ValueError of one line is raised."""
+    """Tells whether a function takes arguments; any error but a ValueError of one line is raised."""
     try:
         work(*arguments)
     except ValueError as error:
@@ -54,7 +54,7 @@ def takes_or_tells(work, *arguments) -> bool:
 
 @cache
 def good(kind: str) -> HostileFile:
-    """A file of that kind that is read."""
+    """Returns a file of a kind that is read."""
     return next(file for file in KINDS[kind](seed=0) if file.read)
 
 
@@ -85,7 +85,7 @@ def test_trees_of_any_json(content, tmp_path):
 @quick
 @given(paths=st.lists(st.lists(st.integers(-1, 3), max_size=4), max_size=6))
 def test_trees_of_any_paths(paths):
-    """Taken are those of which every path's beginnings are there, once each, and these alone."""
+    """Accepted are exactly the trees with all beginnings of every path, each path once."""
     known = {(), *map(tuple, paths)}
     whole = (
         all(path and min(path) >= 0 and tuple(path[:-1]) in known for path in paths)
@@ -97,7 +97,7 @@ def test_trees_of_any_paths(paths):
 @quick
 @given(name=st.sampled_from(list(KNOBS)), value=NUMBERS)
 def test_any_value_of_any_knob(name, value):
-    """What is taken is what a device computes with."""
+    """An accepted value is one that a device can compute with."""
     given = {"method": "jacobi"} if name != "method" else {}
     found = []
 

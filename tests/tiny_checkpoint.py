@@ -145,10 +145,12 @@ def tiny_pipeline() -> Pipeline:
 
 
 def pipeline_on(devices: int) -> Pipeline:
-    """A new one on so many devices, which has nothing compiled."""
+    """A new one on a number of devices, with nothing compiled."""
     pipeline = Pipeline(tiny_checkpoint())
     engine = pipeline.engine
-    pipeline.engine = Engine(engine._read, VQModel(VQ), jax.devices()[:devices], engine._read_drafter)
+    pipeline.engine = Engine(
+        engine.placement.read, VQModel(VQ), jax.devices()[:devices], engine.placement.read_drafter
+    )
     return pipeline
 
 

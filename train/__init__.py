@@ -1,5 +1,5 @@
-"""Training scripts, each run as ``python -m train.SCRIPT``: Ctrl-C is heard before JAX is imported, and what the
-extra ``train`` has and is missing is told.
+"""Training scripts, each run as ``python -m train.SCRIPT``: Ctrl-C is heard before JAX is imported, and missing
+packages of the extra ``train`` are named.
 """
 
 import importlib.util

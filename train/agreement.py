@@ -2,11 +2,11 @@
 
     python -m train.agreement --target DIR --features DIR [--drafter=DIR,DIR] [--depths=5] [--guidance=2]
 
-A drafter is the working folder of a run of `train.drafter`; the one of the target's own checkpoint directory is
-measured first, where it has one. Prints a JSON object a drafter: at each depth below a root, along the true tokens,
-the mean J (`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q), and
-how often both have the same best code; and `chain`, the expected accepted length of a chain of that depth, the
-product of J along it. The features must be of pictures that training has not seen.
+A drafter is the working folder of a run of `train.drafter`; the drafters of the target's own checkpoint directory are
+measured first. Prints a JSON object a drafter: at each depth below a root, along the true tokens, the mean J
+(`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q), and how often both
+have the same best code; and `chain`, the expected accepted length of a chain of that depth, the product of J along it.
+The features must be of pictures that training has not seen.
 
 Axes: G guidance rows, B batch, S features of a sequence, P prefix, T tokens of a stream, D width, V codes.
 """
@@ -47,7 +47,7 @@ def measure_batch(
     depths: int,
     guidance: Float[Array, ""],
 ) -> dict[str, Array]:
-    """Means at each depth, [depths] each, and those of a chain; sequences as `FeatureStore` has them."""
+    """Returns the means at each depth and of a chain, [depths] each; sequences are as in `FeatureStore`."""
     twice = jnp.broadcast_to(tokens[None], (len(prefix), *tokens.shape))
     inputs, wanted = drafter_inputs(features, prefix, twice)
     true = jnp.einsum("...d,dv->...v", wanted[..., -head.shape[0] :], head)
@@ -72,7 +72,7 @@ def measure(
     depths: int,
     guidance: float,
 ) -> dict[str, list[float]]:
-    """The means over a store's pictures, of whole batches; parameters as `train.drafter.export` gives them."""
+    """Returns the means over a store's pictures, in whole batches; parameters as `train.drafter.export` gives them."""
     made = []
     for first in range(0, len(store) - BATCH + 1, BATCH):
         features, prefix, tokens = store.read(range(first, first + BATCH))

@@ -1,6 +1,6 @@
 """What a drafter predicts along whole sequences, depth by depth, as it would below every token as a root.
 
-The training counterpart of a drafter's `absorb` and `expand`: all roots at once, along the true tokens.
+The training counterpart of a drafter's `absorb` and `expand`: all roots together, along the true tokens.
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 drafter positions, V codes, D width,
 F width of the stored features, R positions of a depth.
@@ -45,7 +45,7 @@ class DrafterInputs:
 def drafter_inputs(
     features: Float[Array, "*rows S D"], prefix: Int[Array, "*rows P"], tokens: Int[Array, "*rows T"]
 ) -> tuple[DrafterInputs, Float[Array, "*rows N D"]]:
-    """(inputs, features to predict) of sequences as `FeatureStore` has them: `prefix` is -1 at padding."""
+    """Returns (inputs, features to predict) of sequences as in `FeatureStore`: `prefix` is -1 at padding."""
     ahead = jnp.concatenate([jnp.maximum(prefix[..., 1:], 0), tokens[..., :-1]], axis=-1)
     stream = jnp.ones((*tokens.shape[:-1], tokens.shape[-1] - 1), bool)
     valid = jnp.concatenate([prefix[..., :-1] >= 0, stream], axis=-1)
@@ -56,12 +56,12 @@ def drafter_inputs(
 def drafter_passes(
     model: DrafterModel | Eagle3Model, params: PyTree, inputs: DrafterInputs, passes: int
 ) -> list[Float[Array, "*rows N D"]]:
-    """Outputs, float32, of every position at tree depth 0, 1, ..., passes - 1.
+    """Returns the outputs, float32, of every position at tree depths 0, 1, ..., passes - 1.
 
     Pass 0 reads the target's features, as when committed tokens are absorbed. In pass s a position reads what
     pass s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as
-    the passes between made them: exactly a chain of s nodes below a root, for all roots at once. The first
-    positions, whose chain would begin before the first token, read the target's features in all passes.
+    the passes between made them: exactly a chain of s nodes below a root, for all roots. The first positions, whose
+    chain would begin before the first token, read the target's features in all passes.
     """
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
     rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
@@ -119,7 +119,7 @@ def eagle_chain(
     key: Key[Array, ""] | None = None,
     config: Any = None,
 ) -> list[Predicted]:
-    """Of a drafter that goes on from what it predicts: EAGLE and EAGLE-3."""
+    """Predicts as drafters do that read their own predictions: EAGLE and EAGLE-3."""
     made, plain = [], isinstance(model, DrafterModel)
     for depth, hidden in enumerate(drafter_passes(model, params, inputs, depths)):
         begin = inputs.first + depth
@@ -139,7 +139,7 @@ def medusa_chain(
     key: Key[Array, ""] | None = None,
     config: Any = None,
 ) -> list[Predicted]:
-    """Of Medusa heads: depth d is head d on the feature d positions back, and the Markov term of the last token."""
+    """Predicts by Medusa heads: depth d is head d on the feature d positions back, and its Markov term."""
     made, length = [], inputs.tokens.shape[-1]
     logits = model.apply({"params": params}, inputs.features[..., inputs.first :, :], head)
     after = model.apply({"params": params}, inputs.tokens[0], method="after")
@@ -152,7 +152,7 @@ def medusa_chain(
 
 
 def kept_anchors(count: int, depths: int, keep: float, least: float) -> list[int]:
-    """How many roots are trained at each of the depths 1 to ``depths - 1``: max(keep^d, least) of them (P-EAGLE)."""
+    """Returns how many roots are trained at the depths 1 to ``depths - 1``: a share of max(keep^d, least) (P-EAGLE)."""
     return [max(round(count * max(keep**depth, least)), 1) for depth in range(1, depths)]
 
 
@@ -165,15 +165,15 @@ def parallel_chain(
     key: Key[Array, ""] | None = None,
     config: Any = None,
 ) -> list[Predicted]:
-    """Of the parallel drafter: element (a, d) is mask d behind the committed position a.
+    """Predicts by the parallel drafter: element (a, d) is mask d behind the committed position a.
 
-    It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key a random part of the roots is
-    trained at each depth, a part of that before: as P-EAGLE's released code has it (arXiv 2602.01469), a share
-    of ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i of every depth has
-    the same root, so what a row sees of its own chain is row i of the depths before. Without a key: all roots whose
-    chain ends within the picture.
+    It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key, a random part of the roots of
+    one depth is trained at the next, as in P-EAGLE's released code (arXiv 2602.01469): a share of
+    ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i of every depth has the
+    same root, so what a row sees of its own chain is row i of earlier depths. Without a key, all roots whose chain ends
+    within the picture are trained.
 
-    Raises ValueError for more depths than the drafter has masks.
+    Raises LanternError for more depths than the drafter has masks.
     """
     if depths > 1 + model.config.masks:
         raise LanternError(f"{depths} passes: the drafter has depth 0 and {model.config.masks} masks")
@@ -209,6 +209,7 @@ def parallel_chain(
             np.eye(count, dtype=bool)[leading],
             tuple((places,) for places in blocks),
             tuple(masks),
+            method="run",
         )
         blocks.append(block)
         after = model.apply({"params": params}, inputs.tokens[0][:, where], method="after")
@@ -234,7 +235,7 @@ class Kind:
 
 
 def _init_sequence(model: nn.Module, key: Key[Array, ""]) -> PyTree:
-    """Parameters of a module that reads features and tokens."""
+    """Draws the parameters of a module that reads features and tokens."""
     sizes = model.config
     width = inputs_width(sizes) - (sizes.dim if isinstance(sizes, Eagle3Config) else 0)
     rotary = sequence_rotary(sizes, jnp.ones((1, 2), bool))
@@ -261,12 +262,12 @@ KINDS = {
 
 
 def kind_of(sizes: Any) -> Kind:
-    """The kind of a drafter's config. One config may be a subclass of another's: the class itself decides."""
+    """Returns the kind of a drafter's config by its very class: one may be a subclass of another's."""
     return next(kind for kind in KINDS.values() if kind.config is type(sizes))
 
 
 def inputs_width(sizes: Any) -> int:
-    """F, how much of the stored features a drafter's training reads, from their end.
+    """Returns F, how much of the stored features a drafter's training reads, from their end.
 
     The last D are the target's final features, which say what to predict; EAGLE-3 reads the taps before them.
     """

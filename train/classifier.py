@@ -38,7 +38,7 @@ from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_con
 from train.painter.landscapes import sample_scene
 from train.rendered import rendered_landscapes
 
-# Pictures reconstructed or read at once.
+# Pictures of one pass.
 CHUNK = 32
 
 
@@ -51,7 +51,7 @@ class ClassifierState:
 
 
 def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
-    """Indices of the values of landscapes 0..count-1 of a seed, int32."""
+    """Returns the indices of the values of landscapes 0..count-1 of a seed, int32."""
     return np.array([sample_scene(seed, i).attributes for i in range(count)], np.int32)
 
 
@@ -59,15 +59,15 @@ def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
 def reconstruct(
     config: VQConfig, params: PyTree, pictures: UInt8[Array, "n H W 3"]
 ) -> UInt8[Array, "n H W 3"]:
-    """Pictures as a tokenizer gives them back; ``params`` are ``VQModel``'s."""
+    """Encodes and decodes pictures by a tokenizer; ``params`` are ``VQModel``'s."""
     made = VQModel(config).apply(params, scaled(pictures))
     return jnp.round((jnp.clip(made, -1.0, 1.0) + 1.0) * 127.5).astype(jnp.uint8)
 
 
 def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], model: str) -> np.ndarray:
-    """Pictures as the tokenizer of a checkpoint gives them back, read-only and memory-mapped.
+    """Returns pictures as the tokenizer of a checkpoint reconstructs them, read-only and memory-mapped.
 
-    Made on the first call, into a file at ``path``; a killed call leaves none under that name.
+    The first call writes them to ``path``; a killed call leaves no file of that name.
     """
     if not path.exists():
         checkpoint = load(model_directory(model))
@@ -83,14 +83,14 @@ def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], model: str
 
 
 def scaled(pictures: UInt8[Array, "n H W 3"]) -> Float[Array, "n H W 3"]:
-    """From bytes to [-1, 1]."""
+    """Converts bytes to [-1, 1]."""
     return pictures.astype(jnp.float32) / 127.5 - 1.0
 
 
 def moved(
     pictures: UInt8[np.ndarray, "n H W 3"], shift: int, generator: np.random.Generator
 ) -> UInt8[np.ndarray, "n H W 3"]:
-    """Pictures mirrored by half a chance and moved by at most ``shift`` pixels either way, edges repeated."""
+    """Mirrors half of the pictures by chance, and moves all by at most ``shift`` pixels either way, edges repeated."""
     count, height, width, _ = pictures.shape
     padded = np.pad(pictures, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode="edge")
     rows, columns = generator.integers(2 * shift + 1, size=(2, count))
@@ -105,7 +105,7 @@ def moved(
 def tinted(
     pictures: Float[Array, "B H W 3"], gain: float, offset: float, key: Key[Array, ""]
 ) -> Float[Array, "B H W 3"]:
-    """Pictures in [-1, 1] with each channel scaled and moved a little."""
+    """Scales and moves each channel of pictures in [-1, 1] a little."""
     one, other = jax.random.normal(key, (2, pictures.shape[0], 1, 1, 3), jnp.float32)
     return jnp.clip(pictures * jnp.exp(gain * one) + offset * other, -1.0, 1.0)
 
@@ -113,7 +113,7 @@ def tinted(
 def loss_and_right(
     scores: Float[Array, "B V"], attributes: Int[Array, "B A"]
 ) -> tuple[Float[Array, ""], Float[Array, " A"]]:
-    """The mean cross-entropy of the attributes, in nats, and the share of right answers of each."""
+    """Returns the mean cross-entropy of the attributes, in nats, and the share of right answers of each."""
     losses, right = [], []
     for i, part in enumerate(by_attribute(scores)):
         losses.append(jnp.mean(optax.softmax_cross_entropy_with_integer_labels(part, attributes[:, i])))
@@ -127,7 +127,7 @@ def make_task(
     rebuilt: UInt8[np.ndarray, "n H W 3"],
     attributes: Int[np.ndarray, "n A"],
 ) -> Task:
-    """The classifier's training task on pictures as painted and as reconstructed (may be memory-mapped)."""
+    """Returns the training task on pictures as painted and as reconstructed (may be memory-mapped)."""
     model = DemoClassifier()
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.rate, config.warmup, config.steps)
     optimizer = optax.chain(
@@ -166,14 +166,14 @@ def make_task(
 
 @jax.jit
 def right_of(params: PyTree, pictures: UInt8[Array, "B H W 3"], attributes: Int[Array, "B A"]) -> Array:
-    """Share of right answers of each attribute, float32 [A]."""
+    """Returns the share of right answers of each attribute, float32 [A]."""
     return loss_and_right(DemoClassifier().apply({"params": params}, scaled(pictures))[1], attributes)[1]
 
 
 def accuracy(
     params: PyTree, pictures: UInt8[np.ndarray, "n H W 3"], attributes: Int[np.ndarray, "n A"]
 ) -> dict[str, float]:
-    """Share of right answers by attribute, over whole chunks of the pictures."""
+    """Returns the share of right answers by attribute, over whole chunks of the pictures."""
     firsts = range(0, len(pictures) - CHUNK + 1, CHUNK)
     right = [
         right_of(params, pictures[first : first + CHUNK], attributes[first : first + CHUNK])
@@ -184,7 +184,7 @@ def accuracy(
 
 
 def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None) -> None:
-    """Train as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, beside it by default."""
+    """Trains as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, by default in ``workdir``."""
     workdir, loop = Path(workdir), loop_config(config)
     example = np.zeros((1, config.size, config.size, 3), np.uint8)
     check(make_task(config, example, example, np.zeros((1, len(ATTRIBUTES)), np.int32)), loop)
@@ -197,7 +197,7 @@ def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None
 
 
 def train_in(config: ConfigDict, loop: LoopConfig, workdir: Path, path: Path) -> None:
-    """``train``, once all is checked."""
+    """Trains once all is checked."""
     sets = {}
     for name, seed, count in (
         ("pictures", config.data_seed, config.pictures),
@@ -222,16 +222,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     script.add_experiment(parser, "configs/demo_classifier.py")
     add = parser.add_argument
-    add(
-        "--workdir",
-        type=arguments.working_folder,
-        default="runs/demo/classifier",
-        help="where pictures, checkpoints and metrics go (default: runs/demo/classifier)",
-    )
+    script.add_workdir(parser, "where pictures, checkpoints and metrics go", "runs/demo/classifier")
     add(
         "--out",
         type=arguments.new_file,
-        help="file for the parameters; WORKDIR/demo_classifier.npz when left out",
+        help="file for the parameters (default: WORKDIR/demo_classifier.npz)",
     )
     options = script.parse(parser, argv, "demo_classifier.py")
     train(options.config, options.workdir, options.out)

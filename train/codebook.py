@@ -1,9 +1,8 @@
-"""The codebook of a VQ tokenizer in training: running averages of the vectors that chose each code, and
-restarts of dead codes.
+"""The codebook of a VQ tokenizer in training: averages of the vectors that chose each code, restarts of dead codes.
 
-The codes are not trained by gradients: each is the (normalized) running mean of the encoder outputs it was
-chosen for (arXiv 1711.00937, appendix A.1). A code that is hardly chosen is moved onto an encoder output of
-the current batch (arXiv 2005.00341, section 3).
+The codes are not trained by gradients: each is the (normalized) running mean of the encoder outputs that chose it
+(arXiv 1711.00937, appendix A.1). A code that is hardly chosen is moved onto an encoder output of the current batch
+(arXiv 2005.00341, section 3).
 
 Axis letters: V codebook size, C channels of a code, n vectors of a batch.
 """
@@ -18,23 +17,21 @@ from lantern_jax.models.vq import l2_normalize
 
 @flax.struct.dataclass
 class CodebookAverage:
-    """Running average a step of how often each code was chosen, count [V], and of the vectors, total [V, C];
-    float32.
-    """
+    """Float32 averages a step of how often each code was chosen, count [V], and of the vectors, total [V, C]."""
 
     count: Float[Array, "V"]
     total: Float[Array, "V C"]
 
 
 def start_average(codebook: Float[Array, "V C"]) -> CodebookAverage:
-    """As if each code had been chosen once a step."""
+    """Returns averages as if each code had been chosen once a step."""
     return CodebookAverage(count=jnp.ones(codebook.shape[0], jnp.float32), total=codebook)
 
 
 def update_average(
     average: CodebookAverage, vectors: Float[Array, "n C"], chosen: Int[Array, "n"], *, decay: float
 ) -> CodebookAverage:
-    """Fold one batch in; `chosen` in [0, V) is the code of each vector."""
+    """Folds one batch in; `chosen` in [0, V) is the code of each vector."""
     codes = average.count.shape[0]
     count = jax.ops.segment_sum(jnp.ones(chosen.shape, jnp.float32), chosen, codes)
     total = jax.ops.segment_sum(vectors, chosen, codes)
@@ -45,21 +42,21 @@ def update_average(
 
 
 def codes_of(average: CodebookAverage, *, l2_norm: bool) -> Float[Array, "V C"]:
-    """The codebook that the averages stand for: unit vectors if `l2_norm`, else the means."""
+    """Returns the codebook of the averages: unit vectors if `l2_norm`, else the means."""
     if l2_norm:
         return l2_normalize(average.total)
     return average.total / jnp.maximum(average.count, 1e-6)[:, None]
 
 
 def dead_codes(average: CodebookAverage, *, threshold: float) -> Bool[Array, "V"]:
-    """Codes chosen less often than `threshold` times the mean."""
+    """Tells which codes were chosen less often than `threshold` times the mean."""
     return average.count < threshold * jnp.mean(average.count)
 
 
 def restart_dead(
     average: CodebookAverage, vectors: Float[Array, "n C"], key: Key[Array, ""], *, threshold: float
 ) -> CodebookAverage:
-    """Put each dead code on a vector of the batch, drawn with replacement, with the mean count."""
+    """Puts each dead code on a vector of the batch, drawn with replacement, with the mean count."""
     dead = dead_codes(average, threshold=threshold)
     drawn = vectors[jax.random.randint(key, dead.shape, 0, vectors.shape[0])]
     mean = jnp.mean(average.count)
@@ -70,6 +67,6 @@ def restart_dead(
 
 
 def usage_perplexity(count: Float[Array, "V"]) -> Float[Array, ""]:
-    """exp of the entropy of the codes' shares, in [1, V]."""
+    """Returns exp of the entropy of the codes' shares, in [1, V]."""
     share = count / jnp.maximum(jnp.sum(count), 1e-9)
     return jnp.exp(-jnp.sum(share * jnp.log(jnp.maximum(share, 1e-12))))

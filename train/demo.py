@@ -3,8 +3,8 @@
     python -m train.demo --workdir DIR [--experiment=demo|tiny]
 
 Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the
-extraction of features, the drafter, the growing of draft trees and the export into DIR/export. Stages that are
-done are skipped and a killed one goes on from its last checkpoint, so the same command always continues.
+extraction of features, the drafter, the growing of draft trees and the export into DIR/export. Finished stages are
+skipped and a killed one continues from its last checkpoint, so the same command always continues.
 """
 
 import os
@@ -46,10 +46,7 @@ ALLOCATOR = {
 
 
 def stages(experiment: str, workdir: Path) -> list[tuple[str, list[str]]]:
-    """(name, arguments of Python) of every stage, in order.
-
-    Raises ValueError for an unknown experiment.
-    """
+    """Returns (name, arguments of Python) of every stage, in order. Raises LanternError for an unknown experiment."""
     if experiment not in EXPERIMENTS:
         raise errors.unknown("experiment", experiment, EXPERIMENTS)
     count = EXPERIMENTS[experiment]
@@ -83,7 +80,7 @@ def stages(experiment: str, workdir: Path) -> list[tuple[str, list[str]]]:
 
 
 def train(experiment: str, workdir: str | Path) -> None:
-    """Run what is left of all stages; raises CalledProcessError where one fails."""
+    """Runs what is left of all stages. Raises CalledProcessError if one fails."""
     workdir = Path(workdir).absolute()
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
@@ -99,7 +96,7 @@ def train(experiment: str, workdir: str | Path) -> None:
 
 
 def run_stage(command: Sequence[str], **options) -> None:
-    """Run one process, which is told of Ctrl-C and SIGTERM by this one alone; CalledProcessError where it fails."""
+    """Runs one process, which hears of Ctrl-C and SIGTERM from this one only. Raises CalledProcessError if it fails."""
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         while True:
             try:

@@ -34,14 +34,12 @@ class PatchDiscriminator(nn.Module):
 
 
 def hinge_loss(real: Float[Array, "B h w"], fake: Float[Array, "B h w"]) -> Float[Array, ""]:
-    """The discriminator's hinge loss."""
+    """Returns the discriminator's hinge loss."""
     return 0.5 * (jnp.mean(nn.relu(1.0 - real)) + jnp.mean(nn.relu(1.0 + fake)))
 
 
 def feature_matching(real: list[Array], fake: list[Array]) -> Float[Array, ""]:
-    """Mean absolute difference of the discriminator's features, averaged over its layers: a learned
-    perceptual distance.
-    """
+    """Returns a learned perceptual distance: the mean absolute difference of features, averaged over the layers."""
     distances = [jnp.mean(jnp.abs(jax.lax.stop_gradient(r) - f)) for r, f in zip(real, fake, strict=True)]
     return sum(distances[1:], distances[0]) / float(len(distances))
 
@@ -56,11 +54,11 @@ def judge(
     *,
     matching: float,
 ) -> tuple[PyTree, PyTree, Float[Array, "B H W 3"], Float[Array, ""]]:
-    """One step of the critic, and what it thinks of `made`.
+    """Takes one step of the critic, and asks it about `made`.
 
-    Returns its new parameters and optimizer state, the gradient with respect to `made` of (minus its score
-    plus `matching` times the feature distance), and the critic's loss. It learns from the first step on: a
-    `lax.cond` around it would run its convolutions on a single CPU thread.
+    Returns its new parameters and optimizer state, the gradient with respect to `made` of (minus its score plus
+    `matching` times the feature distance), and the critic's loss. It learns from the first step on: a `lax.cond` around
+    it would run its convolutions on a single CPU thread.
     """
 
     def critic_loss(params: PyTree, both: Array) -> tuple[Array, list[Array]]:

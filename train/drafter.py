@@ -2,16 +2,16 @@
 
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
 
-The target is a checkpoint directory or the working folder of `train.target`; of it training needs the head. The
+The target, of which training needs the head, is a checkpoint directory or the working folder of `train.target`. The
 same command resumes after a kill, on other devices too (`--mesh data=2,model=4`; `--hosts` as lantern takes it).
-What is trained is the experiment's `kind`: EAGLE's drafter, EAGLE-3's, Medusa heads, or a parallel drafter
-(`train.chains` says how each predicts along a sequence).
+The experiment's `kind` is EAGLE's drafter, EAGLE-3's, Medusa heads, or a parallel drafter (`train.chains` says how
+each predicts along a sequence).
 
 EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true features plus cross-entropy against the
 target's distribution, uniform noise on the input features, conditional and unconditional rows. Two additions: a loss
-of the *guided* distributions, because that is what drafts are drawn from, chosen among `train.losses`, and several
-passes that feed the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766).
-The others have no features to predict, but for the parallel drafter; their passes are the depths of a tree.
+of the *guided* distributions, from which drafts are drawn, chosen among `train.losses`, and several passes that feed
+the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766). Of the others only
+the parallel drafter has features to predict; their passes are the depths of a tree.
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, R positions of a depth, S features of a sequence,
 F width of the stored features, V codes, D width.
@@ -22,15 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 from ml_collections import ConfigDict
-from optax.contrib import muon
 
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
@@ -45,6 +42,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import script, target
+from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
 from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
 from train.features import target_claims
@@ -53,21 +51,11 @@ from train.losses import agreement, distribution_loss, soft_cross_entropy
 from train.sources import claimed
 
 
-@flax.struct.dataclass
-class DrafterTrainState:
-    """Everything a step needs: parameters, their running average, the optimizer's state."""
-
-    step: Int[Array, ""]
-    params: PyTree
-    average: PyTree
-    optimizer: PyTree
-
-
 def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
-    """The drafter's sizes: what the target decides, with the experiment's `model`.
+    """Returns the drafter's sizes: the target's, with the experiment's `model`.
 
-    `model` is the fields of the kind's config that the target leaves open, for EAGLE num_heads, hidden_dim, qk_norm;
-    the kind is the experiment's `kind`, "eagle" by default. Raises ValueError for an unknown kind.
+    `model` has the fields of the kind's config that the target leaves open, for EAGLE num_heads, hidden_dim, qk_norm;
+    the kind is the experiment's `kind`, "eagle" by default. Raises LanternError for an unknown kind.
     """
     kind = config.get("kind", "eagle")
     if kind not in KINDS:
@@ -80,23 +68,8 @@ def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
     )
 
 
-def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Muon on the matrices of the layer and of `fc`, Adam elsewhere, as the target's; a `rate` of 0: Adam on all."""
-    matrices = ("layer_", "fc") if config.rate else ()
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip),
-        muon(
-            target.linear_decay(config.rate, config.warmup, config.steps),
-            adam_learning_rate=target.linear_decay(config.adam_rate, config.warmup, config.steps),
-            adam_b1=0.9,
-            adam_b2=0.98,
-            muon_weight_dimension_numbers=target.matrices(*matrices),
-        ),
-    )
-
-
 def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
-    """Huber's loss with threshold 1, mean over the width."""
+    """Returns Huber's loss with threshold 1, the mean over the width."""
     size = jnp.abs(difference)
     return jnp.mean(jnp.where(size < 1, 0.5 * size**2, size - 0.5), axis=-1)
 
@@ -110,10 +83,10 @@ def drafter_loss(
     config: ConfigDict,
     free: Bool[np.ndarray, " T"],
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The loss over all depths, and the agreement of each under guidance.
+    """Returns the loss over all depths, and the agreement at each under guidance.
 
     batch: features [B, G, S, F] (float16), prefix int32 [B, G, P], tokens int32 [B, T]. Where the next token is
-    forced (not `free`), distributions do not matter and only the features count: the drafter goes on from them.
+    forced (not `free`) only the features count: the drafter continues from them.
     """
     features, prefix = (jnp.swapaxes(batch[name], 0, 1) for name in ("features", "prefix"))
     tokens = jnp.broadcast_to(batch["tokens"][None], (len(prefix), *batch["tokens"].shape))
@@ -161,23 +134,23 @@ def make_task(
     free: Bool[np.ndarray, " T"] | None = None,
     initial: PyTree | None = None,
 ) -> Task:
-    """The drafter's training task. Without a head and a store it only describes the state.
+    """Returns the drafter's training task. Without a head and a store it only describes the state.
 
     Args:
         head: the target's.
         free: which positions of the stream are sampled; None for all.
         initial: parameters to start from, a module each: all, or some and the rest random.
     """
-    optimizer = make_optimizer(config)
+    # At a rate of 0 Adam trains all.
+    optimizer = make_optimizer(config, *(("layer_", "fc") if config.rate else ()))
     kind = kind_of(sizes)
     model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
 
-    def init(key: Key[Array, ""], *initial: PyTree) -> DrafterTrainState:
+    def init(key: Key[Array, ""], *initial: PyTree) -> TrainState:
         params = kind.init(model, key)
         for modules in initial:
             params = params | jax.tree.map(lambda leaf: leaf.astype(jnp.float32), modules)
-        average = jax.tree.map(jnp.copy, params)
-        return DrafterTrainState(jnp.int32(0), params, average, optimizer.init(params))
+        return start_state(params, optimizer)
 
     def batch(step: int) -> dict[str, np.ndarray]:
         chosen = epoch_indices(config.seed, step, config.batch_size, len(store))
@@ -185,30 +158,27 @@ def make_task(
         return {"features": features[..., -inputs_width(sizes) :], "prefix": prefix, "tokens": tokens}
 
     def update(
-        state: DrafterTrainState, batch: PyTree, key: Key[Array, ""], head: Float[Array, "D V"]
-    ) -> tuple[DrafterTrainState, Metrics]:
+        state: TrainState, batch: PyTree, key: Key[Array, ""], head: Float[Array, "D V"]
+    ) -> tuple[TrainState, Metrics]:
         sampled = np.ones(batch["tokens"].shape[-1], bool) if free is None else free
 
         def loss_of(params: PyTree) -> tuple[Array, Metrics]:
             return drafter_loss(model, params, head, batch, key, config, sampled)
 
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-        changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, changes)
-        average = target.running_average(state.average, params, state.step, config.average)
-        return DrafterTrainState(state.step + 1, params, average, optimizer_state), {"loss": loss, **metrics}
+        return next_state(state, gradients, optimizer, config.average), {"loss": loss, **metrics}
 
     return Task(init, batch, update, initial=() if initial is None else (initial,), fixed={"head": head})
 
 
 def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
-    """Modules that a run does not start at random: `initial` of `make_task`.
+    """Returns the modules that a run does not start at random: `initial` of `make_task`.
 
-    With the experiment's `start_from`, a checkpoint directory, all that its drafter of the same kind has, or its EAGLE
-    drafter where it has none: modules of the same shapes (a parallel drafter is EAGLE's and more). Else the target's
-    token table where `embedding_from_target` says so, its final norm for EAGLE-3's, and its head for Medusa's heads.
+    With the experiment's `start_from`, a checkpoint directory, they are all modules of its drafter of the same kind, or
+    of its EAGLE drafter if it has none (a parallel drafter is EAGLE's and more). Otherwise they are the target's token
+    table if `embedding_from_target` says so, its final norm for EAGLE-3, and its head for Medusa's heads.
 
-    Raises ValueError where the directory has no such drafter.
+    Raises LanternError if the directory has no such drafter.
     """
     params, initial = target_params["params"], {}
     shapes = jax.eval_shape(
@@ -231,9 +201,9 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
 
 
 def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
-    """The newest checkpoint of a run as (sizes, averaged parameters of its module in float32 NumPy arrays).
+    """Reads a run's newest checkpoint as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
-    Raises ValueError where a folder holds no run.
+    Raises LanternError if a folder holds no run.
     """
     config = read_config(workdir)
     sizes_of_target = target.read_target(target_folder, abstract=True).target_config
@@ -241,7 +211,7 @@ def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]
         f"the run in {workdir}", "give the working folder of a drafter's run for this target"
     ):
         sizes = drafter_config(config, sizes_of_target)
-    return sizes, target.restore_parameters(make_task(config, sizes), workdir)
+    return sizes, restore_parameters(make_task(config, sizes), workdir)
 
 
 def train(
@@ -251,12 +221,12 @@ def train(
     workdir: str | Path,
     mesh: str | None = None,
 ) -> None:
-    """Train as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
+    """Trains as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
 
-    Raises ValueError where the target or the features are missing, or do not belong together.
+    Raises LanternError if the target or the features are missing, or do not belong together.
     """
     store = FeatureStore(features_folder)
-    # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion a few rows are needed.
+    # A run's parameters are float32, a checkpoint's stay as stored: few of 7 billion are needed.
     checkpoint = target.read_target(target_folder, None)
     sizes = checkpoint.target_config
     found = claimed(Path(features_folder))
@@ -294,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_target(parser)
     add = parser.add_argument
     add("--features", type=arguments.folder, required=True, help="folder that train.features wrote")
-    add("--workdir", type=arguments.working_folder, required=True, help="where checkpoints and metrics go")
+    script.add_workdir(parser, "where checkpoints and metrics go")
     add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
     add("--hosts", help="be one of several processes, as lantern's --hosts")
     options = script.parse(parser, argv, "demo_drafter.py")

@@ -26,23 +26,24 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
-from train.loop import Reporter, read_config, working
+from train.loop import read_config, working
 from train.rendered import rendered_chunks
+from train.reports import Reporter
 from train.tokenizer import export
 
 
 @partial(jax.jit, static_argnums=0)
 def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
-    """Codes of pictures, row by row; `params` are VQModel's variables."""
+    """Returns the codes of pictures, row by row; `params` are VQModel's variables."""
     return VQModel(config).apply(params, pictures, method="codes")
 
 
 def encode_landscapes(
     vq: VQConfig, params: PyTree, seed: int, count: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
+    """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
 
-    Raises ValueError where the codebook does not fit int16.
+    Raises LanternError if the codebook does not fit int16.
     """
     if vq.codebook_size > 2**15:
         raise LanternError(
@@ -58,16 +59,16 @@ def encode_landscapes(
 
 
 def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None:
-    """Write both arrays into one .npz that appears whole or not at all."""
+    """Writes both arrays into one .npz that appears whole or not at all."""
     write_file(path, lambda file: np.savez(file, tokens=tokens, attributes=attributes), parents=True)
 
 
 def read_tokenizer(folder: str | Path) -> tuple[VQConfig, PyTree, int, int]:
-    """(sizes, VQModel's float32 parameters, seed of the landscapes, side of a picture in pixels).
+    """Reads (sizes, VQModel's float32 parameters, seed of the landscapes, side of a picture in pixels).
 
-    Of a run as it was trained; of a checkpoint directory: seed 0, and the side that its target draws.
+    A run has its own seed and side; a checkpoint directory has seed 0 and the side that its target draws.
 
-    Raises ValueError where the folder is neither, or the checkpoint has no tokenizer.
+    Raises LanternError if the folder is neither, or the checkpoint has no tokenizer.
     """
     if (Path(folder) / "checkpoints").is_dir():
         config = read_config(folder)
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         required=True,
         help="working folder of the tokenizer's run, or a checkpoint directory",
     )
-    add("--workdir", type=arguments.working_folder, required=True, help="where the token files go")
+    script.add_workdir(parser, "where the token files go")
     add("--pictures", type=arguments.whole(), default=24576, help="training pictures (default: 24576)")
     add(
         "--validation",

@@ -6,7 +6,7 @@ or write a checkpoint directory again with drafters trained for it, each in plac
 
     python -m train.export --checkpoint DIR --drafter DIR --out DIR
 
-`--drafter` may be given several times, once for a kind. What kind a run's drafter is stands in the run's config.
+`--drafter` may be given several times, once for a kind; a run's config names its kind.
 
 The demo's weights are rounded to half precision, which is what ships; `python -m train.evaluate` measures them so.
 A drafter takes the precision of its checkpoint's target.
@@ -50,7 +50,7 @@ def build(
     defaults: dict,
     metadata: dict,
 ) -> Checkpoint:
-    """The checkpoint of three training runs; neighbours are those of the codes as the decoder sees them."""
+    """Builds the checkpoint of training runs; codes are neighbours as the decoder sees them."""
     vq_config, vq_params = tokenizer.export(tokenizer_folder)
     target_sizes, target_params = target.export(target_folder)
     codes = vq_params["codebook"]
@@ -74,7 +74,7 @@ def build(
 def read_drafters(
     drafter_folders: Sequence[str | Path], target_folder: str | Path
 ) -> dict[str, tuple[Any, PyTree]]:
-    """{kind: (config, parameters)} of training runs; ValueError where two are of one kind or a folder holds none."""
+    """Reads {kind: (config, parameters)} of runs. Raises LanternError if two are of one kind or a folder holds none."""
     drafters: dict[str, tuple[Any, PyTree]] = {}
     for folder in drafter_folders:
         config, params = drafter.export(folder, target_folder)
@@ -88,9 +88,9 @@ def read_drafters(
 
 
 def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str | Path]) -> Checkpoint:
-    """A checkpoint with the drafters of training runs, each in place of any other of its kind.
+    """Reads a checkpoint and puts the drafters of training runs in place of others of their kinds.
 
-    Raises ValueError where a folder holds none, or a drafter was trained for another target.
+    Raises LanternError if a folder holds none, or a drafter was trained for another target.
     """
     old = load(checkpoint_folder, None)
     dtype = jax.tree.leaves(old.target_params)[0].dtype
@@ -110,7 +110,7 @@ def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str |
 
 
 def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's config is worth knowing of its drafter."""
+    """Returns the part of a run's config that a checkpoint's metadata keeps."""
     names = ("steps", "batch_size", "passes", "guidance", "seed")
     return {name: config[name] for name in names if name in config}
 
@@ -125,25 +125,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--tokenizer", type=arguments.folder, help="working folder of the tokenizer's training run")
     add("--target", type=arguments.folder, help="working folder of the target's training run")
-    add(
-        "--drafter",
-        type=arguments.folder,
-        action="append",
-        required=True,
-        help="working folder of a drafter's training run; several, one a kind",
-    )
+    wanted = "working folder of a drafter's training run; several, one a kind"
+    add("--drafter", type=arguments.folder, action="append", required=True, help=wanted)
     add("--model", default="demo", help="the model's name")
     add("--trees", type=arguments.file, help="trees.json that train.tree wrote")
     add("--tree", default="demo_4", help="the default on CPUs, where a round is bound by arithmetic")
     add("--large", default="demo_57", help="the default on accelerators")
     add("--guidance", type=arguments.number(), default=2.0, help="default guidance")
     add("--card", type=arguments.file, help="model card to put beside the weights")
-    add(
-        "--out",
-        required=True,
-        metavar="DIR",
-        help="checkpoint directory; an older checkpoint there is replaced",
-    )
+    add("--out", required=True, metavar="DIR", help="checkpoint directory; an older one there is replaced")
     add("--checkpoint", type=arguments.folder, help="checkpoint directory to write again with the drafters")
     add("--overwrite", action="store_true", help="with --checkpoint: replace a checkpoint that exists")
     options = parser.parse_args(argv)

@@ -7,7 +7,7 @@ A store is a folder of shards, each one picture chunk of
     tokens_00000.npy    int32 [n, T]
 
 read through memory maps, so a store may be larger than memory. A shard appears whole or not at all: a killed
-extraction goes on after its last shard.
+extraction continues after its last shard.
 
 Axes: n pictures, G guidance rows, P prefix, T tokens of a picture's stream, S = P + T - 1 features of a sequence
 (nothing follows its last token), D width.
@@ -28,7 +28,7 @@ PARTS = ("features", "prefix", "tokens")
 
 
 def write_array(path: Path, values: np.ndarray) -> None:
-    """Write a ``.npy`` file that appears whole or not at all."""
+    """Writes a ``.npy`` file that appears whole or not at all."""
     write_file(path, lambda file: np.save(file, values), parents=True)
 
 
@@ -39,9 +39,9 @@ def write_shard(
     prefix: Int[np.ndarray, "n G P"],
     tokens: Int[np.ndarray, "n T"],
 ) -> None:
-    """Add shard `index`; features are rounded to float16.
+    """Adds shard `index`; features are rounded to float16.
 
-    Raises ValueError where the numbers of pictures differ, or features are not finite in float16.
+    Raises LanternError if the numbers of pictures differ, or features are not finite in float16.
     """
     if not len(features) == len(prefix) == len(tokens):
         raise LanternError(
@@ -59,7 +59,7 @@ def write_shard(
 
 
 def count_shards(folder: str | Path) -> int:
-    """How many whole shards a folder holds, from 0 without a gap."""
+    """Counts the whole shards of a folder, from 0 without a gap."""
     index = 0
     while (Path(folder) / f"tokens_{index:05d}.npy").is_file():
         index += 1
@@ -69,7 +69,7 @@ def count_shards(folder: str | Path) -> int:
 class FeatureStore:
     """Random access to the pictures of a folder of shards.
 
-    Raises ValueError where the folder holds none, or shards whose arrays do not fit.
+    Raises LanternError if the folder holds none, or shards whose arrays do not fit.
     """
 
     def __init__(self, folder: str | Path):
@@ -97,9 +97,9 @@ class FeatureStore:
     def read(
         self, pictures: Sequence[int] | Int[np.ndarray, " B"]
     ) -> tuple[Float[np.ndarray, "B G S D"], Int[np.ndarray, "B G P"], Int[np.ndarray, "B T"]]:
-        """Features (float16), prefix and tokens of the given pictures, in their order.
+        """Reads features (float16), prefix and tokens of the given pictures, in their order.
 
-        Raises IndexError for a picture the store does not have.
+        Raises IndexError for a picture that the store does not have.
         """
         pictures = np.asarray(pictures)
         if pictures.size and not (pictures.min() >= 0 and pictures.max() < len(self)):

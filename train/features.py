@@ -4,7 +4,7 @@
     python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N] [--taps=2,6,9,12]
 
 The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
-first form takes a folder of pictures with captions (`lantern_jax.pictures.folder`: `name.jpg` with `name.txt`, or class
+first form takes a folder of pictures with captions (`train.picture_folder`: `name.jpg` with `name.txt`, or class
 folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
 `train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
 they are decoded plainly, with the checkpoint's default settings.
@@ -12,10 +12,10 @@ they are decoded plainly, with the checkpoint's default settings.
 Features are the target's final ones. With `--taps` they are the states that enter those layers, side by side; the
 number of layers stands for the final ones, which all training needs and which come last.
 
-Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `train.feature_store`), so a
-killed run goes on after its last file. Whatever decides the features is noted there (`claims`), the target's weights
-included: with anything else the folder is refused. The batch size decides nothing, nor do the devices: `--mesh
-data=2,model=4` spreads pictures over two groups of four and splits the target over each four.
+Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `train.feature_store`), so a killed run
+continues after its last file. All that decides the features is noted there (`claims`), the target's weights included:
+with anything else the folder is refused. The batch size decides nothing, nor do the devices: `--mesh data=2,model=4`
+spreads pictures over two groups of four and splits the target over each group.
 
 A sequence is the conditioning and the whole token stream, forced tokens such as row ends included, for both
 guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S positions x D x 2 bytes, S = P + T - 1:
@@ -53,10 +53,11 @@ from lantern_jax.settings.settings import NO_TREE, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
 from train.feature_store import count_shards, write_shard
-from train.loop import Reporter, working
+from train.loop import working
+from train.reports import Reporter
 from train.sources import Source, claim, landscapes, parameters_digest, prompted, read_prompts
 
-# A shard is one file in memory: at most so many pictures, and so many bytes where one picture allows it.
+# A shard is one file in memory: its most pictures, and its most bytes unless one picture has more.
 SHARD, SHARD_BYTES = 64, 1 << 29
 
 
@@ -64,10 +65,10 @@ SHARD, SHARD_BYTES = 64, 1 << 29
 def features_of(
     record: Target,
 ) -> Callable[[PyTree, Conditioning, Array], tuple[Float[Array, "G B S D"], Int[Array, "G B P"]]]:
-    """A jitted function (params, conditioning [B, P, ...], tokens int32 [B, T]) -> features, prefix, both rows.
+    """Returns a jitted function (params, conditioning [B, P, ...], tokens int32 [B, T]) -> features, prefix, both rows.
 
-    Features of every position of the sequence, the last token's excepted: nothing follows it. Prefix: token ids,
-    -1 at padding. One pass of teacher forcing: the prefix, and on top of it the stream as one chain.
+    Features are of every position of the sequence but the last token, which nothing follows. Prefix: token ids, -1 at
+    padding. One pass of teacher forcing: the prefix, and on top of it the stream as one chain.
     """
 
     @jax.jit
@@ -90,7 +91,7 @@ def sample_tokens(
     settings: Settings,
     mesh: Mesh | None = None,
 ) -> Int[np.ndarray, "B T"]:
-    """The target's own streams, by plain decoding; `keys`, one a picture."""
+    """Decodes streams of the target's own plainly; `keys`, one a picture."""
     guidance = jnp.full(len(keys), settings.guidance, jnp.float32)
     decoded = autoregressive_decode(
         record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling(), mesh=mesh
@@ -99,10 +100,7 @@ def sample_tokens(
 
 
 def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B T"]:
-    """Codes with the format's forced tokens between them.
-
-    Raises ValueError where the number of codes is not the format's.
-    """
+    """Puts the format's forced tokens between codes. Raises LanternError unless their number is the format's."""
     free = record.forced < 0
     if codes.shape[1] != free.sum() or codes.max(initial=0) >= record.vocab_size:
         raise LanternError(
@@ -115,22 +113,21 @@ def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B
 
 
 def shards(sources: Sequence[Source], size: int) -> Iterator[tuple[Source, np.ndarray]]:
-    """The rows of every shard, source by source."""
+    """Yields the rows of every shard, source by source."""
     for source in sources:
         for start in range(0, source.count, size):
             yield source, np.arange(start, min(start + size, source.count))
 
 
 def shard_size(sources: Sequence[Source], width: int, num_tokens: int) -> int:
-    """Pictures of a shard, features of that width: decided by what is extracted, so that a run that goes on knows the
-    rows of its shards."""
+    """Returns the pictures of a shard by what is extracted, so that a later run knows the rows of its shards."""
     leaf = jax.tree.leaves(next(source for source in sources if source.count).conditioning(np.arange(1)))[0]
     # The second axis of every kind of conditioning is the prefix.
     return max(min(SHARD_BYTES // (2 * (leaf.shape[1] + num_tokens - 1) * width * 2), SHARD), 1)
 
 
 def target_claims(config: TargetConfig, params: PyTree, dtype: Any) -> dict[str, str]:
-    """What a target's features are claimed by: its sizes, and its weights in the dtype that they are taken in."""
+    """Returns what decides a target's features: its sizes, and its weights in the dtype of the extraction."""
     name = jnp.dtype(dtype).name
     return {"target": repr(config), "weights": parameters_digest(params, name), "dtype": name}
 
@@ -144,7 +141,7 @@ def claims(
     dtype: Any,
     taps: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Everything that decides the shards, for `claim`; the settings of samples and the taps where there are any."""
+    """Returns all that decides the shards, for `claim`; settings of samples, and taps, if there are any."""
     made = target_claims(checkpoint.target_config, checkpoint.target_params, dtype) | {
         "shard size": str(size)
     }
@@ -167,19 +164,19 @@ def extract(
     taps: tuple[int, ...] = (),
     mesh: Mesh | None = None,
 ) -> None:
-    """Fill `workdir` with the features of all sources, a shard after the other; goes on after the last one.
+    """Fills `workdir` with the features of all sources, shard by shard; continues after the last one.
 
     Args:
         seed: of the samples: picture i is a function of the seed and i.
         batch_size: pictures in one pass of the target; it decides nothing about the files.
         dtype: of the target's parameters and matrix products; features are stored in float16.
         taps: layers whose inputs are stored, the last one the number of layers; none for the final features.
-        mesh: where the parameters lie (`partition.mesh_of`): pictures of a batch are split over its axis "data", the
-            model over "model". None for a single device.
+        mesh: of the parameters (`partition.mesh_of`): pictures of a batch are split over its axis "data", the model
+            over "model". None for a single device.
 
     Raises:
-        ValueError: a batch that does not divide over the mesh, taps without the final features at their end, codes
-            that do not fit the target, or a working folder with features of anything else.
+        LanternError: a batch that does not divide over the mesh, taps without the final features at their end, codes
+            that do not fit the target, or a working folder with other features.
     """
     config = checkpoint.target_config
     if taps and taps[-1] != config.num_layers:
@@ -227,20 +224,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
     script.add_target(parser)
-    add("--workdir", type=arguments.working_folder, required=True, help="where the features go")
+    script.add_workdir(parser, "where the features go")
     add("--folder", type=arguments.folder, help="pictures with captions, or in class folders")
     add("--prompts", type=arguments.file, help="prompts, one a line, for the target's own samples")
     add("--tokens", type=arguments.folder, help="folder that train.encode wrote, in place of the two")
-    add("--pictures", type=arguments.whole(0), help="at most so many (of a folder: all; of tokens: 1024)")
+    add(
+        "--pictures",
+        type=arguments.whole(0),
+        help="the most to take (default: all of a folder, 1024 of tokens)",
+    )
     add("--samples", type=arguments.whole(0), help="of the target itself (with prompts: one each; else 256)")
     add("--seed", type=arguments.whole(0), default=0, help="of the samples (default: 0)")
     add("--batch_size", type=arguments.whole(), default=16, help="pictures in one pass (default: 16)")
-    add(
-        "--taps",
-        type=arguments.wholes,
-        default=[],
-        help="layers whose inputs are stored too, then the number of layers",
-    )
+    wanted = "layers whose inputs are stored too, then the number of layers"
+    add("--taps", type=arguments.wholes, default=[], help=wanted)
     add("--mesh", default="data=1", help="devices, as lantern takes them: data=2,model=4 (default: data=1)")
     add("--dtype", choices=DTYPES, help="of the target: float32, the default on a CPU, or bfloat16")
     options = parser.parse_args(argv)
@@ -259,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def sources_of(
     options: argparse.Namespace, checkpoint: Checkpoint, prompts: Sequence[str], dtype: Any
 ) -> list[Source]:
-    """Where the pictures come from that the options name."""
+    """Returns the sources of pictures that the options name."""
     if options.tokens is None:
         return prompted(
             checkpoint, options.workdir, options.folder, prompts, pictures=options.pictures,

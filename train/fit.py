@@ -1,11 +1,11 @@
-"""Fit what drafting on the shared noise weighs by: beta of trees ranked by gaps, and the mixture of echo.
+"""Fit the weights of drafting on the shared noise: beta of trees ranked by gaps, and the mixture of echo.
 
     python -m train.fit --checkpoint DIR|demo --out DIR [--pictures=32] [--drafter=eagle] [--prompts=FILE]
 
-Pictures are decoded strictly with a static tree, and rounds are logged at the nodes that were accepted, where the
-context is the picture's own. The mixture (a, b) of each kind of agreement is the one under whose log q' = a log q +
-b log p_old the target's distribution has the least cross-entropy; beta is then the one under whose
-softmax(beta (log q' + g)) the token that the target wanted is likeliest. Both become defaults of the checkpoint OUT.
+Pictures are decoded strictly with a static tree, and rounds are logged at accepted nodes, whose context is the
+picture's own. The mixture (a, b) of each kind of agreement gives the target's distribution its least cross-entropy
+under log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both
+become defaults of the checkpoint OUT.
 
 Axes: B batch, M nodes with children, V codes, K values of beta, A and C values of a and b.
 """
@@ -48,7 +48,7 @@ SHARES = np.linspace(0, 1.2, 13).astype(np.float32)
 
 @flax.struct.dataclass
 class Logged:
-    """The drafting's own state, what the round drew, and sums over logged nodes.
+    """The drafting's own state, the round's draws, and sums over logged nodes.
 
     Attributes:
         inner: of the drafting that is logged.
@@ -68,7 +68,7 @@ class Logged:
 
 
 def logged(drafting: Drafting, tree: DraftTree, vocab_size: int, echo: Echo) -> Drafting:
-    """An ``eagle`` drafting without echo, but with its memory, whose rounds are logged.
+    """Wraps an ``eagle`` drafting with echo's memory but not its mixture, to log its rounds.
 
     Args:
         echo: the mixture with which beta is fitted.
@@ -136,11 +136,11 @@ def _cross_entropy(p: Float[Array, "B M V"], scores: Float[Array, "B M V"]) -> F
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What was found.
+    """Fitted weights.
 
     Attributes:
         sharpness: beta.
-        echo: the mixtures; those of agreements that never came up are the library's.
+        echo: the mixtures; agreements that never came up have the library's.
         nodes: logged nodes by agreement, none first.
     """
 
@@ -150,7 +150,7 @@ class Fit:
 
 
 def best_mixture(entropy: Float[np.ndarray, "4 A C"], nodes: Float[np.ndarray, " 4"]) -> Echo:
-    """The (a, b) of least cross-entropy for every agreement that was met."""
+    """Returns the (a, b) of least cross-entropy for every agreement that was met."""
     found = {}
     for row, name in enumerate(("position", "token", "parent"), 1):
         if nodes[row]:
@@ -160,7 +160,7 @@ def best_mixture(entropy: Float[np.ndarray, "4 A C"], nodes: Float[np.ndarray, "
 
 
 def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0, batch: int = 8) -> Fit:
-    """Two runs over the same pictures, one for the mixtures, one for beta under them.
+    """Decodes the same pictures twice, for the mixtures and for beta under them.
 
     Args:
         conditioning: leaves [n, ...], conditional rows: a picture of each; n is rounded down to whole batches.
@@ -209,11 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_checkpoint(parser)
     add("--out", required=True, metavar="DIR", help="directory of the checkpoint with what was found")
     add("--drafter", choices=tuple(DRAFTERS), default="eagle", help="kind of drafter (default: eagle)")
-    add(
-        "--prompts",
-        type=arguments.file,
-        help="text file of prompts, one a line; without, the demo's random landscapes",
-    )
+    wanted = "text file of prompts, one a line (default: the demo's random landscapes)"
+    add("--prompts", type=arguments.file, help=wanted)
     add("--pictures", type=arguments.whole(), default=32, help="how many are decoded (default: 32)")
     options = parser.parse_args(argv)
     check_new(options.out, overwrite=False)

@@ -1,10 +1,10 @@
 """The training loop shared by the tokenizer, the target and the drafter.
 
 A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest: one jit with
-the batch, and where asked for the model, split over devices, batches prepared in the background, checkpoints, metrics.
+the batch, and the model if asked, split over devices, batches prepared in the background, checkpoints, metrics.
 
-What a step depends on is in the state or a pure function of (seed, step): killed at any moment, the same command goes
-on from the last checkpoint with the same data order and, on one CPU machine, ends with the same bits.
+A step depends on the state and on pure functions of (seed, step) alone: killed at any moment, the same command
+continues from the last checkpoint in the same order of data and, on one CPU machine, ends with the same bits.
 """
 
 import collections
@@ -24,26 +24,25 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lantern_jax.devices import hosts
 from lantern_jax.devices.mesh import AXES
 from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere, place
 from lantern_jax.io import locks
-from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json, read_text, write_file
+from lantern_jax.io.files import read_json, write_file
 from lantern_jax.io.interruption import deferred
+from train.reports import Log
 from train.script import check_workdir, reading
 
 Metrics = dict[str, Array]
 
-# The steps that devices may be behind. More only hold more batches; and where several devices of a CPU have 32 queued,
-# its runtime waits for ever: threads that launch one step wait for a place, those that reduce over another for these.
+# The steps that devices may be behind. More would only hold more batches; and with 32 queued on several devices of a
+# CPU its runtime waits forever: threads that launch a step wait for a place, others that reduce over devices for them.
 STEPS_AHEAD = 4
-# What may change where a run is gone on with: how long it is, and how often it writes.
+# What may change when a run is continued: how long it is, and how often it writes.
 FREE = ("steps", "log_every", "save_every", "keep")
-_LARGEST = 2**28  # Bytes of a config, and of a run's metrics.
+_LARGEST = 2**28  # Bytes of a config.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """How long, and how often to write. Checkpoints are kept for the last `keep` saves."""
+    """How long to train, and how often to write; the last `keep` checkpoints stay."""
 
     steps: int
     batch_size: int
@@ -86,19 +85,19 @@ class LoopConfig:
 
 
 def loop_config(config: ConfigDict) -> LoopConfig:
-    """The loop's part of an experiment's config (an ml_collections ConfigDict)."""
+    """Returns the loop's part of an experiment's config."""
     names = [f.name for f in dataclasses.fields(LoopConfig)]
     return LoopConfig(**{name: config[name] for name in names if name in config})
 
 
 def write_config(config: ConfigDict, workdir: str | Path) -> None:
-    """Keep an experiment's config beside its checkpoints, so that these can be read without it."""
+    """Writes an experiment's config beside its checkpoints, so that these can be read without it."""
     path = Path(workdir) / "config.json"
     write_file(path, config.to_json_best_effort(indent=1) + "\n", parents=True)
 
 
 def read_config(workdir: str | Path) -> ConfigDict:
-    """The config that `write_config` kept. Raises ValueError where there is none."""
+    """Reads the config that `write_config` wrote. Raises LanternError if there is none."""
     path = Path(workdir) / "config.json"
     if not path.is_file():
         raise LanternError(f"{workdir} holds no config.json; give the working folder of a training run")
@@ -108,9 +107,9 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 @contextlib.contextmanager
 def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[None]:
-    """A block of work in a folder, which is made; one process at a time. An experiment's config is kept in it.
+    """Makes a folder that only this process works in during the block, and keeps an experiment's config in it.
 
-    Raises ValueError where another process works there, or where a run of another config was begun.
+    Raises LanternError if another process works there, or if it holds a run of another config.
     """
     workdir = Path(workdir)
     if config is not None:
@@ -130,12 +129,12 @@ def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[N
 
 
 def training_mesh(devices: str | Sequence[jax.Device] | None = None) -> Mesh:
-    """Devices [data, model], as `device_grid` takes them; None for all there are, each with a whole model."""
+    """Returns the mesh [data, model] of devices as `device_grid` takes them; None: all, each with a whole model."""
     return Mesh(device_grid(jax.devices() if devices is None else devices), AXES)
 
 
 def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Where arrays of a training state lie: its averages and moments as the parameters that they are of."""
+    """Returns the shardings of a training state: averages and moments are split as their parameters are."""
     layout = Layout(mesh)
 
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
@@ -146,10 +145,10 @@ def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def epoch_indices(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
-    """Indices [batch_size] of a step's examples, each epoch of `count` examples in its own random order.
+    """Returns the indices [batch_size] of a step's examples, each epoch of `count` examples in its own random order.
 
-    Epochs follow each other without a gap, so a batch may straddle two. Raises ValueError where a batch
-    exceeds an epoch.
+    Epochs follow each other without a gap, so a batch may straddle two. A batch that exceeds an epoch raises
+    LanternError.
     """
     if batch_size > count:
         raise LanternError(
@@ -168,7 +167,7 @@ def epoch_indices(seed: int, step: int, batch_size: int, count: int) -> np.ndarr
 def prefetch(
     batch: Callable[[int], PyTree], first: int, last: int, sharding: NamedSharding, depth: int = 2
 ) -> Iterator[PyTree]:
-    """Batches of the steps first..last-1 on the devices, made ahead by one background thread.
+    """Yields the batches of steps first..last-1 on the devices, made ahead by a background thread.
 
     An error in the thread is raised here, in its place in the order.
     """
@@ -204,77 +203,10 @@ def prefetch(
         thread.join()
 
 
-class MetricsFile:
-    """Appends one JSON object a line; lines of steps after `step` (a run that was killed) are dropped first."""
-
-    def __init__(self, path: Path, step: int):
-        kept = []  # An empty file is of a run that was killed before its first line.
-        if path.exists() and path.stat().st_size:
-            with reading(path, "remove it, or name another --workdir"):
-                whole = [line for line in read_text(path, _LARGEST).splitlines(True) if line.endswith("\n")]
-                kept = [line for line in whole if json.loads(line)["step"] <= step]
-        write_file(path, "".join(kept))
-        self._file = path.open("a", buffering=1)
-
-    def write(self, values: dict[str, float]) -> None:
-        self._file.write(json.dumps(values) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class Reporter:
-    """A rich progress bar in a terminal, plain lines elsewhere."""
-
-    def __init__(self, steps: int, done: int, unit: str = "step"):
-        console = Console()
-        self._steps, self._unit = steps, unit
-        self._progress = None
-        if console.is_terminal:
-            columns = (
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}", markup=False),
-            )
-            self._progress = Progress(*columns, console=console)
-            self._task = self._progress.add_task("starting", total=steps, completed=done)
-            self._progress.start()
-
-    def show(self, values: dict[str, float]) -> None:
-        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items() if name != "step")
-        if self._progress is None:
-            print(f"{self._unit} {values['step']}/{self._steps}  {text}", flush=True)
-        else:
-            self._progress.update(self._task, completed=values["step"], description=text)
-
-    def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-class Log:
-    """What is told of a run, to its file and to people; of several processes by the first."""
-
-    def __init__(self, workdir: Path, done: int, steps: int):
-        self._file = MetricsFile(workdir / "metrics.jsonl", done) if hosts.is_first() else None
-        self._reporter = Reporter(steps, done) if hosts.is_first() else None
-
-    def write(self, values: dict[str, float]) -> None:
-        if self._file is not None:
-            self._file.write(values)
-            self._reporter.show(values)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._reporter.close()
-
-
 def open_checkpoints(workdir: Path, keep: int, clean: bool = False) -> ocp.CheckpointManager:
-    """Checkpoints of a run, each made visible by a rename once it is whole.
+    """Opens a run's checkpoints, each made visible by a rename once it is whole.
 
-    Saving blocks: the step after it donates the state's buffers. With `clean`, what killed runs left is removed.
+    Saving blocks: the step after it donates the state's buffers. `clean` removes what killed runs left.
     """
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep,
@@ -286,10 +218,10 @@ def open_checkpoints(workdir: Path, keep: int, clean: bool = False) -> ocp.Check
 
 
 def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, PyTree]:
-    """(step, state) of the newest checkpoint, shaped and placed like `abstract_state`.
+    """Reads (step, state) of the newest checkpoint, shaped and placed like `abstract_state`.
 
-    `abstract_state` may be a part of what was saved: dicts for records, fewer names. Raises ValueError where
-    there is no checkpoint, or none of that shape.
+    `abstract_state` may be a part of what was saved: dicts for records, fewer names. Raises LanternError if there is no
+    checkpoint, or none of that shape.
     """
     with open_checkpoints(workdir, keep=1000) as checkpoints:
         step = checkpoints.latest_step()
@@ -304,7 +236,7 @@ def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, Py
 def start_or_resume(
     task: Task, seed: int, checkpoints: ocp.CheckpointManager, mesh: Mesh
 ) -> tuple[int, PyTree]:
-    """(steps done, state): from the newest checkpoint if there is one, else from `init`; on the mesh."""
+    """Returns (steps done, state) on the mesh: from the newest checkpoint if there is one, else from `init`."""
 
     def init(*initial: PyTree) -> PyTree:
         return task.init(_keys(seed)[0], *initial)
@@ -322,7 +254,7 @@ def start_or_resume(
 
 
 def check(task: Task, config: LoopConfig, devices: str | Sequence[jax.Device] | None = None) -> None:
-    """Raises ValueError, before any work, where the batch does not divide over devices or no state can be made."""
+    """Raises LanternError, before any work, if the batch does not divide over devices or no state can be made."""
     data = training_mesh(devices).shape[DATA]
     if config.batch_size % data:
         raise LanternError(f"batch_size {config.batch_size} does not divide over {data} devices; change it")
@@ -331,7 +263,7 @@ def check(task: Task, config: LoopConfig, devices: str | Sequence[jax.Device] | 
 
 
 def _keys(seed: int) -> Key[Array, "2"]:
-    """Keys of the start and of the steps; made where they are used, on whatever devices that is."""
+    """Returns the keys of the start and of the steps, on the devices that use them."""
     return jax.random.split(jax.random.key(seed))
 
 
@@ -343,13 +275,12 @@ def run(
     *,
     devices: str | Sequence[jax.Device] | None = None,
 ) -> PyTree:
-    """Train to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final
-    state.
+    """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final state.
 
     Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs before each checkpoint, for
-    pictures and evaluation. `devices`: as `training_mesh` takes them; where they are those of several processes,
-    all of these run it, and the first one writes metrics. In a script, Ctrl-C and SIGTERM wait for the end of a step,
-    which is saved. Raises ValueError, before computing, as `check`.
+    pictures and evaluation. `devices` are as `training_mesh` takes them; if they belong to several processes, all of
+    these run it, and the first one writes metrics. In a script, Ctrl-C and SIGTERM wait for the end of a step,
+    which is saved. Raises LanternError, before computing, as `check`.
     """
     check(task, config, devices)
     workdir, mesh = Path(workdir), training_mesh(devices)

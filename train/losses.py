@@ -1,13 +1,13 @@
 """Losses of a drafter's distribution q against its target's p, by name.
 
-A draft token counts when the target wants the same one. How often that is depends on how the two draw:
+A draft token counts when the target wants the same one. How often it does depends on how the two draw:
 
 - rejection (arXiv 2211.17192): 1 - TV(p, q) = sum_x min(p, q);
 - one Gumbel noise for both (this library's strict coupling): the chance that one argmax is the other,
 
       J(p, q) = sum_x 1 / sum_y max(p_y / p_x, q_y / q_x),    (1 - TV) / (1 + TV) <= J <= 1 - TV,
 
-  which is what this noise's races give: x wins both exactly when its exponential clock is the first under p and
+  which follows from this noise's races: x wins both exactly when its exponential clock is the first under p and
   under q. The bounds are those of arXiv 2408.07978.
 
 All losses are at least 0 up to a constant of q, differentiable in the drafter's logits, and take logits [..., V] of
@@ -33,26 +33,26 @@ SOFTNESS = 0.7
 def soft_cross_entropy(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> Float[Array, "*rows"]:
-    """Cross-entropy of the drafter's distribution under the target's: KL(p || q) and a constant."""
+    """Returns the cross-entropy of the drafter's distribution under the target's: KL(p || q) and a constant."""
     return -jnp.sum(jax.nn.softmax(target_logits) * jax.nn.log_softmax(logits), axis=-1)
 
 
 def overlap(logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """sum_x min(p, q), from 0 to 1: what a draft token is worth under rejection, and at most under one noise."""
+    """Returns sum_x min(p, q), from 0 to 1: a draft token's chance under rejection, its most under one noise."""
     return jnp.sum(jnp.minimum(jax.nn.softmax(logits), jax.nn.softmax(target_logits)), axis=-1)
 
 
 def total_variation(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> Float[Array, "*rows"]:
-    """1 - sum_x min(p, q)."""
+    """Returns 1 - sum_x min(p, q)."""
     return 1 - overlap(logits, target_logits)
 
 
 def match_chance(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> Float[Array, "*rows"]:
-    """J(p, q), from 0 to 1: how often argmax(log q + g) is argmax(log p + g). Symmetric.
+    """Returns J(p, q), from 0 to 1: how often argmax(log q + g) is argmax(log p + g). Symmetric.
 
     With codes in the order of their ratio r = p / q the inner sum is P(r_y >= r_x) / p_x + Q(r_y < r_x) / q_x, two
     running sums: V log V work. The order is a constant of the gradient: J is continuous where it changes.
@@ -71,7 +71,7 @@ def match_chance(
 def negative_log_match(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> Float[Array, "*rows"]:
-    """-log J."""
+    """Returns -log J."""
     return -jnp.log(jnp.maximum(match_chance(logits, target_logits), jnp.finfo(jnp.float32).tiny))
 
 
@@ -81,9 +81,9 @@ def coupled_cross_entropy(
     key: Key[Array, ""],
     softness: float = SOFTNESS,
 ) -> Float[Array, "*rows"]:
-    """Cross-entropy of softmax((log q + g) / softness) at argmax(log p + g), with fresh Gumbel noise g.
+    """Returns the cross-entropy of softmax((log q + g) / softness) at argmax(log p + g), with fresh Gumbel noise g.
 
-    What decoding does with one draw of its noise, the drafter's argmax made soft; no sort of the vocabulary.
+    This is one draw of decoding with the drafter's argmax made soft; it needs no sort of the vocabulary.
     """
     noise = jax.random.gumbel(key, logits.shape, jnp.float32)
     wanted = jnp.argmax(target_logits + noise, axis=-1)
@@ -102,7 +102,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def distribution_loss(name: str) -> Loss:
-    """The loss of that name. Raises ValueError for an unknown one."""
+    """Returns the loss of that name. Raises LanternError for an unknown one."""
     if name not in LOSSES:
         raise errors.unknown("loss", name, LOSSES)
     return LOSSES[name]
@@ -111,7 +111,7 @@ def distribution_loss(name: str) -> Loss:
 def agreement(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> dict[str, Float[Array, ""]]:
-    """Means: how often both have the same best code, and the overlap."""
+    """Returns means: how often both have the same best code, and the overlap."""
     same = jnp.argmax(logits, axis=-1) == jnp.argmax(target_logits, axis=-1)
     return {
         "top1": jnp.mean(same.astype(jnp.float32)),

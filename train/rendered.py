@@ -22,11 +22,9 @@ CHUNK = 128
 
 
 def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None):
-    """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices
-    0..count-1, in order.
+    """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices 0..count-1.
 
-    Rendered by `workers` processes (None: one a core), each with the same pure `render_batch`; a single chunk
-    in this one.
+    `workers` processes (None: one a core) render them by the same pure `render_batch`; this one renders a single chunk.
     """
     firsts = range(0, count, CHUNK)
     parts = [np.arange(first, min(first + CHUNK, count)) for first in firsts]
@@ -46,7 +44,7 @@ def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Processes begun in this block do not hear Ctrl-C, which a terminal sends to all: this one ends them."""
+    """Starts processes of the block without Ctrl-C, which a terminal sends to all: this one ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -58,7 +56,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """For a process of the pool: one whose parent is killed outright would wait for work for ever."""
+    """Ends a process of the pool with its parent: it would wait for work forever."""
 
     def watch() -> None:
         multiprocessing.parent_process().join()
@@ -68,10 +66,10 @@ def _end_with_parent() -> None:
 
 
 def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndarray:
-    """Pictures 0..count-1 of a seed, uint8 [n, size, size, 3], read-only and memory-mapped.
+    """Returns pictures 0..count-1 of a seed, uint8 [n, size, size, 3], read-only and memory-mapped.
 
-    Rendered on the first call into a file at `path` named by seed, count and size; a killed call leaves none
-    under that name.
+    The first call renders them into a file at `path`, with seed, count and size in its name; a killed call leaves none
+    of that name.
     """
     path = Path(path)
     target = path.with_name(f"{path.name}_{seed}_{count}_{size}.npy")

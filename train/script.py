@@ -1,4 +1,4 @@
-"""What training scripts are called with: an experiment's config, changed by ``--config.NAME=VALUE``, and more."""
+"""The arguments of training scripts: an experiment's config, changed by ``--config.NAME=VALUE``, and more."""
 
 import argparse
 import ast
@@ -39,7 +39,7 @@ class Experiment:
 
 
 def make_parser(description: str | None) -> Parser:
-    """A script's parser; ``description`` is the script's docstring."""
+    """Returns a script's parser; ``description`` is the script's docstring."""
     logging.set_verbosity(logging.WARNING)
     return Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
@@ -59,6 +59,18 @@ def add_target(parser: Parser) -> None:
     parser.add_argument("--target", type=arguments.folder, required=True, metavar="DIR", help=wanted)
 
 
+def add_workdir(parser: Parser, what: str, default: str | None = None) -> None:
+    """Adds ``--workdir``, required unless there is a default."""
+    more = f" (default: {default})" if default else ""
+    parser.add_argument(
+        "--workdir",
+        type=arguments.working_folder,
+        required=default is None,
+        default=default,
+        help=what + more,
+    )
+
+
 def add_checkpoint(parser: Parser) -> None:
     """Adds ``--checkpoint``, the demo's when left out."""
     wanted = "checkpoint directory (default: the demo's)"
@@ -66,13 +78,13 @@ def add_checkpoint(parser: Parser) -> None:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.Namespace:
-    """Arguments with the experiment that they name, locked, in place of its file.
+    """Parses arguments, and puts the experiment that they name, locked, in place of its file.
 
     Args:
         example: an experiment's file that has all names that the script needs.
 
     Raises:
-        ValueError: one line: an argument or a change that is not valid, or a file that is no such experiment.
+        LanternError: an argument or a change that is not valid, or a file that is no such experiment.
     """
     given, rest = parser.parse_known_args(argv)
     changes = list(_changes(rest))
@@ -94,7 +106,7 @@ def read_experiment(experiment: Experiment) -> ConfigDict:
     """Returns what ``get_config`` of a Python file makes of its word, if it is given one.
 
     Raises:
-        ValueError: one line: it is no such file, or takes no such word.
+        LanternError: it is no such file, or takes no such word.
     """
     with reading(f"--config {experiment}", "give an experiment, such as those in configs"):
         spec = importlib.util.spec_from_file_location("experiment", experiment.file)
@@ -110,7 +122,7 @@ def read_experiment(experiment: Experiment) -> ConfigDict:
 
 @contextlib.contextmanager
 def reading(what: str | Path, wish: str) -> Iterator[None]:
-    """A block that makes something of what a person gave: all that it raises becomes a ValueError of one line."""
+    """Turns any error of a block that reads what a person gave into a LanternError of one line."""
     try:
         yield
     except Exception as error:
@@ -119,7 +131,7 @@ def reading(what: str | Path, wish: str) -> Iterator[None]:
 
 
 def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(name, value) of what the parser does not know."""
+    """Yields (name, value) of the arguments that the parser does not know."""
     words = iter(rest)
     for word in words:
         name, sign, value = word.partition("=")
@@ -147,7 +159,7 @@ def _change(config: ConfigDict, name: str, text: str) -> None:
 
 
 def _value(text: str, like: Any) -> Any:
-    """A value of a config's kind from text; ValueError where it is none."""
+    """Reads a value like another from text. Raises ValueError if it is none."""
     if isinstance(like, bool):
         if text.lower() not in ("true", "false"):
             raise LanternError(text)
@@ -163,7 +175,7 @@ def _value(text: str, like: Any) -> Any:
 
 
 def _check_numbers(config: ConfigDict, name: str) -> None:
-    """Raises ValueError for a number that is negative or not finite: no experiment has one."""
+    """Raises LanternError for a number that is negative or not finite: no experiment has one."""
     for key, value in config.items():
         if isinstance(value, ConfigDict):
             _check_numbers(value, f"{name}.{key}")
@@ -174,8 +186,9 @@ def _check_numbers(config: ConfigDict, name: str) -> None:
 
 
 def check_workdir(folder: Path) -> None:
-    """Raises ValueError where checkpoints of a run cannot be written: to find what it wrote orbax takes the whole path
-    for a pattern, and tensorstore for UTF-8.
+    """Raises LanternError if no run can be kept below the folder.
+
+    Orbax takes the whole path for a pattern when it looks for checkpoints, and tensorstore takes it for UTF-8.
     """
     path = str(folder.absolute())
     if "[" in path:

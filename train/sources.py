@@ -1,11 +1,11 @@
 """Where the drafter's training pictures come from: prompts, and codes where the target does not draw them itself.
 
-What is costly is made once and kept under the working folder, a shard after the other, each whole or not there:
+What is costly is made once and kept in the working folder, shard by shard, each whole or absent:
 
     codes/codes_00000.npy         int32 [n, C], pictures through the VQ tokenizer
     captions/captions_00000.npz   captions through the text encoder (`lantern_jax.text.encoded`)
 
-Each folder notes what decides its files (`claim`), weights included, so that nothing is reused for another model.
+Each folder notes all that decides its files (`claim`), weights included, so that nothing is reused for another model.
 
 Axes: n pictures, P prefix, C codes of a picture.
 """
@@ -29,14 +29,14 @@ from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
-from lantern_jax.pictures.folder import PictureFolder
 from lantern_jax.pipeline.prompting import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.encode import encode_pictures
 from train.feature_store import write_array
-from train.loop import Reporter
+from train.picture_folder import PictureFolder
+from train.reports import Reporter
 
 # Pictures, or captions, of a cached file.
 CACHED = 64
@@ -69,7 +69,7 @@ class Source:
 
 
 def random_labels(rng: np.random.Generator, count: int, drop_one: float = 0.15) -> Int[np.ndarray, "n P"]:
-    """Label ids of random landscapes, attributes left out as in the target's training."""
+    """Draws label ids of random landscapes, attributes left out as in the target's training."""
     attributes = np.stack([rng.integers(len(v), size=count) for v in LANDSCAPES.attributes.values()], axis=1)
     return LANDSCAPES.label_ids(np.where(rng.random(attributes.shape) < drop_one, -1, attributes))
 
@@ -77,7 +77,7 @@ def random_labels(rng: np.random.Generator, count: int, drop_one: float = 0.15) 
 def landscapes(
     checkpoint: Checkpoint, tokens: np.ndarray, attributes: np.ndarray, samples: int, seed: int
 ) -> list[Source]:
-    """Encoded landscapes (`train.encode`), then samples of random landscape prompts."""
+    """Returns encoded landscapes (`train.encode`), then samples of random landscape prompts."""
     encoder = prompt_encoder(checkpoint)
     drawn = LANDSCAPES.label_ids(attributes)
     random = random_labels(np.random.default_rng(seed), samples)
@@ -103,19 +103,19 @@ def prompted(
     seed: int = 0,
     dtype: Any = np.float32,
 ) -> list[Source]:
-    """Pictures of a folder with captions, and samples of a list of prompts; both optional, for any checkpoint.
+    """Returns pictures of a folder with captions, and samples of prompts; both optional, for any checkpoint.
 
     Args:
-        folder: as in `PictureFolder`; what a caption may be is the checkpoint's matter, as in `Pipeline.generate`.
+        folder: as in `PictureFolder`; the checkpoint decides what a caption may be, as in `Pipeline.generate`.
         prompts: of the samples, again from the first after the last.
-        pictures: at most so many of the folder, evenly spread over it; None for all.
+        pictures: the most to take of the folder, evenly spread over it; None for all.
         samples: how many; None for one a prompt.
         seed: of the samples.
         dtype: of the text encoder.
 
     Raises:
-        ValueError: nothing to take features of, a caption or prompt that the checkpoint cannot take, or pictures
-            for a checkpoint without a VQ tokenizer.
+        LanternError: nothing to take features of, a caption or prompt that the checkpoint cannot take, or pictures for
+            a checkpoint without a VQ tokenizer.
     """
     config, vq = checkpoint.target_config, checkpoint.tokenizer_config
     if folder is not None and vq is None:
@@ -128,7 +128,7 @@ def prompted(
     chosen = np.arange(count) * (len(opened) if count else 0) // max(count, 1)
     captions = class_numbers(opened.texts) if count else ()
     texts = [*(captions[row] for row in chosen), *prompts]
-    # All together: token rows of one store are padded to one length.
+    # Together: token rows of one store are padded to one length.
     conditioning = encode_prompts(checkpoint, texts, Path(workdir) / "captions", dtype)
     sources = []
     if count:
@@ -150,9 +150,9 @@ def prompted(
 def encode_prompts(
     checkpoint: Checkpoint, prompts: Sequence[str], folder: Path, dtype: Any = np.float32
 ) -> Callable[[Rows], Conditioning]:
-    """A function from rows of `prompts` to their conditioning.
+    """Returns a function from rows of `prompts` to their conditioning.
 
-    Labels and tokens are made at once; captions go through the text encoder once and are read from `folder`. The
+    Labels and tokens are made immediately; captions go through the text encoder once and are read from `folder`. The
     text encoder is in memory only meanwhile.
     """
     encoder = prompt_encoder(checkpoint)
@@ -183,7 +183,7 @@ def encode_prompts(
 
 
 def _encode_captions(encoder: CaptionEncoder, parts: list[list[str]], files: list[Path], dtype: Any) -> None:
-    """Fills the files that are missing; the text encoder is in memory meanwhile."""
+    """Writes the missing files; the text encoder is in memory meanwhile."""
     missing = [i for i, file in enumerate(files) if not file.is_file()]
     for part, file in zip(parts, files, strict=True):
         if file.is_file() and load_encoded(file).prompts != tuple(part):
@@ -202,7 +202,7 @@ def _encode_captions(encoder: CaptionEncoder, parts: list[list[str]], files: lis
 def encode_folder(
     checkpoint: Checkpoint, pictures: PictureFolder, chosen: Rows, folder: Path
 ) -> Callable[[Rows], Int[np.ndarray, "n C"]]:
-    """A function from rows of `chosen` to the codes of those pictures, which are encoded into `folder` first."""
+    """Encodes the `chosen` pictures into `folder`; returns a function from rows of `chosen` to their codes."""
     starts = range(0, len(chosen), CACHED)
     files = [folder / f"codes_{i:05d}.npy" for i in range(len(starts))]
     missing = [i for i, file in enumerate(files) if not file.is_file()]
@@ -224,7 +224,7 @@ def encode_folder(
 
 
 def class_numbers(captions: Sequence[str]) -> Sequence[str]:
-    """ImageNet's own folder names, WordNet ids, as class numbers, which are their order; other captions as they are."""
+    """Turns ImageNet's folder names, WordNet ids, into class numbers, their order; keeps other captions."""
     names = sorted(set(captions))
     if len(names) != IMAGENET_CLASSES or not all(re.fullmatch(r"n\d{8}", name) for name in names):
         return captions
@@ -233,10 +233,7 @@ def class_numbers(captions: Sequence[str]) -> Sequence[str]:
 
 
 def claim(folder: Path, digests: Mapping[str, str]) -> None:
-    """Notes what a folder is filled with; raises ValueError where that is something else than before.
-
-    A note of an older version that lacks something is another one's.
-    """
+    """Notes what a folder is filled with. Raises LanternError if a note is there that says anything else."""
     path = folder / CLAIM
     if not path.is_file():
         write_file(path, json.dumps(digests) + "\n", parents=True)
@@ -247,13 +244,13 @@ def claim(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def claimed(folder: Path) -> dict[str, str]:
-    """What `claim` noted of a folder; empty where it did not."""
+    """Reads what `claim` noted of a folder; empty if it did not."""
     path = folder / CLAIM
     return read_json(path, 2**20) if path.is_file() else {}
 
 
 def read_prompts(file: str | Path) -> list[str]:
-    """The prompts of a text file, one a line. Raises ValueError where there are none."""
+    """Reads the prompts of a text file, one a line. Raises LanternError if there are none."""
     file = Path(file)
     if not file.is_file():
         raise LanternError(f"{file} is not a file: give a text file of prompts, one a line")
@@ -264,10 +261,10 @@ def read_prompts(file: str | Path) -> list[str]:
 
 
 def parameters_digest(params: PyTree, dtype: Any = None) -> str:
-    """A short name of all values of a parameter tree: other weights have another one.
+    """Returns a short name of all values of a parameter tree, but not of their shapes.
 
     Args:
-        params: NumPy or JAX arrays; read leaf after leaf, whatever their shapes.
+        params: NumPy or JAX arrays, read leaf by leaf.
         dtype: that the values are cast to; None keeps each as it is.
     """
     digest = hashlib.sha256()
@@ -280,7 +277,7 @@ def parameters_digest(params: PyTree, dtype: Any = None) -> str:
 
 
 def _digest(*values: Any) -> str:
-    """A short name of arrays and lists of text."""
+    """Returns a short name of arrays and lists of text."""
     digest = hashlib.sha256()
     for value in values:
         array = value if isinstance(value, np.ndarray) else np.array(repr(value).encode())

@@ -10,18 +10,16 @@ rest; the exported weights are a running average.
 Axes: B batch, A attributes, T codes of a picture.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
-from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.checkpoints.store import Checkpoint, load
 from lantern_jax.commands import arguments
@@ -30,82 +28,22 @@ from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.models.quantization import INPUT_AXES
 from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
-from train.loop import (
-    Metrics,
-    Task,
-    check,
-    epoch_indices,
-    loop_config,
-    read_config,
-    restore_latest,
-    run,
-    working,
-)
+from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
+from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 
 VALIDATION_BATCH = 16
 
 
-@flax.struct.dataclass
-class TargetState:
-    """Everything a step needs: parameters, their running average, the optimizer's state."""
-
-    step: Int[Array, ""]
-    params: PyTree
-    average: PyTree
-    optimizer: PyTree
-
-
 def target_config(config: ConfigDict) -> LlamaGenConfig:
-    """The target's sizes, from an experiment's config."""
+    """Returns the target's sizes, from an experiment's config."""
     nulls = {"null_labels": LANDSCAPES.null_labels().tolist()}
     return LlamaGenConfig(**nulls | config.model.to_dict())
 
 
-def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """Up from 0 over `warmup` steps, then down in a line that reaches 0 at `steps`."""
-    return optax.join_schedules(
-        [
-            optax.linear_schedule(0.0, peak, warmup),
-            optax.linear_schedule(peak, 0.0, max(steps - warmup, 1)),
-        ],
-        [warmup],
-    )
-
-
-def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
-    """Muon's dimension numbers for parameters: the matrices, inputs by outputs, in modules whose names begin
-    with one of `prefixes`; None, which is Adam, for everything else."""
-
-    def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
-        names = [str(getattr(part, "key", "")) for part in path]
-        if leaf.ndim < 2 or not any(name.startswith(prefixes) for name in names):
-            return None
-        axes, inputs = tuple(range(leaf.ndim)), next((INPUT_AXES[n] for n in names if n in INPUT_AXES), 1)
-        return MuonDimensionNumbers(axes[:inputs], axes[inputs:])
-
-    return lambda params: jax.tree_util.tree_map_with_path(of_leaf, params)
-
-
-def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Muon on the layers' matrices, Adam elsewhere, both clipped, warmed up and decayed to 0."""
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip),
-        muon(
-            linear_decay(config.rate, config.warmup, config.steps),
-            adam_learning_rate=linear_decay(config.adam_rate, config.warmup, config.steps),
-            adam_b1=0.9,
-            adam_b2=0.98,
-            muon_weight_dimension_numbers=matrices("layer_"),
-        ),
-    )
-
-
 def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
-    """Divides what the layers add to the stream by sqrt(2 layers), so that depth does not blow it up at the
-    start (GPT-2's initialisation)."""
+    """Divides what the layers add to the stream by sqrt(2 layers), against its growth with depth (GPT-2's start)."""
 
     def scale(path: tuple, leaf: Array) -> Array:
         names = [getattr(part, "key", None) for part in path]
@@ -115,17 +53,10 @@ def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
     return jax.tree_util.tree_map_with_path(scale, params)
 
 
-def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
-    """The next exponential average; short at first, so that it soon forgets the initial weights."""
-    count = step.astype(jnp.float32)
-    keep = jnp.minimum(jnp.float32(decay), (count + 1) / (count + 10))
-    return jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, average, params)
-
-
 def drop_labels(
     labels: Int[Array, "B A"], key: Key[Array, ""], all_rate: float, one_rate: float
 ) -> Int[Array, "B A"]:
-    """Labels with all of a picture's replaced by the null ones at `all_rate`, each by itself at `one_rate`."""
+    """Replaces all labels of a picture by the null ones at `all_rate`, each by itself at `one_rate`."""
     all_key, one_key = jax.random.split(key)
     everything = jax.random.bernoulli(all_key, all_rate, (labels.shape[0], 1))
     single = jax.random.bernoulli(one_key, one_rate, labels.shape)
@@ -134,32 +65,31 @@ def drop_labels(
 
 
 def cross_entropy(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, ""]:
-    """Mean nats a token."""
+    """Returns the mean nats a token."""
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens))
 
 
 def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) -> Task:
-    """The target's training task.
+    """Returns the target's training task.
 
     Args:
         tokens: integers [n, T].
         attributes: int32 [n, A], indices as the data set gives them (-1 is unspecified).
     """
     sizes = target_config(config)
-    model, optimizer = LlamaGen(sizes), make_optimizer(config)
+    model, optimizer = LlamaGen(sizes), make_optimizer(config, "layer_")
     labels = LANDSCAPES.label_ids(attributes)
 
-    def init(key: Key[Array, ""]) -> TargetState:
+    def init(key: Key[Array, ""]) -> TrainState:
         example = jnp.zeros((1, labels.shape[1]), jnp.int32), jnp.zeros((1, sizes.num_tokens), jnp.int32)
         params = scale_residual_outputs(model.init(key, *example)["params"], sizes.num_layers)
-        average = jax.tree.map(jnp.copy, params)
-        return TargetState(jnp.int32(0), params, average, optimizer.init(params))
+        return start_state(params, optimizer)
 
     def batch(step: int) -> dict[str, np.ndarray]:
         chosen = epoch_indices(config.seed, step, config.batch_size, len(tokens))
         return {"tokens": tokens[chosen].astype(np.int32), "labels": labels[chosen]}
 
-    def update(state: TargetState, batch: PyTree, key: Key[Array, ""]) -> tuple[TargetState, Metrics]:
+    def update(state: TrainState, batch: PyTree, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
         dropped = drop_labels(batch["labels"], key, config.drop_all, config.drop_one)
 
         def loss_of(params: PyTree) -> Array:
@@ -167,19 +97,16 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
             return cross_entropy(logits, batch["tokens"])
 
         loss, gradients = jax.value_and_grad(loss_of)(state.params)
-        changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, changes)
-        average = running_average(state.average, params, state.step, config.average)
         metrics = {"loss": loss, "gradient_norm": optax.tree.norm(gradients)}
-        return TargetState(state.step + 1, params, average, optimizer_state), metrics
+        return next_state(state, gradients, optimizer, config.average), metrics
 
     return Task(init=init, batch=batch, update=update)
 
 
 def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [n, T] and attributes [n, A] that `train.encode` wrote: `name` is "train" or "validation".
+    """Reads tokens [n, T] and attributes [n, A] that `train.encode` wrote as `name`, "train" or "validation".
 
-    Raises ValueError where they are missing.
+    Raises LanternError if they are missing.
     """
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
@@ -192,7 +119,7 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 def validation_loss(
     sizes: LlamaGenConfig, params: PyTree, tokens: np.ndarray, attributes: np.ndarray
 ) -> tuple[float, float]:
-    """Mean nats a token on held-out pictures, (with all their labels, with none of them)."""
+    """Returns the mean nats a token on held-out pictures, (with all their labels, with none of them)."""
     model = LlamaGen(sizes)
 
     @jax.jit
@@ -213,24 +140,10 @@ def validation_loss(
     return means[0], means[1]
 
 
-def restore_parameters(task: Task, workdir: str | Path, name: str = "average") -> PyTree:
-    """Parameters of a run's newest checkpoint as NumPy arrays: the state's `average` or `params`.
-
-    Raises ValueError where `workdir` holds no checkpoint.
-    """
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        getattr(jax.eval_shape(task.init, jax.random.key(0), *task.initial), name),
-    )
-    _, state = restore_latest(workdir, {name: shapes})
-    return jax.tree.map(np.asarray, state[name])
-
-
 def export(workdir: str | Path) -> tuple[LlamaGenConfig, PyTree]:
-    """The newest checkpoint of a run as (sizes, averaged LlamaGen parameters in float32 NumPy arrays).
+    """Reads a run's newest checkpoint as (sizes, averaged LlamaGen parameters in float32 NumPy arrays).
 
-    Raises ValueError where `workdir` holds no run.
+    Raises LanternError if `workdir` holds no run.
     """
     config = read_config(workdir)
     with script.reading(f"the run in {workdir}", "give the working folder of a target's run"):
@@ -246,13 +159,13 @@ def read_target(
     *,
     abstract: bool = False,
 ) -> Checkpoint:
-    """The target in a folder: a checkpoint directory, or the working folder of a run of this script.
+    """Reads the target of a checkpoint directory, or of the working folder of a run of this script.
 
     Args:
         dtype, sharding: as in `store.load`; a run's parameters are float32.
         abstract: read no values of a checkpoint directory.
 
-    Raises ValueError where the folder is neither.
+    Raises LanternError if the folder is neither.
     """
     if not (Path(folder) / "checkpoints").is_dir():
         return load(folder, dtype, sharding, abstract=abstract)
@@ -267,9 +180,9 @@ def read_target(
 
 
 def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:
-    """Train as `config` says on the tokens of `train.encode`, in `workdir`; resumes.
+    """Trains as `config` says on the tokens of `train.encode`, in `workdir`; resumes.
 
-    Raises ValueError where the tokens are missing or do not fit the config.
+    Raises LanternError if the tokens are missing or do not fit the config.
     """
     tokens, attributes = read_tokens(tokens_folder, "train")
     held_out = read_tokens(tokens_folder, "validation")
@@ -280,7 +193,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
             f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
             f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
         )
-    task, loop = make_task(config, tokens, attributes), loop_config(config)
+    loop, task = loop_config(config), make_task(config, tokens, attributes)
     check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, len(tokens))
     if min(config.validation, len(held_out[0])) < VALIDATION_BATCH:
@@ -288,7 +201,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
             f"--config.validation {config.validation} of {len(held_out[0])}: take at least {VALIDATION_BATCH}"
         )
 
-    def on_save(step: int, state: TargetState) -> None:
+    def on_save(step: int, state: TrainState) -> None:
         count = config.validation
         losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
         print(
@@ -304,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_experiment(parser)
     add = parser.add_argument
     add("--tokens", type=arguments.folder, required=True, help="folder that train.encode wrote")
-    add("--workdir", type=arguments.working_folder, required=True, help="where checkpoints and metrics go")
+    script.add_workdir(parser, "where checkpoints and metrics go")
     options = script.parse(parser, argv, "demo_target.py")
     train(options.config, options.tokens, options.workdir)
 

@@ -3,7 +3,7 @@
     python -m train.tokenizer --config configs/demo_tokenizer.py --workdir DIR [--config.steps=N ...]
 
 The same command resumes after a kill. A config may name a finished run, `start_from`, and parts of it that
-stay `frozen`: with all but the decoder frozen, codes keep their meaning, and a target trained on them stays
+stay `frozen`: with all but the decoder frozen, codes keep their meaning, and a target trained on them remains
 valid. Losses: pixel and Laplacian-pyramid distances, the commitment loss of VQ-VAE (arXiv 1711.00937), and,
 after a warm-up, a patch discriminator with feature matching whose share of the picture's gradient is fixed
 (the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
-from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
@@ -30,18 +29,9 @@ from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
+from train.averaging import restore_parameters
 from train.discriminator import PatchDiscriminator, judge
-from train.loop import (
-    Metrics,
-    Task,
-    check,
-    epoch_indices,
-    loop_config,
-    read_config,
-    restore_latest,
-    run,
-    working,
-)
+from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.rendered import rendered_landscapes
 from train.script import reading
 
@@ -83,7 +73,7 @@ class LossConfig:
 
 
 def blur(x: Float[Array, "B H W c"]) -> Float[Array, "B H W c"]:
-    """Binomial 3x3 blur, edges repeated."""
+    """Blurs by a binomial 3x3 kernel, edges repeated."""
     for axis in (1, 2):
         pad = [(0, 0)] * 4
         pad[axis] = (1, 1)
@@ -95,7 +85,7 @@ def blur(x: Float[Array, "B H W c"]) -> Float[Array, "B H W c"]:
 
 
 def halve(x: Float[Array, "B H W c"]) -> Float[Array, "B h w c"]:
-    """Mean of 2x2 blocks."""
+    """Returns the means of 2x2 blocks."""
     b, h, w, c = x.shape
     return x.reshape(b, h // 2, 2, w // 2, 2, c).mean(axis=(2, 4))
 
@@ -103,7 +93,7 @@ def halve(x: Float[Array, "B H W c"]) -> Float[Array, "B h w c"]:
 def reconstruction_loss(
     pictures: Float[Array, "B H W 3"], made: Float[Array, "B H W 3"], loss: LossConfig
 ) -> Float[Array, ""]:
-    """Absolute and squared differences, plus the absolute differences of each band of a Laplacian pyramid.
+    """Returns absolute and squared differences, plus absolute ones of each band of a Laplacian pyramid.
 
     The bands are linear in the picture, so the pyramid of the difference is the difference of the pyramids.
     """
@@ -117,10 +107,9 @@ def reconstruction_loss(
 
 
 def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    """Muon on the tokenizer's convolutions, Adam on its vectors and on the critic, with warm-up and decay.
+    """Returns Muon on the tokenizer's convolutions and Adam on its vectors, and Adam on the critic.
 
-    The codebook is left alone, as it is not trained by gradients, and so are the parts that `config.frozen`
-    names.
+    The codebook is not trained by gradients, nor are the parts that `config.frozen` names.
     """
 
     def schedule(peak: float) -> optax.Schedule:
@@ -152,7 +141,7 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
 
 
 def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None = None) -> TokenizerState:
-    """The state before the first step; `start` are parameters to begin from, None draws them."""
+    """Returns the state before the first step; `start` are parameters to begin from, None draws them."""
     model_key, critic_key, code_key = jax.random.split(key, 3)
     example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
     params = VQModel(vq_config(config)).init(model_key, example)["params"]
@@ -177,10 +166,9 @@ def reconstruct(
     noise: Float[Array, "B h w C"],
     quantizing: Array,
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """((pictures made, commitment), (encoder's vectors [B, h, w, C], their codes [B, h, w])),
-    straight-through.
+    """Returns ((pictures made, commitment), (encoder's vectors [B, h, w, C], their codes [B, h, w])), straight-through.
 
-    Where not `quantizing`, the decoder reads the vectors plus `noise` instead of the codes.
+    Unless `quantizing`, the decoder reads the vectors plus `noise` instead of the codes.
     """
     l2_norm = model.config.l2_norm
     z = model.apply({"params": params}, real, method="encode")
@@ -201,7 +189,7 @@ def next_average(
     key: Key[Array, ""],
     loss: LossConfig,
 ) -> cb.CodebookAverage:
-    """Fold a step's vectors in, and restart dead codes where it is time."""
+    """Folds a step's vectors in, and restarts dead codes when it is time."""
     flat = vectors.reshape(-1, vectors.shape[-1])
     average = cb.update_average(average, flat, codes.reshape(-1), decay=loss.decay)
     restarting = ((step + 1) % loss.restart_every == 0) & (step < loss.restart_until)
@@ -210,7 +198,7 @@ def next_average(
 
 
 def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = None) -> Task:
-    """The tokenizer's training task on uint8 pictures [n, H, W, 3] (may be memory-mapped).
+    """Returns the training task on uint8 pictures [n, H, W, 3] (may be memory-mapped).
 
     `start` are VQModel parameters to begin from, None draws them.
     """
@@ -268,18 +256,18 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
 
 
 def picture_psnr(real: Float[Array, "B H W 3"], made: Float[Array, "B H W 3"]) -> Float[Array, ""]:
-    """Mean over pictures of the peak signal-to-noise ratio in dB; both in [-1, 1], `made` clipped to it."""
+    """Returns the mean peak signal-to-noise ratio of pictures in dB; both in [-1, 1], `made` clipped to it."""
     error = jnp.mean((real - jnp.clip(made, -1.0, 1.0)) ** 2, axis=(1, 2, 3))
     return jnp.mean(10.0 * jnp.log10(4.0 / jnp.maximum(error, 1e-10)))
 
 
 def vq_config(config: ConfigDict) -> VQConfig:
-    """The tokenizer's sizes, from an experiment's config."""
+    """Returns the tokenizer's sizes, from an experiment's config."""
     return VQConfig(**config.model)
 
 
 def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np.ndarray) -> float:
-    """Write originals over reconstructions as one PNG, eight a row; returns the PSNR in dB over `pictures`."""
+    """Writes originals over reconstructions as one PNG, eight a row; returns the PSNR in dB over `pictures`."""
     real = pictures.astype(np.float32) / 127.5 - 1.0
     made = jax.jit(VQModel(vq).apply)({"params": params}, real)
     psnr = float(picture_psnr(jnp.asarray(real), made))
@@ -292,23 +280,20 @@ def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np
 
 
 def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
-    """The newest checkpoint of a run as (sizes, VQModel parameters in float32 NumPy arrays).
+    """Reads a run's newest checkpoint as (sizes, VQModel parameters in float32 NumPy arrays).
 
-    Raises ValueError where `workdir` holds no run.
+    Raises LanternError if `workdir` holds no run.
     """
     config = read_config(workdir)
     with reading(f"the run in {workdir}", "give the working folder of a tokenizer's run"):
         vq = vq_config(config)
-    shapes = jax.eval_shape(lambda key: initial_state(config, key), jax.random.key(0)).params
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
-    _, state = restore_latest(workdir, {"params": placed})
-    return vq, jax.tree.map(np.asarray, state["params"])
+    example = np.zeros((1, config.size, config.size, 3), np.uint8)
+    return vq, restore_parameters(make_task(config, example), workdir, "params")
 
 
 def train(config: ConfigDict, workdir: str | Path) -> None:
-    """Train as `config` says, in `workdir`; resumes."""
-    workdir = Path(workdir)
+    """Trains as `config` says, in `workdir`; resumes."""
+    workdir, loop = Path(workdir), loop_config(config)
     with reading("the experiment", "change --config.model and --config.loss"):
         vq = vq_config(config)
         if config.size % vq.downsampling or min(config.size, config.held_out) < 1:
@@ -317,7 +302,7 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
             )
         example = np.zeros((1, config.size, config.size, 3), np.uint8)
     start = export(config.start_from)[1] if config.get("start_from") else None
-    check(make_task(config, example, start), loop_config(config))
+    check(make_task(config, example, start), loop)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
 
     def on_save(step: int, state: TokenizerState) -> None:
@@ -329,18 +314,13 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
         held_out = rendered_landscapes(
             workdir / "held_out", config.data_seed + 1, config.held_out, config.size
         )
-        run(make_task(config, pictures, start), loop_config(config), workdir, on_save)
+        run(make_task(config, pictures, start), loop, workdir, on_save)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     script.add_experiment(parser)
-    parser.add_argument(
-        "--workdir",
-        type=arguments.working_folder,
-        required=True,
-        help="where checkpoints, metrics and pictures go",
-    )
+    script.add_workdir(parser, "where checkpoints, metrics and pictures go")
     options = script.parse(parser, argv, "demo_tokenizer.py")
     train(options.config, options.workdir)
 

@@ -3,8 +3,7 @@
     python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=4,6,8,12,16,25,57]
 
 Random landscapes are decoded plainly, and the trees that would have accepted the most are taken
-(`lantern_jax.measuring.paths`). A checkpoint of any family has `lantern tune`, which weighs that against what trees
-cost.
+(`lantern_jax.measuring.paths`). For a checkpoint of any family `lantern tune` also weighs the costs of trees.
 
 Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 """
@@ -44,7 +43,7 @@ def grow(
     target_folder: str | Path, drafter_folder: str | Path, workdir: str | Path,
     *, name: str, sizes: list[int], pictures: int, seed: int,
 ) -> dict[str, list[TreePath]]:  # fmt: skip
-    """Collect ranks and write the trees `name`_SIZE of all sizes and their statistics."""
+    """Collects ranks, and writes the trees `name`_SIZE of all sizes and their statistics."""
     config, params = drafter.export(drafter_folder, target_folder)
     kind = kind_name(config)
     checkpoint = dataclasses.replace(
@@ -80,33 +79,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     add(
         "--drafter", type=arguments.folder, required=True, help="working folder of the drafter's training run"
     )
-    add(
-        "--workdir",
-        type=arguments.working_folder,
-        required=True,
-        help="where trees.json and ranks.json go",
-    )
+    script.add_workdir(parser, "where trees.json and ranks.json go")
     add("--name", default="demo", help="the trees are called NAME_SIZE (default: demo)")
+    sizes = "4,6,8,12,16,25,57"
     add(
         "--sizes",
         type=arguments.wholes,
-        default="4,6,8,12,16,25,57",
-        help="nodes of the trees, root not counted",
+        default=sizes,
+        help=f"nodes of the trees, root not counted ({sizes})",
     )
     add("--pictures", type=arguments.whole(), default=64, help="pictures to decode (default: 64)")
     add("--seed", type=arguments.whole(0), default=1000, help="of prompts and pictures (default: 1000)")
     options = parser.parse_args(argv)
     if 0 in options.sizes:
         raise LanternError("--sizes has a tree without nodes: give sizes from 1 on")
-    grow(
-        options.target,
-        options.drafter,
-        options.workdir,
-        name=options.name,
-        sizes=options.sizes,
-        pictures=options.pictures,
-        seed=options.seed,
-    )
+    numbers = {name: getattr(options, name) for name in ("name", "sizes", "pictures", "seed")}
+    grow(options.target, options.drafter, options.workdir, **numbers)
     print(read_text(options.workdir / "ranks.json", 2**26))
 
 

@@ -21,9 +21,13 @@ from lantern_jax.devices.partition import Where, put, sharding_at
 from lantern_jax.io import errors
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
-from lantern_jax.tensors.safetensors_files import write_safetensors
+from lantern_jax.tensors.safetensors_files import (
+    INDEX_SUFFIX,
+    open_safetensors,
+    open_sharded,
+    write_safetensors,
+)
 from lantern_jax.tensors.stored_tensor import StoredTensor
-from lantern_jax.tensors.tensor_files import open_tensors
 
 # A file of more is written in shards; one of the hub's has as much.
 SHARD_BYTES = 5 * 10**9
@@ -92,9 +96,9 @@ def open_arrays(directory: Path, config: Mapping[str, Any], stem: str) -> dict[s
     names = checksums.files_named(config, stem)
     if not names:
         return {}
-    name = min(names, key=lambda name: (not name.endswith(".json"), name))
-    checksums.check_files(directory, config, [name] if name.endswith(".json") else [])
-    tensors = open_tensors(directory / name)
+    name = min(names, key=lambda name: (not name.endswith(INDEX_SUFFIX), name))
+    checksums.check_files(directory, config, [name] if name.endswith(INDEX_SUFFIX) else [])
+    tensors = (open_sharded if name.endswith(INDEX_SUFFIX) else open_safetensors)(directory / name)
     used = {tensor.place[0].name for tensor in tensors.values()}
     if {*used, name} != set(names):
         raise errors.damaged(

@@ -1,7 +1,7 @@
 """``config.json`` of a checkpoint directory: what is written into it, and its parts as configs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ _ENTRIES = {
     "format", "version", "model", "family", *PARTS, "drafters", "codebook", "vocabulary", "defaults", "metadata",
     FILES, SUMS,
 }  # fmt: skip
+# Fields that count modules, and how many arrays of its own each has at least.
+_MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
+# This many arrays are soon described, and then named one by one where they do not fit.
+_FEW = 200
 # The classes of the parts' configs; the target's is its family's, a drafter's its kind's.
 _CONFIGS = {"tokenizer": VQConfig, "text_encoder": T5Config}
 
@@ -140,3 +144,15 @@ def codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetCo
     return {
         name: jax.ShapeDtypeStruct((target.num_codes, width), jnp.float32) for name, width in widths.items()
     }
+
+
+def check_counts(directory: Path, part: str, config: Any, names: Iterable[str]) -> None:
+    """Raises LanternError where a part's config counts more modules than there are arrays of that part among ``names``:
+    a model of a million layers is refused before anything is made of it.
+    """
+    count = sum(name.startswith(f"{part}.") for name in names)
+    for name in _MODULES:
+        given = getattr(config, name, 0)
+        if given * _ARRAYS > max(count, _FEW):
+            why = f"{name} {given} does not fit the {count} arrays there are"
+            raise LanternError(f"{directory / 'config.json'}: {part}: {why}; convert the checkpoint again")

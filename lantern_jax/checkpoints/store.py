@@ -30,6 +30,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, describe
 from lantern_jax.checkpoints.config_file import (
+    check_counts,
     codebook_shapes,
     config_json,
     drafter_configs,
@@ -37,6 +38,7 @@ from lantern_jax.checkpoints.config_file import (
     read_config,
     read_vocabulary,
 )
+from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
 from lantern_jax.families.drafters import drafter_kind
@@ -45,7 +47,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_link, check_writable, new_folder
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.tensors import checksums
-from lantern_jax.tensors.counts import check_counts
+from lantern_jax.tensors.hub import repository_of
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
@@ -72,8 +74,19 @@ def demo_directory() -> Path:
 
 
 def model_directory(model: str | Path) -> Path:
-    """Where the checkpoint called ``model`` lies: "demo", or a directory."""
-    return demo_directory() if model == "demo" else Path(model)
+    """Returns where the checkpoint ``model`` lies: "demo", a directory, or "owner/name" or "owner/name@revision" of
+    the Hugging Face hub, which is fetched where no directory of that name is here.
+
+    Raises:
+        LanternError: one line: the hub does not have it, or cannot be asked.
+    """
+    repository = repository_of(model)
+    if repository is None:
+        return demo_directory() if model == "demo" else Path(model)
+    try:
+        return fetch(*repository)
+    except LanternError as error:
+        raise type(error)(f"{model} is not a directory here, and {error}") from error
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:
@@ -196,7 +209,7 @@ def load(
     tensors = open_arrays(directory, config, "model")
     held = {"target": configs["target"], "tokenizer": configs["tokenizer"]}
     for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
-        check_counts(directory / "config.json", part, made, _count(tensors, part))
+        check_counts(directory, part, made, tensors)
     expected = codebook_shapes(directory, config, configs["target"])
     expected |= {part: PARTS[part](made) for part, made in held.items() if made is not None}
     if drafting:
@@ -298,13 +311,9 @@ def load_text_encoder(
     config = read_config(directory)
     checksums.check_sizes(directory, config)
     tensors = open_arrays(directory, config, "text_encoder")
-    check_counts(directory / "config.json", "text_encoder", encoder, _count(tensors, "text_encoder"))
+    check_counts(directory, "text_encoder", encoder, tensors)
     shapes = _check_shapes(directory, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
     return _read(config, tensors, shapes, dtype, sharding)["text_encoder"]
-
-
-def _count(tensors: Mapping[str, StoredTensor], part: str) -> int:
-    return sum(name.startswith(f"{part}.") for name in tensors)
 
 
 def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:

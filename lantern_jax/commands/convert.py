@@ -19,6 +19,7 @@ from lantern_jax.io.files import check_new_folder
 from lantern_jax.io.locks import sole
 from lantern_jax.io.plugins import Table, at
 from lantern_jax.io.terminal import say
+from lantern_jax.tensors.hub import check_upload, download, list_files
 
 _TENSORS = "a tensor file, an index or a folder"
 _DRAFTER = File("drafter", f"LANTERN's drafter: {_TENSORS}")
@@ -113,6 +114,11 @@ def add(commands) -> None:
         )
         parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of the repository")
         parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that exists")
+        parser.add_argument(
+            "--push",
+            metavar="OWNER/NAME",
+            help="upload the folder to the Hugging Face hub, with a model card",
+        )
         parser.set_defaults(run=_run, format=kind)
 
 
@@ -123,6 +129,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.from_hub is None and arguments.revision is not None:
         raise LanternError("--revision is that of a repository: give --from-hub too")
     # All that can be told without fetching is told first.
+    if arguments.push is not None:
+        check_upload(arguments.push)
     for file in kind.files:
         path = given[file.argument]
         if file.argument in remote:
@@ -137,7 +145,13 @@ def _run(arguments: argparse.Namespace) -> None:
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
         _convert(kind, given, arguments, out)
-    say(f"wrote {out}")
+        say(f"wrote {out}")
+        if arguments.push is not None:
+            from lantern_jax.checkpoints.hub import push
+            from lantern_jax.checkpoints.store import load
+
+            push(load(out, abstract=True), arguments.push)
+            say(f"pushed it to {arguments.push}")
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
@@ -162,8 +176,6 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
     """Where the files lie after they were fetched from a repository."""
-    from lantern_jax.tensors.hub import download, list_files
-
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
     missing = [path for path, names in wanted.items() if not names]

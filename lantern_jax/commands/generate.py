@@ -100,7 +100,7 @@ def _read_start(arguments: argparse.Namespace):
             raise LanternError("--keep is of a picture to go on with: give --start IMAGE")
         return None
 
-    from lantern_jax.pictures.folder import open_picture
+    from lantern_jax.pictures.images import open_picture
 
     return open_picture(Path(arguments.start))
 

@@ -18,7 +18,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds ``--model`` and ``--dtype``."""
     add = parser.add_argument
-    add("--model", default="demo", metavar="demo|DIR", help="checkpoint (default: demo)")
+    add("--model", default="demo", metavar="demo|DIR|OWNER/NAME", help="checkpoint (default: demo)")
     add(
         "--dtype", choices=DTYPES, help="of parameters and products (default: float32 on CPUs, else bfloat16)"
     )

@@ -1,8 +1,7 @@
-"""``lantern set``: picture sets of any size, by any number of workers, gone on with wherever they were stopped."""
+"""``lantern set``: picture sets of any size, by any number of workers, resumable wherever they were stopped."""
 
 import argparse
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,11 +23,9 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
-from lantern_jax.sets.order import Opened, SetOrder, open_order
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
 from lantern_jax.text.prompt_files import class_list, read_prompts
-
-SHARD_SIZE = 256
 
 
 def add(commands) -> None:
@@ -43,25 +40,18 @@ def add(commands) -> None:
     )
     add("--column", metavar="NAME", help="column of the table that holds the prompts")
     add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
-    add("--out", required=True, metavar="DIR", help="folder of the set: new, or the same one to go on")
+    add("--out", required=True, metavar="DIR", help="folder of the set: new, or one to resume")
     add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
     add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add(
         "--worker",
         metavar="i/N|auto",
-        help="make the i-th of N parts; auto: as the cluster says (default: so, or all where no cluster does)",
-    )
-    add("--ray", metavar="ADDRESS|local", help="make all parts by workers on a Ray cluster")
-    add("--ray-workers", type=whole(), metavar="N", help="how many there may be (default: as many as fit)")
-    add(
-        "--ray-resources",
-        metavar="KIND[=N]",
-        help="what each holds: GPU, TPU or CPU, or N of them (default: one GPU or TPU where there are any)",
+        help="make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)",
     )
     add(
         "--merge",
         action="store_true",
-        help="check that all parts are there; sum up what was kept of features",
+        help="check that all parts are there; merge the sums of features",
     )
     add("--format", choices=PICTURE_FORMATS, default=PICTURE_FORMATS[0], help="of pictures (default: png)")
     add(
@@ -69,7 +59,7 @@ def add(commands) -> None:
         type=whole(),
         default=SHARD_SIZE,
         metavar="N",
-        help=f"pictures a file; a stop loses what was not in one yet (default: {SHARD_SIZE})",
+        help=f"pictures a file; a stop loses those not written yet (default: {SHARD_SIZE})",
     )
     add(
         "--sums",
@@ -86,30 +76,16 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    knobs = given_knobs(arguments)
-    _check_ray(arguments)
-    order = SetOrder(
-        model=arguments.model,
-        dtype=arguments.dtype,
-        mesh=arguments.mesh,
-        knobs=knobs,
-        prompts=_prompts(arguments),
-        num=arguments.num,
-        seed=arguments.seed,
-        format=arguments.format,
-        shard_size=arguments.shard_size,
-        sums=arguments.sums,
-    )
+    knobs, names = given_knobs(arguments), ("num", "seed", "format", "shard_size", "dtype", "mesh", "sums")
+    fields = {name: getattr(arguments, name) for name in names}
+    request = SetRequest(arguments.model, _prompts(arguments), knobs, **fields)
     check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
-    if arguments.ray:
-        _make_on_ray(arguments, order, directory)
-        return
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     assigned = _assigned(arguments)
     if assigned.why:
         say(f"worker {assigned.worker}: {assigned.why}", error=True)
-    opened = open_order(order)
+    opened = open_set(request)
     if writes:
         begin(directory, opened.plan)
     if opened.note and writes:
@@ -118,26 +94,14 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _assigned(arguments: argparse.Namespace) -> Assigned:
-    """Which worker this process is; processes that share one mesh are one worker together."""
+    """Returns the worker that this process is; processes that share one mesh are one worker together."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
         return Assigned(Worker(), "")
     return chosen(arguments.worker, os.environ, _processes())
 
 
-def _check_ray(arguments: argparse.Namespace) -> None:
-    """Raises ValueError of flags that do not go with ``--ray``, or without."""
-    if arguments.ray and (arguments.worker is not None or arguments.hosts is not None):
-        raise LanternError("--ray hands out the work itself: leave --worker and --hosts out")
-    for name, value in (
-        ("--ray-workers", arguments.ray_workers),
-        ("--ray-resources", arguments.ray_resources),
-    ):
-        if value is not None and not arguments.ray:
-            raise LanternError(f"{name} is for workers on Ray: give --ray ADDRESS or --ray local with it")
-
-
 def _processes() -> tuple[int, int] | None:
-    """Index and number of this run's processes where ``jax.distributed`` was begun; JAX is not imported for it."""
+    """Returns index and number of the processes of ``jax.distributed``, if it was begun; imports no JAX otherwise."""
     if not hosts_joined():
         return None
     import jax
@@ -150,14 +114,13 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
         raise LanternError("give --prompts FILE or --classes LIST: one of the two")
     if arguments.classes is not None:
         if arguments.column is not None:
-            raise LanternError("--column is that of a table: give it with --prompts")
+            raise LanternError("--column names a column of a table: give it with --prompts")
         return class_list(arguments.classes)
     return read_prompts(arguments.prompts, arguments.column)
 
 
-def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None:
-    from lantern_jax.sets.making import make_set
-    from lantern_jax.sets.mending import discard_damaged
+def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:
+    from lantern_jax.sets.worker import discard_damaged, make_set
 
     plan = opened.plan
     busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
@@ -168,57 +131,23 @@ def _make(opened: Opened, directory: Path, worker: Worker, writes: bool) -> None
             discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
-        check = stack.enter_context(_going_on(plan, directory, left))
+        check = stack.enter_context(_resumable(plan, directory, left))
         progress, written = stack.enter_context(_progress(plan, count, writes))
 
         def told(now) -> None:
             check()
             progress(now)
 
-        make_set(
-            opened.pipeline, plan, directory, worker, opened.knobs,
-            reader=opened.reader, progress=told, written=written,
-        )  # fmt: skip
+        make_set(opened, directory, worker, progress=told, written=written)
     missing = plan.missing(directory)
     say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
         say(f"{len(missing)} of {plan.shards} shards are left to other workers")
 
 
-def _make_on_ray(arguments: argparse.Namespace, order: SetOrder, directory: Path) -> None:
-    from lantern_jax.sets.driving import Driver
-    from lantern_jax.sets.ray_workers import RayFleet, Share
-
-    share = None if arguments.ray_resources is None else Share.parse(arguments.ray_resources)
-    # Workers have current folders of their own.
-    if order.model != "demo":
-        order = dataclasses.replace(order, model=str(Path(order.model).absolute()))
-    shared = directory.absolute()
-
-    fleet = RayFleet(arguments.ray, arguments.ray_workers, share, order, shared)
-    with contextlib.closing(fleet):
-        driver = Driver(fleet, order, shared, partial(say, error=True))
-        plan = driver.open()
-        left = plan.missing(directory)
-        count = sum(len(plan.numbers(shard)) for shard in left)
-        busy = f"another process makes {directory} on Ray: wait for it"
-        with (
-            locks.sole(directory / "ray", busy),
-            _going_on(plan, directory, left) as check,
-            _progress(plan, count) as (progress, written),
-        ):
-            for shard, now in driver.make():
-                check()
-                if shard is None:
-                    progress(now)
-                else:
-                    written(shard, now)
-    say(f"wrote {count} pictures in {len(left)} shards to {directory}, on Ray")
-
-
 @contextlib.contextmanager
-def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
-    """Says after Ctrl-C how much of what was left is there, and how to go on; it yields as ``hearing`` does."""
+def _resumable(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
+    """Says after Ctrl-C how many of the shards were written, and how to go on; yields what ``hearing`` does."""
     try:
         with hearing() as check:
             yield check
@@ -230,8 +159,8 @@ def _going_on(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Calla
 
 
 @contextlib.contextmanager
-def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[Callable, Callable]]:
-    """A bar on a terminal, else a line for every shard; nothing where another process tells it."""
+def _progress(plan: SetPlan, count: int, tells: bool) -> Iterator[tuple[Callable, Callable]]:
+    """Shows a bar on a terminal, else a line for every shard; nothing where another process tells it."""
     from lantern_jax.commands.report import decoding_progress, rates
 
     if not tells:
@@ -249,9 +178,9 @@ def _progress(plan: SetPlan, count: int, tells: bool = True) -> Iterator[tuple[C
 
 def _merge(arguments: argparse.Namespace, directory: Path) -> None:
     if arguments.prompts is not None or arguments.classes is not None:
-        raise LanternError("--merge reads what the set says of itself: give it with --out alone")
+        raise LanternError("--merge reads the plan in the folder: give it only --out")
 
-    from lantern_jax.sets.merging import SUMS_FILE, merge
+    from lantern_jax.sets.reading import SUMS_FILE, merge
 
     merged = merge(directory)
     sums = "" if merged.sums is None else f"; sums of their features are in {directory / SUMS_FILE}"

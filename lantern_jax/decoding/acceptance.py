@@ -1,6 +1,6 @@
 """Acceptance rules: how much probability a draft token may borrow from other codes.
 
-Axes: V codes, C channels, K neighbours; *rows is any number of tokens under trial.
+Axes: V codes, C channels, K neighbours; *rows are any axes of tokens on trial.
 
 A rule turns a token x and the target's distribution p into A(x), the codes that lend it their probability, and
 m(x) = p(x) + p(A(x)). For the papers' rules A(x) is the longest prefix of x's k nearest codes whose total probability
@@ -10,8 +10,7 @@ stays within a bound:
     LANTERN     bound = delta                  (arXiv 2410.03355)
     LANTERN++   bound = (lam - 1) * p(x)       (arXiv 2502.06352)
 
-Another rule is another subclass of ``Rule``; couplings ask nothing else of it. Those with an idea of their own are in
-``decoding.rules``.
+Any other rule is a subclass of ``Rule``, which is all that couplings rely on; ``decoding.rules`` holds some.
 """
 
 import dataclasses
@@ -32,13 +31,13 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class Codebook:
-    """What relaxed rules know of the codes.
+    """The codes and their neighbours, for relaxed rules.
 
     Attributes:
         neighbours: int32 [V, K], nearest first; -1 ends a row early (ids outside the codebook: all -1).
         codes: float32 [V, C], the space in which distances are reported.
-        spacing: float32 [], the mean distance of a code to the nearest other one, the unit in which a rule can say
-            "near" for any codebook; None until ``measured``.
+        spacing: float32 [], the mean distance of a code to its nearest neighbour, a unit of "near" for any codebook;
+            None until ``measured``.
 
     Example:
         >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
@@ -52,7 +51,7 @@ class Codebook:
     spacing: Float[Array, ""] | None = None
 
     def measured(self) -> "Codebook":
-        """With its ``spacing``, over the codes that have a neighbour; 0 where none has. The loop does it once."""
+        """Returns the codebook with its ``spacing``, over the codes that have a neighbour; 0 where none has."""
         if self.spacing is not None:
             return self
         if not self.neighbours.shape[1]:
@@ -64,19 +63,19 @@ class Codebook:
         return self.replace(spacing=total / jnp.maximum(jnp.sum(counted, dtype=jnp.float32), jnp.float32(1)))
 
     def has(self, tokens: Int[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        """Which ids have neighbours; those outside the codebook (a row end, say) have none. Needs K >= 1."""
+        """Tells which ids have neighbours; ids outside the codebook (a row end, say) have none. Needs K >= 1."""
         return jnp.asarray(self.neighbours)[:, 0][tokens] >= 0
 
 
 @dataclass(frozen=True)
 class Probabilities:
-    """The target's distribution p after the nodes whose children are on trial, read without being copied out.
+    """The target's distribution p after the parents of the tokens on trial, read without being copied.
 
     Attributes:
-        at: ids int32 [*rows] or [*rows, K] -> p of those ids, float32.
+        at: ids int32 [*rows] or [*rows, K] -> their p, float32.
         rows: () -> the whole distributions, float32 [*rows, V].
-        score_at: ids -> their scores log p + g, g being the shared noise (0 at temperature 0); coupling ``Gumbel``
-            only, else None.
+        score_at: ids -> their scores log p + g, g being the shared noise (0 at temperature 0); None except with the
+            coupling ``Gumbel``.
         scores: () -> all scores, float32 [*rows, V]; likewise.
 
     Example:
@@ -93,11 +92,10 @@ class Probabilities:
 
 
 class Loan(NamedTuple):
-    """What a rule lends to tokens on trial.
+    """The probability that a rule lends to tokens on trial.
 
     Attributes:
-        lent: float32 [*rows], m(x) - p(x). The difference, not m: where a rule lends nothing it is exactly the
-            strict one, without a rounding.
+        lent: float32 [*rows], m(x) - p(x): the difference, so that a rule that lends nothing is exactly strict.
         lenders: int32 [*rows, K], the codes of A(x), which lose what they lent; -1 is none.
 
     Example:
@@ -116,12 +114,11 @@ class Loan(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An accept test of a rule's own, coupling ``Rejection`` only.
+    """A rule's own accept test, coupling ``Rejection`` only.
 
     Attributes:
-        mass: float32 [*rows], at least 0: x is accepted with probability min(1, mass / q(x)); the strict rule's
-            is p(x).
-        kept: float32 [*rows, V], what acceptance has covered of p, code by code: a refusal leaves
+        mass: float32 [*rows], at least 0: x is accepted with probability min(1, mass / q(x)); p(x) for the strict rule.
+        kept: float32 [*rows, V], the part of p that acceptance covers, code by code: a refusal leaves
             normalize(max(p - kept, 0)). The strict rule's is q.
 
     Example:
@@ -138,13 +135,13 @@ class Claim(NamedTuple):
 
 @flax.struct.dataclass
 class Rule:
-    """What a coupling asks of an acceptance rule.
+    """The interface of an acceptance rule.
 
     A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. Fields of the names of its
     ``knobs`` are made of Python numbers by ``create``.
 
     Attributes:
-        kind: the rule's class, static; set by itself.
+        kind: the rule's class, static; sets itself.
 
     Example:
         >>> import flax.struct
@@ -157,8 +154,8 @@ class Rule:
     """
 
     knobs: ClassVar[tuple[Knob, ...]] = ()
-    # JAX compares the tree structures of dataclasses without their classes (0.10 to 0.12 do): where only the hashes
-    # tell two rules of the same fields apart, one process in some thirty ran the one's program for the other.
+    # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules of
+    # the same fields apart, one process in some thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
@@ -184,12 +181,12 @@ class Rule:
 
     @property
     def is_strict(self) -> bool:
-        """Whether the rule can never lend anything, by its static part alone; ``lend`` is then not called."""
+        """Whether the rule, by its static part, can never lend anything; ``lend`` is then not called."""
         return False
 
     @property
     def k(self) -> int:
-        """Neighbours a token that the rule reads of the codebook; 0 where it needs no codebook."""
+        """Neighbours a token that the rule reads; 0 where it needs no codebook."""
         return 0
 
     def lend(
@@ -199,14 +196,16 @@ class Rule:
         depth: Int[Array, "*rows"],
         codebook: Codebook | None,
     ) -> Loan:
-        """The loan to each token x on trial.
+        """Returns the loan to each token x on trial.
 
         Args:
-            p: of the node that x is a child of: the current one, where earlier siblings were refused.
+            p: the distribution after x's parent: the current one, where earlier siblings were refused.
             token: x.
-            depth: of x in its tree, from 1; broadcasts against ``token``.
+            depth: x's depth in its tree, from 1; broadcasts against ``token``.
         """
-        raise LanternError(f"{type(self).__name__} has no lend: the rejection coupling needs a rule that has")
+        raise LanternError(
+            f"rule {type(self).__name__} has no accept test without shared noise: use coupling gumbel"
+        )
 
     def accepts(
         self,
@@ -216,10 +215,9 @@ class Rule:
         depth: Int[Array, "*rows"],
         codebook: Codebook | None,
     ) -> Bool[Array, "*rows"] | None:
-        """Whether x may stand in for ``wanted``, the token that plain decoding puts there; coupling ``Gumbel`` only.
+        """Tells whether x may stand in for ``wanted``, plain decoding's token; coupling ``Gumbel`` only.
 
-        x = wanted is accepted without asking. None, the default, leaves it to ``lend``: x is accepted when it wins
-        with its loan.
+        x = wanted is always accepted. None, the default, leaves it to ``lend``: x is accepted if it wins with its loan.
         """
         return None
 
@@ -232,13 +230,13 @@ class Rule:
         max_depth: int,
         codebook: Codebook | None,
     ) -> Claim | None:
-        """The test of each token x, and what its refusal leaves; coupling ``Rejection`` only.
+        """Returns the test of each token x, and what its refusal leaves; coupling ``Rejection`` only.
 
         None, the default, leaves it to ``lend``.
 
         Args:
-            p, q: the current ones of the node that x is a child of: earlier siblings were refused.
-            max_depth: of the tree.
+            p, q: the current distributions after x's parent: earlier siblings were refused.
+            max_depth: the tree's.
         """
         return None
 
@@ -268,7 +266,7 @@ class _NearestCodes(Rule):
         return self.k == 0
 
     def lend(self, p, token, depth, codebook) -> Loan:
-        """A(x) and its total."""
+        """Lends A(x) and its total."""
         neighbours = codebook.neighbours[:, : self.k][token]
         near = jnp.where(neighbours >= 0, p.at(jnp.maximum(neighbours, 0)), jnp.inf)
         inside = jnp.cumsum(near, axis=-1) <= self.bound(p.at(token))[..., None]
@@ -291,7 +289,7 @@ class Lantern(_NearestCodes):
     k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Probability that the neighbours of a token with probability ``p_x`` may lend."""
+        """Returns what the neighbours of a token with probability ``p_x`` may lend."""
         return jnp.broadcast_to(jnp.asarray(self.delta, jnp.float32), p_x.shape)
 
 
@@ -310,7 +308,7 @@ class LanternPlusPlus(_NearestCodes):
     k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Probability that the neighbours of a token with probability ``p_x`` may lend."""
+        """Returns what the neighbours of a token with probability ``p_x`` may lend."""
         return (jnp.asarray(self.lam, jnp.float32) - jnp.float32(1)) * p_x
 
 
@@ -326,9 +324,9 @@ def as_rule(rule: Rule | str) -> Rule:
 
 
 def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None = None) -> None:
-    """Raises ValueError unless ``codebook`` has what ``rule`` needs and fits a vocabulary of V codes.
+    """Raises LanternError unless ``codebook`` has what ``rule`` needs and fits a vocabulary of V codes.
 
-    Ids are looked at where they are known: not while a program is traced.
+    Ids are checked where they are known: not while a program is traced.
     """
     if codebook is None:
         if rule.is_strict or not rule.k:
@@ -344,7 +342,7 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
     if codebook.codes.shape[0] != rows or rows != (vocab_size or rows):
         raise LanternError(
             f"the codebook has {rows} rows of neighbours and {codebook.codes.shape[0]} codes, "
-            f"the target {vocab_size or rows}: give those of this target's VQ tokenizer"
+            f"the target {vocab_size or rows}: give the one of this target's VQ tokenizer"
         )
     if not jnp.issubdtype(codebook.neighbours.dtype, jnp.integer):
         raise LanternError(
@@ -363,6 +361,6 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
 def code_distance(
     codebook: Codebook, left: Int[Array, "*rows"], right: Int[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """Euclidean distance between codes."""
+    """Returns the Euclidean distance between codes."""
     difference = codebook.codes[left] - codebook.codes[right]
     return jnp.sqrt(jnp.sum(difference * difference, axis=-1))

@@ -1,12 +1,12 @@
-"""Block verification of a chain: one test for how much of it stands, instead of one a token (arXiv 2403.10444).
+"""Block verification: one test decides how much of a chain stands, instead of one a token (arXiv 2403.10444).
 
 The drafted tokens x_1 .. x_D of a chain keep a joint weight, a_0 = 1 and a_i = min(1, a_{i-1} p(x_i) / q(x_i)). With
 S_i = sum of max(a_i p - q, 0) over the codes that follow x_i, the first i tokens are offered with probability
 h_i = S_i / (S_i + 1 - a_i), and h_D = a_D; the largest i whose test u_i < h_i passes is taken, and the next token is
-drawn from normalize(max(a_i p - q, 0)), after x_D from p. A token that its own test would refuse may so be kept for the
-sake of those behind it: the law is exactly p's, and no other test of a single chain accepts more on average. What the
-tests say of a token depends on those behind it, so the tokens behind the last one taken follow q no longer: a window
-may not keep them (``Streams.reads_ahead``).
+drawn from normalize(max(a_i p - q, 0)), after x_D from p. So a token that its own test would refuse may be kept for the
+sake of later ones: the law is exactly p's, and no other test of a single chain accepts more on average. Since a token's
+fate depends on later tokens, those behind the last one taken no longer follow q, and a window may not keep them
+(``Streams.reads_ahead``).
 
 Axes: B batch, N nodes = D + 1 (root included), D depth, V vocabulary.
 """
@@ -27,7 +27,7 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True)
 class Block:
-    """The coupling: chains under the strict rule alone; draws as ``Rejection``'s. At temperature 0 it is greedy.
+    """The coupling, for chains under the strict rule; draws as ``Rejection``'s. At temperature 0 it is greedy.
 
     Example:
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
@@ -37,14 +37,14 @@ class Block:
     """
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """As ``Coupling.draws``."""
+        """Draws as ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds, reads_ahead=True)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """As ``Coupling.verify``; a draft without log q is a point mass on every token.
+        """Verifies as ``Coupling.verify``; a draft without log q is a point mass on every token.
 
         Raises:
-            ValueError: a tree that is no chain, a rule that is not strict, draws of another coupling, or log q of
+            LanternError: a tree that is not a chain, a rule that is not strict, draws of another coupling, or log q of
                 another shape.
         """
         _check(draft, log_probs, draws, rule)
@@ -61,11 +61,11 @@ class Block:
     def walk(
         self, draft, log_probs, uniforms: Float[Array, "B N"], max_count: Int[Array, " B"]
     ) -> tuple[Int[Array, " B"], Float[Array, "B V"]]:
-        """How many tokens stand with these random numbers, and the distribution of the bonus token after them.
+        """Returns how many tokens stand, and the distribution of the bonus token after them.
 
         Args:
-            uniforms: in [0, 1), of the test of each node; the root's is not read.
-            max_count: where a chain ends for its sequence: it is verified as if it were that long.
+            uniforms: in [0, 1), one for the test of each node; the root's is not read.
+            max_count: a sequence's chain is verified as if it were at most that long.
         """
         depth = draft.topology.max_depth
         if not depth:
@@ -77,7 +77,7 @@ class Block:
         else:
             q = jnp.exp(take_nodes(draft.log_q, _rows(draft.topology)))
         p_x, q_x = (jnp.take_along_axis(mass, token, axis=-1)[..., 0] for mass in (p[:, :-1], q))
-        # A token that was not drawn from q, in a drafting of one's own, has no test to pass.
+        # A token that q cannot draw, from a user's drafting, passes no test.
         ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), jnp.float32(0))
         weights = [jnp.ones_like(ratio[:, 0])]
         for i in range(depth):
@@ -88,7 +88,7 @@ class Block:
         left = jnp.maximum(weight[:, :-1, None] * p[:, :-1] - q, 0)
         surplus = jnp.pad(jnp.sum(left, axis=-1), ((0, 0), (0, 1)))
         room = surplus + 1 - weight
-        # Nothing left over and nothing lost: p = q, so that what comes after decides. A NaN passes no test.
+        # Without surplus and without loss p = q, and later tokens decide. A NaN passes no test.
         decides = room <= 0
         offered = jnp.where(decides, jnp.float32(1), surplus / jnp.where(decides, 1, room))
         offered = jnp.where(step == end, weight, offered)
@@ -102,7 +102,7 @@ class Block:
 
 
 def _rows(topology: AnyTopology) -> np.ndarray | Int[Array, "B D"]:
-    """The rows of log q that the chain's tokens were drawn from."""
+    """Returns the rows of log q that the chain's tokens were drawn from."""
     return topology.draft_rows[..., :-1]
 
 

@@ -26,10 +26,10 @@ class KVCache:
     Attributes:
         layers: for each layer its keys and values, separate arrays [G, B, H, S, E]: head-major, so that appending
             rows is an in-place write inside a loop.
-        prefix_mask: bool [G, B, P], which prefix slots hold something.
+        prefix_mask: bool [G, B, P], which prefix slots are in use.
         length: int32 [B], tokens committed after the prefix.
-        guidance: float32 [B], the scale the logits are guided with; None where G is 1.
-        visible: bool [B, N, S - P], which slots each of N queries may see, for the time of one pass; None for all.
+        guidance: float32 [B], the guidance scale of the logits; None where G is 1.
+        visible: bool [B, N, S - P], which slots each of N queries may see in one pass; None for all.
 
     Example:
         >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
@@ -46,7 +46,7 @@ class KVCache:
 
     @property
     def mask(self) -> Bool[Array, "G B N S"]:
-        """Which slots hold committed keys, as an attention mask; N is 1, for all queries, or that of ``visible``."""
+        """The attention mask of committed slots; N is 1, for all queries, or as in ``visible``."""
         slots = self.layers[0][0].shape[-2] - self.prefix_mask.shape[2]
         return slots_mask(self.prefix_mask, self.length, slots, self.visible)
 
@@ -57,8 +57,10 @@ def slots_mask(
     slots: int,
     visible: Bool[Array, "B N slots"] | None = None,
 ) -> Bool[Array, "G B N S"]:
-    """Which of a cache's P + ``slots`` places queries see: the prefix and what is committed, or what is ``visible`` of
-    that; N is 1, for all queries, or that of ``visible``."""
+    """Tells which of a cache's P + ``slots`` places queries see: the prefix and committed ones, if ``visible``.
+
+    N is 1, for all queries, or as in ``visible``.
+    """
     rows, prefix = prefix_mask.shape[0], prefix_mask.shape[2]
     tokens = (jnp.arange(slots, dtype=jnp.int32)[None] < length[:, None])[:, None]
     if visible is not None:
@@ -70,7 +72,7 @@ def slots_mask(
 def new_cache(
     prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"] | None, slots: int
 ) -> KVCache:
-    """A cache that holds the prefix's keys and values and has room for ``slots`` tokens.
+    """Makes a cache with the prefix's keys and values and room for ``slots`` tokens.
 
     Example:
         >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
@@ -89,11 +91,11 @@ def new_cache(
 def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Array, " B"]) -> KVCache:
     """Appends the first ``count`` nodes of each sequence's path; the cache must have L free slots.
 
-    All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, and the next
+    All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, until the next
     round overwrites them.
 
     Raises:
-        ValueError: there are fewer free slots, or the path is not of the block; not while a program is traced.
+        LanternError: fewer free slots, or a path outside the block; not while a program is traced.
 
     Example:
         >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
@@ -114,8 +116,8 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
 
 def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], nodes: int) -> None:
-    """Raises ValueError unless a path is of a block's nodes and fits behind what is committed, where numbers are at
-    hand: rows beyond the last slot would be lost, or moved to where they fit."""
+    """Raises LanternError unless a path holds a block's nodes and fits behind the committed ones, where that is known:
+    rows beyond the last slot would be lost, or moved."""
     check_ids("nodes of the path", path, nodes)
     known = at_hand(length)
     if known is not None and known.size and known.max() + path.shape[1] > slots:
@@ -133,7 +135,7 @@ def _append_to_each(layers: Block, block: Block, path, start) -> Block:
 
 
 def _append_to_all(layers: Block, block: Block, path, start) -> Block:
-    """The same by one kernel."""
+    """Does the same by one kernel."""
     slots, structure = jax.tree.flatten(layers)
     rows = slots[0].shape[0]
 

@@ -1,4 +1,4 @@
-"""Whether a target keeps what its record promises: a tree scored at once against its paths token by token.
+"""Checks that a target keeps its record's promises: a tree in one pass against its paths token by token.
 
 Axes: B batch, N nodes (root included), S positions of a path, V codes.
 """
@@ -20,7 +20,7 @@ from lantern_jax.io.errors import LanternError
 
 _TREE = DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
 _CHAIN = DraftTree.chain(3)
-# The most tokens that are committed in one piece, and places beyond a stream's end that are written at the last.
+# The most tokens committed in one piece, and places written beyond a stream's end.
 _PIECE = 64
 
 
@@ -33,19 +33,19 @@ def check_target(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> float:
-    """Tries a target on random tokens; returns the largest difference in its logits that was seen.
+    """Tries a target on random tokens; returns the largest difference between logits that should be equal.
 
-    In float32 good records differ by some 1e-6 and broken ones by 0.1 and more; in bfloat16 give a tolerance of 0.1.
-    A whole picture's tokens are committed. Where the record has a ``first_code``, prompts that end in codes are tried.
+    In float32 good records differ by some 1e-6 and broken ones by 0.1 or more; in bfloat16 give a tolerance of 0.1.
+    A whole picture's tokens are committed. With a ``first_code``, prompts that end in codes are tried too.
 
     Args:
-        conditioning: leaves [B, ...]; of at least two sequences, so that mixing them shows.
-        guidance: a scale, for targets that have unconditional rows; None leaves those out.
-        tolerance: the largest difference between logits that should be the same.
-        seed: of the tokens.
+        conditioning: leaves [B, ...] of at least two sequences, so that mixing them shows.
+        guidance: a scale, for targets with unconditional rows; None leaves those out.
+        tolerance: the largest difference allowed.
+        seed: the random tokens'.
 
     Raises:
-        ValueError: one line that names the broken part and what it should do.
+        LanternError: one line that names the broken part and what it should do.
 
     Example:
         >>> def apply(params, tokens, positions, mask, past):  # what follows a code depends on it alone
@@ -95,7 +95,7 @@ class _Trial:
         self._commit = jax.jit(target.commit)
 
     def check_ids(self) -> None:
-        """The model has a row for every id: past the end of a table JAX reads its last row."""
+        """Checks that the model has a row for every id: past the end of a table JAX reads its last row."""
         last = self.target.vocab_size - 1
         alone = _nodes(DraftTree.empty())
         codes = np.array([max(last - 1, 0), last]).repeat(self.batch).reshape(2, self.batch, 1)
@@ -110,15 +110,15 @@ class _Trial:
         self._check_prompt_ids()
 
     def check_guidance(self) -> None:
-        """A scale of 1 is the conditional row."""
+        """Checks that a scale of 1 gives the conditional row."""
         if self.guidance is None:
             return
         _, alone, _ = self._prefill(self.conditioning, None)
         _, one, _ = self._prefill(self.conditioning, jnp.ones(self.batch, jnp.float32))
-        self._same(one, alone, "prefill", "with a guidance of 1 the logits are those of the conditional rows")
+        self._same(one, alone, "prefill", "with a guidance of 1 the logits are the conditional rows'")
 
     def check_sight(self) -> None:
-        """A node's logits depend on the nodes above it, in whatever order they come, and on no other sequence."""
+        """Checks that a node's logits depend only on the nodes above it, in any order, and not on other sequences."""
         tokens = self._tokens(_TREE.depth)
         whole = self._logits(self.cache, tokens, _nodes(_TREE))
         other = np.where(_TREE.ancestors[5], tokens, self._tokens(_TREE.depth))
@@ -137,7 +137,7 @@ class _Trial:
         self._same(self._logits(self.cache, mixed, _nodes(_TREE))[0], whole[0], "score", rule)
 
     def check_chain(self) -> None:
-        """A chain at once is its tokens one after the other."""
+        """Checks a chain in one pass against its tokens one after the other."""
         tokens = self._tokens(_CHAIN.depth)
         at_once = self._logits(self.cache, tokens, _nodes(_CHAIN))
         rule = "a block's root stands at the cache's end, at depth 0, and sees itself"
@@ -145,7 +145,7 @@ class _Trial:
         self._same(at_once[:, 0], one_by_one[:, 0], "score", rule)
         others = np.concatenate([self._tokens(_CHAIN.depth)[:, :1], tokens[:, 1:2]], axis=1)
         if np.array_equal(self._one_by_one(others)[:, 1], one_by_one[:, 1]):
-            # So it may be: of a Markov chain, say. Then the block's nodes see nothing before them either.
+            # A Markov chain may do so; then the block's nodes see nothing before them either.
             rule = "what was committed is seen by what comes after: append the block's rows"
             self._same(at_once, one_by_one, "commit", rule)
         rule = (
@@ -154,7 +154,7 @@ class _Trial:
         self._same(at_once, one_by_one, "score", rule)
 
     def check_commit(self) -> None:
-        """Paths through a block, fewer rows than there are, none, and twice."""
+        """Commits paths through a block: all rows, fewer, none, and twice."""
         tokens, deepest = self._tokens(_TREE.depth), _TREE.num_nodes - 1
         path = np.repeat(_TREE.node_paths[deepest][None], self.batch, axis=0)
         root = self._tokens(np.array([path.shape[1]]))
@@ -163,7 +163,7 @@ class _Trial:
         for counts, rule in (
             (
                 self._counts(path.shape[1]),
-                "the rows that are appended are those of `path`, in its order",
+                "the appended rows are the ones of `path`, in its order",
             ),
             (
                 1 + np.arange(self.batch) % path.shape[1],
@@ -172,7 +172,7 @@ class _Trial:
             (np.arange(self.batch) % 2, "a `count` of 0 leaves a sequence as it was"),
         ):
             cache = self._committed(self.cache, tokens, _TREE, path, counts)
-            # The next root is the token after the last committed one; those before the first were not committed.
+            # The next root is the token after the last committed one.
             following = np.take_along_axis(taken, counts[:, None], axis=1)
             logits = self._logits(cache, following, _nodes(DraftTree.empty()))[:, 0]
             wanted = np.take_along_axis(expected, counts[:, None, None], axis=1)[:, 0]
@@ -185,8 +185,8 @@ class _Trial:
         self._same(logits, wanted, "commit", rule)
 
     def check_end(self) -> None:
-        """All slots hold what is committed, up to the last token and the rows that are written beyond it."""
-        # Of the last token nothing comes after.
+        """Checks all slots, up to the last token and the rows written beyond it."""
+        # Nothing comes after the last token.
         last = self.target.num_tokens - 2
         tokens = self._tokens(np.arange(last + 1))
         rule = "a cache holds as many tokens as prefill's `slots` say, each behind the one before"
@@ -210,7 +210,7 @@ class _Trial:
         self._same(self._logits(cache, tokens[:, -1:], alone)[:, 0], following, "commit", rule)
 
     def check_prompts(self) -> None:
-        """A prompt that ends in codes is the prompt with those codes committed."""
+        """Checks a prompt that ends in codes against the prompt with those codes committed."""
         if self.target.first_code is None:
             return
         codes = self._tokens(_CHAIN.depth)
@@ -237,7 +237,7 @@ class _Trial:
             cache, logits, prefix = self._prefill(prompts, None)
             return cache, logits, prefix.features
 
-        # A target may well read none of its conditioning.
+        # A target may read none of its conditioning.
         if last and _alike(made_of(last), made_of(last - 1)) and not _alike(made_of(last), made_of(0)):
             raise LanternError(
                 f"target.prefill: ids {last - 1} and {last} of prompts are the same to the model: it has no rows for "
@@ -250,7 +250,7 @@ class _Trial:
         return cache, logits, prefix
 
     def _tokens(self, depth: np.ndarray) -> Int[np.ndarray, "B N"]:
-        """Random codes; where the format forces one, that."""
+        """Draws random codes, except where the format forces one."""
         drawn = self.random.integers(0, self.target.vocab_size, (self.batch, len(depth)))
         forced = self.target.forced[np.minimum(depth, self.target.num_tokens - 1)]
         return np.where(forced >= 0, forced, drawn).astype(np.int32)
@@ -262,13 +262,12 @@ class _Trial:
         return np.full(self.batch, count)
 
     def _scored(self, cache, tokens, topology) -> tuple:
-        """Logits, features and block. Records know NumPy's depth and ancestors, and traced ones of every sequence:
-        these are traced."""
+        """Returns logits, features and block; depth and ancestors are traced, for every sequence."""
         rows = (np.repeat(np.asarray(leaf)[None], self.batch, axis=0) for leaf in topology)
         return self._score(self.params, cache, jnp.asarray(tokens, jnp.int32), *map(jnp.asarray, rows))
 
     def _logits(self, cache, tokens, topology, part: str | None = None) -> Float[np.ndarray, "B N V"]:
-        """Logits after every node; ``part`` is what is at fault where they are no numbers."""
+        """Returns logits after every node; ``part`` is to blame where they are not numbers."""
         logits = np.asarray(self._scored(cache, tokens, topology)[0])
         _check_numbers(logits, part or ("score" if cache is self.cache else "commit"))
         return logits
@@ -279,7 +278,7 @@ class _Trial:
         return contracts.run("target.commit", self._commit, *given)
 
     def _one_by_one(self, tokens: Int[np.ndarray, "B S"]) -> Float[np.ndarray, "B S V"]:
-        """Logits after each token, each committed before the next."""
+        """Returns logits after each token, each committed before the next."""
         cache, made, alone = self.cache, [], DraftTree.empty()
         for place in range(tokens.shape[1]):
             token = tokens[:, place : place + 1]
@@ -297,12 +296,12 @@ class _Trial:
 
 
 def _nodes(tree: DraftTree) -> tuple[np.ndarray, np.ndarray]:
-    """How ``Target.score`` is told of a tree."""
+    """Returns a tree's arguments for ``Target.score``."""
     return tree.depth, tree.ancestors
 
 
 def _check_numbers(logits, part: str) -> None:
-    """Raises ValueError unless logits are numbers; minus infinity is one where another id of the row is allowed."""
+    """Raises LanternError unless logits are numbers, or -inf where another id of the row is allowed."""
     logits = np.asarray(logits)
     sound = (logits < np.inf).all(axis=-1) & np.isfinite(logits.max(axis=-1))
     if not sound.all():
@@ -314,25 +313,25 @@ def _check_numbers(logits, part: str) -> None:
 
 
 def _alike(ours, theirs) -> bool:
-    """Whether pytrees of arrays are the same to the last bit."""
+    """Tells whether pytrees of arrays are equal to the last bit."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
     return all(np.array_equal(*pair) for pair in pairs)
 
 
 def _ids(conditioning):
-    """Ids of prompts, if it has any."""
+    """Returns the ids of prompts, if there are any."""
     return getattr(conditioning, "tokens", jax.tree.leaves(conditioning)[0])
 
 
 def _tokens_and_mask(conditioning) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of prompts, and which of them are no padding."""
+    """Returns the ids of prompts, and which of them are not padding."""
     tokens = np.asarray(_ids(conditioning))
     mask = getattr(conditioning, "mask", None)
     return tokens, np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
 
 
 def _with_tokens(conditioning, tokens, mask):
-    """The conditioning with other prompts."""
+    """Replaces the prompts of a conditioning."""
     tokens = jnp.asarray(tokens)
     if not hasattr(conditioning, "tokens"):
         return jax.tree.unflatten(

@@ -1,11 +1,11 @@
 """Completion: the first tokens of a stream are given, the rest is decoded.
 
-The given tokens are read like a prompt: scored some at a time and committed. Then the drafting is led along them. A
-short stream, of the given tokens alone, is decoded with a target that looks up what it knows of each instead of
-computing it, so any drafting sees what it would have seen had it guessed them all, and none knows of completion.
+The given tokens are read like a prompt: scored in pieces and committed. Then the drafting is led along them: a short
+stream of only the given tokens is decoded with a target that looks its results up instead of computing them. So a
+drafting sees what it would have seen had it guessed all of them, and needs no code for completion.
 
-What follows is plain decoding's continuation of the same tokens: token i reads the noise of position i, given ones or
-not. So a picture is completed, with its own seed, by itself.
+What follows is plain decoding's continuation of the same tokens, since token i reads the noise of position i in any
+case. So a picture's own seed completes its beginning to the same picture.
 
 Axes: G guidance rows, B batch, K given tokens, N nodes, R pending tokens at most, S = R - 1 + L positions, V codes, D
 feature width.
@@ -28,7 +28,7 @@ from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import varying_like
 from lantern_jax.io.errors import LanternError
 
-# Tokens that are read in one pass: more need more memory, and are hardly quicker.
+# Tokens read in one pass: more need more memory and are hardly faster.
 PIECE = 64
 
 
@@ -38,8 +38,8 @@ class Completion:
 
     Attributes:
         conditioning: as the target takes it.
-        tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, and forced tokens
-            that follow the last free one are left out.
+        tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, without forced tokens
+            after the last free one.
 
     Example:
         >>> labels, tokens = jnp.array([[207], [281]]), jnp.array([[5, 7, 7], [3, 1, 4]])
@@ -53,15 +53,17 @@ class Completion:
 
 
 def parts(conditioning: Any) -> tuple[Any, Int[Array, "B K"] | None]:
-    """(what the target takes, the given tokens or None)."""
+    """Returns (the target's conditioning, the given tokens or None)."""
     if isinstance(conditioning, Completion):
         return conditioning.conditioning, conditioning.tokens
     return conditioning, None
 
 
 def check(target: Target, conditioning: Any, in_rows: bool) -> None:
-    """Raises ValueError unless the target takes the conditioning, and the given tokens, if any, can begin its stream;
-    ``in_rows``: whether rows run in parallel. Numbers are looked at where they are at hand."""
+    """Raises LanternError unless the target takes the conditioning, and given tokens, if any, can begin its stream.
+
+    ``in_rows`` tells whether rows run in parallel. Numbers are checked where they are known.
+    """
     conditioning, given = parts(conditioning)
     if target.check is not None:
         target.check(conditioning)
@@ -88,7 +90,7 @@ def check(target: Target, conditioning: Any, in_rows: bool) -> None:
 
 
 def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, Float[Array, "G B K-1 D"]]:
-    """Commits the given tokens but the last: (cache, the target's features at them)."""
+    """Commits the given tokens but the last; returns (cache, the target's features at them)."""
     batch, count = given.shape[0], given.shape[1] - 1
 
     def piece(cache, tokens: Int[Array, "B M"]):
@@ -100,7 +102,7 @@ def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, 
         path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
         return target.commit(cache, block, path, jnp.full(batch, width, jnp.int32)), features
 
-    # The odd ones first: a piece that is not full would write beyond the end.
+    # The remainder first: a piece that is not full would write beyond the end.
     odd, found = count % PIECE, []
     if odd:
         cache, features = piece(cache, given[:, :odd])
@@ -115,14 +117,14 @@ def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, 
 def along(
     target: Target, drafting: Drafting, given: Int[Array, "B K"], features: Float[Array, "G B K-1 D"]
 ) -> tuple[Target, Drafting]:
-    """What decodes the given tokens alone: a target that looks them up, and the drafting with its guesses right."""
+    """Returns what decodes only the given tokens: a target that looks them up, and a drafting that guesses them."""
     short = _looked_up(target, given, features)
-    # There may be fewer pending tokens at most than later: the drafting is given as many places as then.
+    # The short stream may have fewer pending tokens; the drafting gets as many places as later.
     return short, _led(drafting, given, Stream(target).longest - Stream(short).longest)
 
 
 def _looked_up(target: Target, given, features) -> Target:
-    """The given tokens are certain. The cache is int32 [B], how many are committed."""
+    """Makes a target that is certain of the given tokens; its cache is int32 [B], the number committed."""
     count = given.shape[1]
 
     def score(params, length, tokens, depth, ancestors):
@@ -143,7 +145,7 @@ def _looked_up(target: Target, given, features) -> Target:
 
 
 def _led(drafting: Drafting, given, more: int) -> Drafting:
-    """Guesses are the given tokens; there are ``more`` places for pending ones than the stream has."""
+    """Makes a drafting that guesses the given tokens, with ``more`` places for pending ones than the stream has."""
 
     def propose(params, state, pending: Pending, draws, sampling):
         pending = pending.replace(tokens=jnp.pad(pending.tokens, ((0, 0), (more, 0))))
@@ -160,7 +162,7 @@ def _led(drafting: Drafting, given, more: int) -> Drafting:
 
 
 def _ids_at(given: Int[Array, "B K"], place: Int[Array, "B M"]) -> Int[Array, "B M"]:
-    """The tokens at some places of the stream, -1 behind the given ones."""
+    """Returns the tokens at places of the stream, -1 behind the given ones."""
     count = given.shape[1]
     ids = jnp.take_along_axis(given, jnp.minimum(place, count - 1), axis=1)
     return jnp.where(place < count, ids, jnp.int32(-1))

@@ -1,7 +1,7 @@
-"""Ids, masks and prompts, looked at before any work, where their numbers are at hand: not while a program is traced.
+"""Checks of ids, masks and prompts before any work, where their numbers are known: not while a program is traced.
 
-A model that is asked for what it has not answers all the same: JAX wraps negative ids and reads the last row for those
-past the end, and nothing tells padding from a prompt's last token.
+JAX wraps negative ids and reads the last row for ids past the end, without an error, and nothing tells padding from a
+prompt's last token.
 """
 
 from typing import Any
@@ -14,8 +14,7 @@ from lantern_jax.io.errors import LanternError
 
 
 def at_hand(values: Any) -> np.ndarray | None:
-    """Reads an array onto the host; None where its numbers are not known: while a program is traced, or where parts of
-    it lie with other processes."""
+    """Reads an array onto the host; None while a program is traced, or where other processes hold parts of it."""
     if isinstance(values, jax.core.Tracer | jax.ShapeDtypeStruct):
         return None
     if isinstance(values, jax.Array) and not values.is_fully_addressable:
@@ -24,12 +23,10 @@ def at_hand(values: Any) -> np.ndarray | None:
 
 
 def check_ids(name: str, ids: Any, count: int | None, read: Any = None) -> None:
-    """Raises ValueError unless ids, or the like, are whole numbers from 0 to ``count`` - 1, so far as they are at hand.
-
-    JAX wraps negative ids and takes the last row for those past the end, without a word.
+    """Raises LanternError unless ids are whole numbers from 0 to ``count`` - 1, as far as they are known.
 
     Args:
-        count: None where it is not known: any that is not negative will do.
+        count: None allows all ids from 0.
         read: bool, broadcast to the ids: which of them matter; None for all.
     """
     ids = ids if hasattr(ids, "dtype") else np.asarray(ids)
@@ -45,7 +42,7 @@ def check_ids(name: str, ids: Any, count: int | None, read: Any = None) -> None:
 
 
 def check_padding(mask: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError unless a mask is bool of this shape and, so far as it is at hand, prompts end where rows do."""
+    """Raises LanternError unless a mask is bool of this shape and, as far as it is known, prompts end where rows do."""
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
     if mask.shape != shape or mask.dtype != bool:
         raise LanternError(
@@ -58,7 +55,7 @@ def check_padding(mask: Any, shape: tuple[int, ...]) -> None:
 
 
 def check_prompts(vocab_size: int | None, conditioning: Any) -> None:
-    """Raises ValueError unless prompts are ids below ``vocab_size`` (None: not known), padded on the left."""
+    """Raises LanternError unless prompts are ids below ``vocab_size`` (None: any), padded on the left."""
     tokens, mask = getattr(conditioning, "tokens", conditioning), getattr(conditioning, "mask", None)
     if mask is not None:
         check_padding(mask, np.shape(tokens))

@@ -1,4 +1,4 @@
-"""Whether records and arguments fit each other: one clear line where they do not, when a program is traced.
+"""Checks that records and arguments fit each other, when a program is traced: one clear line where they do not.
 
 Axes: G guidance rows, B batch, N nodes (root included), L = max depth + 1, V codes, D feature width.
 """
@@ -15,7 +15,7 @@ from lantern_jax.io.errors import LanternError
 
 
 def check_batch(keys, conditioning, guidance, active) -> int:
-    """B, by the number of keys; ValueError unless everything has as many rows."""
+    """Returns B, the number of keys; raises LanternError unless everything has as many rows."""
     if not (hasattr(keys, "dtype") and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) and keys.ndim == 1):
         shape = getattr(keys, "shape", type(keys).__name__)
         raise LanternError(f"keys are {shape}: give one key a sequence, such as jax.random.split(key, batch)")
@@ -38,7 +38,7 @@ def check_batch(keys, conditioning, guidance, active) -> int:
 
 
 def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | AbstractMesh:
-    """The mesh; ValueError unless it has the axis and the batch divides over it."""
+    """Returns the mesh; raises LanternError unless it has the axis and the batch divides over it."""
     if mesh_axis not in mesh.shape:
         raise LanternError(
             f"the mesh has no axis {mesh_axis!r}, only {', '.join(map(repr, mesh.shape))}: name one as mesh_axis"
@@ -51,7 +51,7 @@ def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | 
 
 
 def run(name: str, function: Callable, *arguments) -> Any:
-    """What ``function`` of a record returns; what it raises becomes one line that names it."""
+    """Calls ``function`` of a record; any error becomes one line that names it."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -63,7 +63,7 @@ def run(name: str, function: Callable, *arguments) -> Any:
 
 
 def run_prefill(target: Target, params, conditioning, guidance, slots: int, batch: int):
-    """``target.prefill``, its results checked."""
+    """Runs ``target.prefill`` and checks its results."""
     results = run("target.prefill", target.prefill, params, conditioning, guidance, slots)
     cache, logits, prefix = _parts("target.prefill", results, "cache, logits, prefix")
     _check_logits("target.prefill", logits, (batch, target.vocab_size))
@@ -79,7 +79,7 @@ def run_prefill(target: Target, params, conditioning, guidance, slots: int, batc
 
 
 def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=None):
-    """``target.score``, its results checked."""
+    """Runs ``target.score`` and checks its results."""
     more = () if visible is None else (visible,)
     results = run("target.score", target.score, params, cache, tokens, depth, ancestors, *more)
     logits, features, block = _parts("target.score", results, "logits, features, block")
@@ -90,7 +90,7 @@ def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=N
 
 
 def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> tuple[Draft, Any]:
-    """``drafting.propose``, its draft checked."""
+    """Runs ``drafting.propose`` and checks its draft."""
     results = run("drafting.propose", drafting.propose, params, state, pending, draws, sampling)
     draft, state = _parts("drafting.propose", results, "draft, state")
     if not isinstance(draft, Draft):
@@ -110,7 +110,7 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
 
 
 def check_unchanged(before: Any, after: Any) -> None:
-    """Raises ValueError unless a round left shapes and dtypes of the loop's state as they were."""
+    """Raises LanternError unless a round kept the shapes and dtypes of the loop's state."""
     for name, record in (("cache", "target.commit"), ("drafting", "drafting.propose and observe")):
         was, now = (
             {

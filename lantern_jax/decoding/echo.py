@@ -1,13 +1,13 @@
 """Echo: memory of what the target already said of the coming positions, in slightly wrong contexts. Ours.
 
-A round scores many nodes and keeps a few; what the target said after the others is not lost. When children are drafted
-below a node, old nodes of the last round at its position are looked up: those with its token and its parent's token,
+A round scores many nodes and keeps a few; what the target said after the others is still of use. When children are
+drafted below a node, the last round's nodes at its position are looked up: those with its token and its parent's token,
 or, if there are none, with its token, or any. The average of their log p, p_old, is mixed with the drafter's q:
 
     log q' = a log q + b log p_old + a constant,
 
-(a, b) by how well they match. What is drawn from is q': strict decoding stays strict with every coupling, and it
-costs no pass.
+where (a, b) depends on how well they match. Children are drawn from q', so strict decoding stays strict with every
+coupling. It costs no pass.
 
 Axes: B batch, N nodes of the last round (root included), M nodes whose children are drafted, V codes.
 """
@@ -26,16 +26,16 @@ from lantern_jax.decoding.topology import take_nodes, with_batch
 from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
-# Probabilities under this are as good as none: a code that was filtered out must not rule out what q holds likely.
+# Least log-probability of an old node: a code that was filtered out there must not rule out a likely one.
 _LEAST = -20.0
 
 
 @dataclass(frozen=True)
 class Echo:
-    """How old and new are mixed: (a, b) for old nodes that agree in position alone, in token too, in parent too.
+    """The mixture of old and new: (a, b) for old nodes that agree in position only, in token too, in parent too.
 
     Raises:
-        ValueError: shares that are not two finite numbers >= 0.
+        LanternError: shares that are not two finite numbers >= 0.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -71,8 +71,8 @@ class Memory:
     """The nodes of the last round.
 
     Attributes:
-        tokens, before: int32 [B, N], of a node and of its parent.
-        positions: int32 [B, N], of the token that follows the node; -1 where there is no node.
+        tokens, before: int32 [B, N], the tokens of a node and of its parent.
+        positions: int32 [B, N], the position after the node; -1 where there is no node.
         log_probs: float32 [B, N, V], the target's after the node.
     """
 
@@ -83,13 +83,13 @@ class Memory:
 
 
 def nothing(batch: int, nodes: int, vocab_size: int) -> Memory:
-    """The memory before the first round."""
+    """Makes the memory before the first round."""
     none = jnp.full((batch, nodes), -1, jnp.int32)
     return Memory(none, none, none, split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1))
 
 
 def remember(outcome: Outcome, position: Int[Array, " B"], before: Int[Array, " B"]) -> Memory:
-    """The nodes of a round that began at ``position`` (of the token that its root predicts); ``before`` its root."""
+    """Remembers a round's nodes; its root predicted ``position`` and followed the token ``before``."""
     draft = outcome.draft
     parents = draft.topology.parents
     above = take_nodes(draft.tokens, jnp.maximum(with_batch(parents, 2), 0) + jnp.zeros_like(draft.tokens))
@@ -106,12 +106,12 @@ def mixed(
     before: Int[Array, "B M"],
     positions: Int[Array, " B"],
 ) -> Float[Array, "B M V"]:
-    """log q', normalized.
+    """Returns log q', normalized.
 
     Args:
-        log_q: the drafter's, of the children of nodes.
-        tokens, before: of those nodes and of their parents.
-        positions: of the token that follows them.
+        log_q: the drafter's, of the children of M nodes.
+        tokens, before: those nodes' tokens and their parents'.
+        positions: the position after them.
     """
     return blended(echo, log_q, *recalled(memory, tokens, before, positions))
 
@@ -119,17 +119,17 @@ def mixed(
 def blended(
     echo: Echo, log_q: Float[Array, "*rows V"], old: Float[Array, "*rows V"], agreement: Int[Array, "*rows"]
 ) -> Float[Array, "*rows V"]:
-    """log q' of q and p_old, which agree in 3 the parent too, 2 the token, 1 the position, 0 nothing; normalized."""
+    """Returns log q', normalized, for nodes that agree in nothing (0), position (1), token too (2), parent too (3)."""
     shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
     a, b, old = shares[..., :1], shares[..., 1:], jnp.maximum(old, _LEAST)
-    # What has no share rules nothing out: 0 times the -inf of a code that was filtered out is no number.
+    # Without a share q rules nothing out: 0 times -inf would be NaN.
     return jax.nn.log_softmax(jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * old, axis=-1)
 
 
 def recalled(
     memory: Memory, tokens: Int[Array, "B M"], before: Int[Array, "B M"], positions: Int[Array, "B *M"]
 ) -> tuple[Float[Array, "B M V"], Int[Array, "B M"]]:
-    """(mean log p of the old nodes that match best, how, as in ``blended``); ``positions`` of all nodes or of each."""
+    """Returns the mean log p of the best-matching old nodes, and how they match, as in ``blended``."""
     positions = positions.reshape(*positions.shape, *(1,) * (3 - positions.ndim))
     there = positions == memory.positions[:, None, :]
     same = there & (tokens[..., None] == memory.tokens[:, None, :])

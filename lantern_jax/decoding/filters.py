@@ -19,14 +19,14 @@ FILTERS = ("top_k", "top_p")
 def filtered(
     values: Float[Array, "*rows V"], filters: tuple[str, ...], top_k: Int[Array, ""], top_p: Float[Array, ""]
 ) -> Float[Array, "*rows V"]:
-    """What top-k, then top-p leave of tempered logits; -inf elsewhere.
+    """Applies top-k, then top-p to tempered logits: -inf where a code is removed.
 
-    A threshold takes many passes over a row, each of which would wait for all devices of a model axis. Where codes are
-    split over one, each device is sent whole rows in exchange for its part of the others: as many numbers as it had,
-    and the least value that stays comes back, one a row.
+    A threshold takes many passes over a row, and over a model axis each would wait for all devices. Where codes are
+    split, devices exchange parts so that each holds whole rows, of the same total size, and one number a row comes
+    back: the least value that stays.
 
     Args:
-        filters: which of ``FILTERS`` are applied; static.
+        filters: the ``FILTERS`` to apply; static.
         top_k, top_p: as in ``SamplingParams``.
     """
     if not filters or not divides(values.shape[-1]):
@@ -57,11 +57,11 @@ def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> 
 
 
 def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
-    """Smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
+    """Finds the smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
 
-    -inf where even all of them weigh less. A CPU is bound by the comparisons, and 32 passes of a single one are the
-    fewest; an accelerator by the number of passes, so it makes 8 of 15 comparisons, written out one after the other
-    to leave no loop. The choice is made in lowering: XLA's HLO for one platform holds that platform's passes alone.
+    -inf where all values weigh less. Comparisons bind a CPU, and 32 passes of one are the fewest; passes bind an
+    accelerator, which makes 8 of 15 comparisons, unrolled. The choice is made in lowering: XLA's HLO for a platform
+    holds only that platform's passes.
     """
     return lax.platform_dependent(
         values,
@@ -76,12 +76,12 @@ def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) ->
 def _search(
     values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
 ) -> Float[Array, "*rows"]:
-    """The threshold, ``bits`` binary digits a pass from the first to the last.
+    """Finds the threshold, ``bits`` binary digits a pass from the first to the last.
 
-    The digits count floats upwards from -inf, on the int32 image of the floats that preserves their order. A
-    candidate is not above the threshold when the floats above its predecessor weigh ``limit`` or more. Candidates
-    past infinity are NaNs, above which there is nothing. Weights are float32 even for counting (exact up to 2**24
-    codes): XLA vectorizes that sum better than an integer one.
+    The digits count floats upwards from -inf, on the floats' order-preserving int32 image. A candidate is not above
+    the threshold when the floats above its predecessor weigh ``limit`` or more; nothing is above candidates past
+    infinity, which are NaNs. Weights are float32 even for counting (exact up to 2**24 codes): XLA vectorizes that sum
+    better than an integer one.
     """
     digits = np.arange(1, 2**bits, dtype=np.int32).reshape((1,) * (values.ndim - 1) + (-1,))
 

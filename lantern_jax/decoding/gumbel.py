@@ -2,8 +2,8 @@
 
 At a node with the target's distribution p let y = argmax(log p + g), g the Gumbel noise of that position, which plain
 decoding reads too. A child x is accepted when x = y or, under a relaxed rule, when x is the argmax once the codes of
-A(x) are out and their mass is x's own. Strictly decoded tokens are therefore plain decoding's, whatever was drafted:
-exactly where p is computed in float32, up to near-ties in bfloat16.
+A(x) are removed and their mass is x's own. So strict decoding gives plain decoding's tokens with any draft: exactly
+where p is computed in float32, up to near-ties in bfloat16.
 
 Axes: B batch, N nodes (root included), M drafts = N - 1 or nodes of a level, L path length, V vocabulary.
 """
@@ -34,7 +34,7 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class Greedy:
-    """The draws of temperature 0, of either coupling: none. Tokens are argmaxes, and the longest path is taken.
+    """The empty draws of temperature 0: tokens are argmaxes, and every coupling takes the longest path.
 
     Example:
         >>> log_q = jnp.log(jnp.array([[[0.25, 0.75]]]))
@@ -43,7 +43,7 @@ class Greedy:
     """
 
     def perturb(self, log_q: Float[Array, "B M V"], depth: int, nodes) -> Float[Array, "B M V"]:
-        """What ranks the children of nodes at a depth: log q."""
+        """Returns what ranks the children of nodes at a depth: log q."""
         return log_q
 
 
@@ -52,7 +52,7 @@ class SharedNoise:
     """The draws of ``Gumbel``.
 
     Attributes:
-        noise: float32 [B, L, V]; row d is that of the token after a node of depth d.
+        noise: float32 [B, L, V]; row d is for the token after a node of depth d.
 
     Example:
         >>> draws = lantern_jax.SharedNoise(jnp.array([[[0.0, 1.0], [5.0, 0.0]]]))
@@ -63,7 +63,7 @@ class SharedNoise:
     noise: Float[Array, "B L V"]
 
     def perturb(self, log_q: Float[Array, "B M V"], depth: int, nodes) -> Float[Array, "B M V"]:
-        """What ranks the children of nodes at a depth: log q + g."""
+        """Returns what ranks the children of nodes at a depth: log q + g."""
         return log_q + self.noise[:, depth][:, None]
 
 
@@ -72,12 +72,12 @@ class Gumbel:
     """The coupling.
 
     Attributes:
-        path: with several accepted children, the ``longest`` accepted path, ties to the earliest in depth-first
-            order, or ``exact_first``: from the root, the child y if there is one, else the first accepted, never
-            back. At temperature 0 it is always the longest.
+        path: the choice among several accepted children: the ``longest`` accepted path, ties to the earliest in
+            depth-first order, or ``exact_first``: from the root, the child y if there is one, else the first accepted
+            one, never going back. At temperature 0 it is always the longest.
 
     Raises:
-        ValueError: another path policy.
+        LanternError: another path policy.
 
     Example:
         >>> lantern_jax.Gumbel(), lantern_jax.Gumbel("exact_first")
@@ -91,14 +91,14 @@ class Gumbel:
             raise errors.unknown("path policy", self.path, PATHS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> SharedNoise | Greedy:
-        """As ``Coupling.draws``: the noise of L positions, plain decoding's own."""
+        """Draws as ``Coupling.draws``: plain decoding's own noise of L positions."""
         if sampling.greedy:
             return Greedy()
         positions = positions[:, None] + jnp.arange(levels, dtype=jnp.int32)[None]
         return SharedNoise(gumbel_noise(keys, positions, vocab_size))
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """As ``Coupling.verify``."""
+        """Verifies as ``Coupling.verify``."""
         noise = _noise(draws, log_probs, draft.topology)
         topology, depth = draft.topology, draft.topology.depth
         with jax.named_scope("target_tokens"):
@@ -133,16 +133,16 @@ def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:
 
 
 def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook) -> Bool[Array, "B M"]:
-    """Which children the rule accepts: by its own word, or because they win the race with their loan.
+    """Tells which children the rule accepts: by its own test, or because they win the race with their loan.
 
-    The latter is so iff every code that beats the child's new value lies in A(x); both sides are counted, which
-    costs one fused pass over the vocabulary and a gather of K numbers a child.
+    A child wins iff every code that beats its new value lies in A(x). Both sides are counted, which costs one fused
+    pass over the vocabulary and a gather of K numbers a child.
     """
     parents, child = parents_of(draft), draft.tokens[:, 1:]
     depth = with_batch(drafted(draft.topology.depth), 2)
 
     def look_up(values, nodes, ids):
-        """values [B, X, V] at nodes [M] or [B, M] and ids [B, M] or [B, M, K]."""
+        """Reads values [B, X, V] at nodes [M] or [B, M] and ids [B, M] or [B, M, K]."""
         extra = (1,) * (ids.ndim - 2)
         nodes = with_batch(nodes, 2)
         nodes = nodes.reshape(*nodes.shape, *extra)
@@ -165,7 +165,7 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
         score_at=score_at,
         scores=scores,
     )
-    # A code that is not allowed, or was filtered out, is never put down, whoever lends to it.
+    # A code that is not allowed, or was filtered out, is never accepted, even with a loan.
     allowed = look_up(log_probs, parents, child) > -jnp.inf
     accepts = rule.accepts(p, child, wanted, depth, codebook)
     if accepts is not None:

@@ -1,7 +1,7 @@
 """The decoding loop: prefill, then rounds of draft, verify, accept, commit inside one ``while_loop``.
 
 Plain autoregressive decoding is the same loop with nothing drafted. ``start``, ``advance`` and ``finish`` are the parts
-of ``decode``: a round is a round, whether one program runs them all or somebody looks in between.
+of ``decode``, for callers that look in between rounds; the rounds are the same.
 
 Axes: G guidance rows, B batch, T stream tokens, N nodes (root included), L = max depth + 1, V codes.
 """
@@ -48,28 +48,27 @@ def speculative_decode(
 ) -> Decoded:
     """Generates a token stream for every sequence, checking several guesses in each pass of the target.
 
-    With the strict rule and ``Gumbel`` the tokens are those of ``autoregressive_decode`` with the same keys, whatever
-    is drafted: exactly in float32, up to near-ties in bfloat16, where a wide pass rounds otherwise than a narrow one.
+    With the strict rule and ``Gumbel`` any drafting gives the tokens of ``autoregressive_decode`` with the same keys:
+    exactly in float32, up to near-ties in bfloat16, where a wide pass rounds differently from a narrow one.
 
     Args:
-        target, target_params, conditioning: the model and what it is conditioned on, leaves [B, ...]: conditional
-            rows alone.
-        keys: one key a sequence; fold_in of a seed with the sequence's global index makes results independent
-            of batching.
-        drafting, drafting_params: where guesses come from: ``eagle(drafter, tree)``, say.
+        target, target_params, conditioning: the model and its conditioning, leaves [B, ...]: conditional rows only.
+        keys: one key a sequence; fold_in of a seed with the sequence's global index makes results independent of
+            batching.
+        drafting, drafting_params: the source of guesses, such as ``eagle(drafter, tree)``.
         guidance: classifier-free guidance scale of each sequence; None for none, which is half the work.
         sampling: temperature, top-k, top-p (``SamplingParams.create``); None samples from the plain distribution.
         rule, codebook: acceptance rule, or its name, and the neighbours that a relaxed one needs.
         coupling: ``Gumbel(path)`` or ``Rejection(residual)``, or its name; static.
         active: False marks padding sequences, which are finished from the start.
         rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
-        mesh, mesh_axis: a mesh (an abstract one to export with) and the axis of it that sequences are spread over; the
-            whole loop runs under ``shard_map`` over that axis, each device looping as often as its own sequences need.
-            B must divide by its size. Over an axis "model" the compiler splits what is computed, as the parameters lie
+        mesh, mesh_axis: a mesh (an abstract one to export with) and the axis that sequences are spread over. The whole
+            loop runs under ``shard_map`` over that axis, each device looping as often as its own sequences need; B
+            must divide by its size. Over an axis "model" the compiler splits the computation as the parameters lie
             (``partition``).
 
     Raises:
-        ValueError: arguments or records that do not fit each other, ids or padding that the target does not take, a
+        LanternError: arguments or records that do not fit each other, ids or padding that the target does not take, a
             relaxed rule without neighbours, a batch that does not divide.
     """
     rule, coupling = as_rule(rule), as_coupling(coupling)
@@ -106,7 +105,7 @@ def autoregressive_decode(
     mesh: Mesh | AbstractMesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
-    """Plain decoding, one token a pass; arguments as in ``speculative_decode``."""
+    """Decodes plainly, one token a pass; arguments as in ``speculative_decode``."""
     return speculative_decode(
         target, target_params, conditioning, keys, drafting=PLAIN, guidance=guidance, sampling=sampling,
         active=active, rows=rows, mesh=mesh, mesh_axis=mesh_axis,
@@ -114,12 +113,12 @@ def autoregressive_decode(
 
 
 def decode(program: Program, inputs: Inputs) -> Decoded:
-    """The whole generation as one traceable function."""
+    """Runs the whole generation; traceable."""
     return finish(inputs.active, advance(program, inputs, start(program, inputs)))
 
 
 def start(program: Program, inputs: Inputs) -> State:
-    """Prefill, and the first token of every sequence, or its first ones where they are given (``Completion``)."""
+    """Runs prefill and samples every sequence's first token, or takes the given first ones (``Completion``)."""
     target = program.target
     completion.check(target, inputs.conditioning, program.rows is not None)
     conditioning, given = completion.parts(inputs.conditioning)
@@ -141,7 +140,7 @@ def start(program: Program, inputs: Inputs) -> State:
 
 
 def _begun(program: Program, inputs: Inputs, first: Int[Array, "B K"], finite, cache, drafting) -> State:
-    """Where a generation stands that knows its first tokens; all but the last of them are in the cache."""
+    """Makes the state after the first tokens, of which all but the last are in the cache."""
     stream, count = Stream(program.target), first.shape[1]
     running, more = inputs.active & finite, int(stream.run[count])
     state = State(
@@ -151,12 +150,12 @@ def _begun(program: Program, inputs: Inputs, first: Int[Array, "B K"], finite, c
         cache=cache,
         drafting=drafting,
     )
-    # Constants of the state become sequences' own: under somebody's shard_map the loop's carry varies as the keys do.
+    # Under a caller's shard_map the loop's carry must vary as the keys do, constants included.
     return varying_like(state, inputs.keys)
 
 
 def _completed(program: Program, inputs: Inputs, given: Int[Array, "B K"], finite, cache, drafting) -> State:
-    """As ``_begun``, with the given tokens read and the drafting led along them."""
+    """Reads the given tokens, leads the drafting along them, and makes the state after them."""
     if given.shape[1] > 1:
         cache, features = completion.read(program.target, inputs.target_params, cache, given)
         finite = finite & jnp.isfinite(features).all(axis=(0, 2, 3))
@@ -173,7 +172,7 @@ def _completed(program: Program, inputs: Inputs, given: Int[Array, "B K"], finit
 def advance(
     program: Program, inputs: Inputs, state: State, rounds: Int[Array, ""] | int | None = None
 ) -> State:
-    """Rounds until every sequence is finished, or so many at most."""
+    """Runs rounds until all sequences are finished, or at most ``rounds``."""
     stream = Stream(program.target)
     if inputs.codebook is not None:
         inputs = inputs.replace(codebook=inputs.codebook.measured())
@@ -194,7 +193,7 @@ def advance(
 
 
 def finish(active: Bool[Array, " B"], state: State) -> Decoded:
-    """What is decoded; the streams of sequences that were not active are -1."""
+    """Returns what was decoded; sequences that were not active get streams of -1."""
     decoded = state.decoded
     return decoded.replace(tokens=jnp.where(active[:, None], decoded.tokens, jnp.int32(-1)))
 
@@ -231,7 +230,7 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
     with jax.named_scope("commit"):
         path = stream.block_path(pending, verdict.path)
         if not drafting.max_depth:
-            # Always 0, but not to the compiler: it would write the cache before the last reading and copy it for that.
+            # Always 0, which the compiler must not know: it would write the cache before its last use, and copy it.
             path = path + jnp.minimum(verdict.bonus, 0)[:, None]
         count = jnp.where(running, state.pending + verdict.count, 0)
         cache = target.commit(state.cache, block, path, count)

@@ -1,4 +1,4 @@
-"""Nearest neighbours in a codebook, made once when a checkpoint is converted or trained.
+"""Nearest neighbours in a codebook, computed once when a checkpoint is converted or trained.
 
 Axes: V codes, C channels, K neighbours.
 """
@@ -18,19 +18,18 @@ _BLOCK_ELEMENTS = 1 << 19
 
 
 def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False) -> Int[Array, "V {k}"]:
-    """The ``k`` codes nearest to every code, nearest first: int32 [V, k].
+    """Returns the ``k`` codes nearest to every code, nearest first: int32 [V, k].
 
-    Euclidean distance, the code itself left out, ties to the lowest id. Works block by block: never a V x V
-    array. The differences are squared and summed directly, as |a|^2 - 2ab + |b|^2 would lose the order of
-    near neighbours in float32.
+    By Euclidean distance, without the code itself, ties to the lowest id. Works in blocks, never with a V x V array.
+    Differences are squared and summed directly: |a|^2 - 2ab + |b|^2 would lose the order of near neighbours in float32.
 
     Args:
         codebook: the codes as the decoder sees them.
-        k: how many, 0 <= k < V.
+        k: their number, 0 <= k < V.
         normalize: scale every code to length 1 first (LlamaGen's decoder does).
 
     Raises:
-        ValueError: k is outside its range, or the codebook is not a matrix of numbers.
+        LanternError: k is outside its range, or the codebook is not a matrix of numbers.
 
     Example:
         >>> lantern_jax.nearest_codes(jnp.array([[0.0], [1.0], [3.0]]), 2).tolist()
@@ -44,7 +43,7 @@ def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False
     codes = jnp.asarray(codebook, jnp.float32)
     known = at_hand(codes)
     if known is not None and not np.isfinite(known).all():
-        raise LanternError("the codebook holds values that are no numbers: nothing is near to them")
+        raise LanternError("the codebook holds values that are not finite: give numbers that have neighbours")
     if normalize:
         codes = codes / jnp.maximum(jnp.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
     if k == 0:

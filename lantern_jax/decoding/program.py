@@ -1,4 +1,4 @@
-"""A generation in three parts: what is compiled, what it is given, where it stands.
+"""A generation's three records: what is compiled, what it reads, and its state.
 
 Axes: B batch, T stream tokens.
 """
@@ -20,7 +20,7 @@ from lantern_jax.decoding.zipar import Rows
 
 
 class Program(NamedTuple):
-    """The static half of a generation: it decides what is compiled. Fields as in ``speculative_decode``.
+    """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -37,7 +37,7 @@ class Program(NamedTuple):
 
 @flax.struct.dataclass
 class Inputs:
-    """The traced half of a generation: arrays, swept without compiling again. As in ``speculative_decode``."""
+    """The traced half of a generation, swept without compiling again; fields as in ``speculative_decode``."""
 
     target_params: Any
     drafting_params: Any
@@ -52,12 +52,12 @@ class Inputs:
 
 @flax.struct.dataclass
 class State:
-    """Where a generation stands between two rounds.
+    """A generation's state between two rounds.
 
     Attributes:
-        decoded: what is known so far.
+        decoded: the results so far.
         length: int32 [B], stream tokens known; T for a sequence that is finished, or was not active.
-        pending: int32 [B], how many of them are not in the cache yet.
+        pending: int32 [B], the known tokens that are not in the cache yet.
         cache, drafting: the target's and the drafting's own states.
     """
 
@@ -69,6 +69,6 @@ class State:
 
 
 def input_specs(mesh_axis: str) -> Inputs:
-    """How inputs lie over the mesh: sequences along one axis, the rest everywhere."""
+    """Returns the layout of inputs over a mesh: sequences along one axis, the rest everywhere."""
     whole, rows = PartitionSpec(), PartitionSpec(mesh_axis)
     return Inputs(whole, whole, rows, rows, rows, rows, whole, whole, whole)

@@ -1,13 +1,13 @@
-"""What decoding asks of a model and of a way of guessing: two small records of pure functions.
+"""The interfaces of a model and of a way of guessing: two small records of pure functions.
 
 Any JAX model can be plugged in as a ``Target`` and any source of guesses as a ``Drafting``. ``lantern_jax.models``
 fills the first for LlamaGen and Chameleon, ``decoding.drafting`` the second.
 
 The *stream* of a sequence is its tokens after the prefix, forced ones (a row end, say) included. The *root* of a round
-is the last known token: it is in no cache yet, and every block that is scored begins with it. Where tokens are forced
-it is the end of a short chain of *pending* tokens, the last sampled one and the forced ones after it.
+is the last known token: it is in no cache yet, and every scored block begins with it. Where tokens are forced it ends a
+short chain of *pending* tokens: the last sampled one and the forced ones after it.
 
-Records are static: each new one is a new compilation, so make them once (``functools.cache``).
+Records are static: a new one means a new compilation, so make each once (``functools.cache``).
 
 Axes: G guidance rows (1, or 2 = conditional then unconditional), B batch, P prefix, N nodes (root included), R pending
 tokens at most, L = max depth + 1, S = R - 1 + L committed positions at most, I rows of log q, V vocabulary, D feature
@@ -28,7 +28,7 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class Prefix:
-    """What prefill leaves for the drafting: the conditioning positions as the target saw them.
+    """The conditioning positions as the target saw them, for the drafting.
 
     Attributes:
         features: [G, B, P, D], the target's hidden states after its final norm.
@@ -57,26 +57,25 @@ class Target:
 
     Attributes:
         prefill: (params, conditioning, guidance, slots) -> (cache, logits [B, V], Prefix). Leaves of ``conditioning``
-            are [B, ...], conditional rows alone. ``guidance`` is float32 [B], or None for none; the unconditional
-            rows, and so the axis G, are the target's own matter. ``slots`` is how many tokens after the prefix the
-            cache must be able to hold, rows that ``commit`` writes beyond the committed ones included.
+            are [B, ...], conditional rows only. ``guidance`` is float32 [B], or None for none; the target makes the
+            unconditional rows, and so the axis G, itself. ``slots`` is the number of tokens after the prefix that the
+            cache must hold, rows that ``commit`` writes beyond the committed ones included.
         score: (params, cache, tokens [B, N], depth, ancestors) -> (logits [B, N, V], features [G, B, N, D], block).
             A node at depth d stands d positions after the cache's end and sees the cache and its ``ancestors``, itself
             included. ``depth`` [N] and ``ancestors`` [N, N] are NumPy where the topology is static and no token is
             forced, else traced [B, N] and [B, N, N]. Logits come out guided, in float32, -inf where an id is not
-            allowed. Decoding out of raster order (``zipar``) gives one argument more: ``visible`` bool
-            [B, N, slots], which of the committed tokens, in the order of their commits, a node sees at all.
+            allowed. Decoding out of raster order (``zipar``) gives one more argument: ``visible`` bool
+            [B, N, slots], which of the committed tokens, in the order of their commits, a node sees.
         commit: (cache, block, path [B, S], count [B]) -> cache with the first ``count`` nodes of the path, root or
             pending tokens included, appended to each sequence. ``count`` is 0 for a finished sequence.
         vocab_size: V.
         num_tokens: T, the length of a picture's token stream, forced tokens included.
-        forced_tokens: one entry a stream position: the id the model's format forces there, -1 where it is free;
-            None when all are free. Position 0 is never forced.
-        first_code: where prompts are ids of one vocabulary with the codes: which of them is code 0's; the others
-            follow. None where they are something else. ``check_target`` then tries prompts that end in codes.
-        check: conditioning -> None; raises ValueError for what the model would get wrong without a word, such as ids
-            that it has no rows for. Called before any work; numbers that are traced it leaves alone
-            (``jax.core.Tracer``). None for no check.
+        forced_tokens: for each stream position the id that the model's format forces there, -1 where it is free; None
+            when all are free. Position 0 is never forced.
+        first_code: the id of code 0 where prompts and codes share a vocabulary, the other codes following it; None
+            elsewhere. With it ``check_target`` tries prompts that end in codes.
+        check: conditioning -> None; raises for what the model would silently get wrong, such as ids it has no rows
+            for. Called before any work; ignores traced numbers (``jax.core.Tracer``). None for no check.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -114,13 +113,13 @@ class Target:
 
 @flax.struct.dataclass
 class Pending:
-    """Where a sequence stands when a round begins.
+    """The tokens that a round begins with.
 
     Attributes:
-        tokens: int32 [B, R], right-aligned: the last one is the root, those before the first ``count`` from the right
-            are committed already.
+        tokens: int32 [B, R], right-aligned: the last one is the root; only the last ``count`` are pending, those
+            before them are committed already.
         count: int32 [B], 1 to R.
-        position: int32 [B], of the token that the root predicts, counted from 0 along the stream.
+        position: int32 [B], the position that the root predicts, counted from 0 along the stream.
 
     Example:
         >>> pending = lantern_jax.Pending(np.array([[7, 32]]), count=np.array([2]), position=np.array([5]))
@@ -135,14 +134,14 @@ class Pending:
 
 @flax.struct.dataclass
 class Draft:
-    """What a drafting proposes for a round.
+    """A drafting's proposal for a round.
 
     Attributes:
         tokens: int32 [B, N], node 0 the root.
         topology: a static ``DraftTree`` or a traced ``Topology``.
         log_q: float32 [B, I, V], the distributions that children were drawn from: a row for each of a static tree's
-            ``internal`` nodes, in that order; N rows with a traced topology, whose ``draft_rows`` say which is whose.
-            None for point masses, and where no coupling but the shared noise will read it.
+            ``internal`` nodes, in that order; N rows with a traced topology, assigned by its ``draft_rows``. None for
+            point masses, and where only the shared noise is used.
 
     Example:
         >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
@@ -158,13 +157,13 @@ class Draft:
 
 @flax.struct.dataclass
 class Outcome:
-    """What a round made known.
+    """The results of a round.
 
     Attributes:
         tokens: int32 [B, S], the committed tokens: the pending ones, root last, then the accepted path.
         features: [G, B, S, D], the target's features at them.
-        count: int32 [B], how many there are; 0 for a finished sequence. The token after the last one is the first
-            of the next round's pending tokens.
+        count: int32 [B], their number; 0 for a finished sequence. The token after the last one is the first of the
+            next round's pending tokens.
         log_probs: float32 [B, N, V], the target's log-probabilities after every node.
         draft: what was proposed.
         verdict: the round's ``Verification``; its ``wanted`` are the target's own tokens after every node.
@@ -194,12 +193,12 @@ class Drafting:
         init: (params, prefix, slots, span) -> state, before the first token is known. ``slots`` as in ``Target``;
             ``span`` is S, the most positions that a round commits.
         propose: (params, state, pending, draws, sampling) -> (draft, state). ``pending`` is a ``Pending``;
-            ``process_logits(logits, sampling)`` makes log q of logits; ``draws`` are the round's random numbers:
-            the children of M nodes at a depth are the best codes, in order, of
+            ``process_logits(logits, sampling)`` makes log q of logits; ``draws`` are the round's random numbers: the
+            children of M nodes at a depth are the best codes, in order, of
             ``draws.perturb(log_q [B, M, V], depth, nodes)``, with ``nodes`` their ids in the topology.
-        observe: (params, state, outcome) -> state, with the state that ``propose`` returned: what it added for nodes
-            that were not accepted is to be dropped. States keep their shapes, or the loop does not compile.
-        max_depth: L - 1, depth of the topologies it proposes.
+        observe: (params, state, outcome) -> state, from the state that ``propose`` returned; drops what that added
+            for nodes that were not accepted. States keep their shapes, or the loop does not compile.
+        max_depth: L - 1, the depth of its topologies.
 
     Example:
         >>> tree = lantern_jax.DraftTree.chain(2)

@@ -2,8 +2,8 @@
 
 The children x of a node are tried in draft order: x is accepted with probability min(1, m(x) / q(x)), and after each
 refusal p becomes a residual and q loses x (Miao et al., arXiv 2305.09781, with draws without replacement; masses after
-LANTERN, arXiv 2410.03355). What a child meets does not depend on whether its node is reached, so all nodes are tried
-at once, child by child: as many steps as the widest node has children, and no walk.
+LANTERN, arXiv 2410.03355). A child's test does not depend on whether its node is reached, so all nodes are tried
+together, column by column: first children, then second ones, up to the width of the widest node. There is no walk.
 
 Axes: B batch, N nodes (root included), I rows of log q, R nodes with children, M drafts = N - 1, V vocabulary,
 K neighbours.
@@ -11,7 +11,7 @@ K neighbours.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -38,14 +38,14 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class Streams:
-    """The draws of ``Rejection``: which random numbers the round draws.
+    """The draws of ``Rejection``: the places of a round's random numbers.
 
     Attributes:
-        keys: of the sequences.
-        positions: int32 [B], of the token that the root predicts.
-        rounds: int32 [B], number of the round.
+        keys: one a sequence.
+        positions: int32 [B], the position that the root predicts.
+        rounds: int32 [B], the round's number.
         reads_ahead: static; whether the tests read guesses behind the place where they stop, as ``Block``'s do. Such
-            guesses no longer follow the q that they were drawn from, and must not be kept for the next round.
+            guesses no longer follow the q they were drawn from, and must not be kept for the next round.
 
     Example:
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
@@ -60,7 +60,7 @@ class Streams:
     reads_ahead: bool = flax.struct.field(pytree_node=False, default=False)
 
     def perturb(self, log_q: Float[Array, "B R V"], depth: int, nodes) -> Float[Array, "B R V"]:
-        """What ranks the children of ``nodes``: log q with noise of their own; the top-K are draws from q, in order."""
+        """Returns what ranks the children of ``nodes``: log q with their own noise, whose top-K are draws from q."""
         return log_q + draft_noise(self.keys, self.positions, self.rounds, nodes, log_q.shape[-1])
 
 
@@ -70,15 +70,15 @@ class Rejection:
 
     Attributes:
         residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its
-            variant for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``): it zeroes the
-            k + 1 nearest codes where any of the k lends, and is uniform over all V ids where nothing is left. With
-            the strict rule they are the same. They need k + 1 stored neighbours; with k alone, k are zeroed. As that
-            code does, they count a neighbour without probability (one that top-k removed) as a lender even where the
-            bound is 0, so that delta 0 or lam 1 is not strict there, and they let such neighbours' neighbours put down
-            a code that was removed itself; ``exact`` does neither.
+            variant for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``). That code zeroes
+            the k + 1 nearest codes where any of the k lends, and is uniform over all V ids where nothing is left. It
+            needs k + 1 stored neighbours; with k stored, k are zeroed. A neighbour without probability (one that top-k
+            removed) counts as a lender even where the bound is 0, so delta 0 or lam 1 is not strict there, and
+            neighbours of such codes can put down a code that was removed. ``exact`` does neither. Under the strict
+            rule all three are the same.
 
     Raises:
-        ValueError: another residual.
+        LanternError: another residual.
 
     Example:
         >>> lantern_jax.Rejection(), lantern_jax.Rejection("published")
@@ -92,11 +92,11 @@ class Rejection:
             raise errors.unknown("residual", self.residual, RESIDUALS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """As ``Coupling.draws``."""
+        """Draws as ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """As ``Coupling.verify``; a draft without log q is a point mass on every token."""
+        """Verifies as ``Coupling.verify``; a draft without log q is a point mass on every token."""
         if isinstance(draws, Greedy):
             return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
         _check(draft, log_probs, draws)
@@ -117,10 +117,10 @@ class Rejection:
         codebook,
         max_count,
     ) -> tuple[Int[Array, " B"], Float[Array, "B V"], "_Tried"]:
-        """Where the tests end with these random numbers, and the distribution of the bonus token there.
+        """Returns where the tests end, the bonus token's distribution there, and all tests' results.
 
         Args:
-            uniforms: in [0, 1), of the test of each node.
+            uniforms: in [0, 1), one for the test of each node.
             noise: for the tokens that distances are measured to.
         """
         topology, rows = draft.topology, _rows_of(draft.topology)
@@ -136,48 +136,57 @@ class Rejection:
         return last, p, tried
 
     def _try_children(self, draft, log_probs, uniforms, noise, rule, codebook) -> "_Tried":
-        """The tests of all children, each after the refusal of its earlier siblings."""
-        topology, batch = draft.topology, jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
-        nodes = _parents(topology)
+        """Tests all children, each as if its earlier siblings were refused.
+
+        ``_parents`` sorts nodes by their number of children, most first. So the nodes with a child in column c are a
+        prefix, and shrink from column to column; what lies behind it is done, and put aside.
+        """
+        topology, drafts = draft.topology, draft.tokens.shape
+        nodes, given = _parents(topology), _Given(draft, uniforms, jnp.exp(noise)[:, None], rule, codebook)
         p = jnp.exp(take_nodes(log_probs, nodes))
         q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, _q_rows(topology, nodes)))
-        drafts = (log_probs.shape[0], topology.num_nodes)
-        accepted, swapped = jnp.zeros(drafts, bool), jnp.zeros(drafts, bool)
-        allowed = _allowed(draft, log_probs)
-        strict, done, odds = jnp.zeros(drafts, jnp.int32), [], jnp.exp(noise)[:, None]
+        tried = _Tried(jnp.zeros(drafts, bool), jnp.zeros(drafts, bool), jnp.zeros(drafts, jnp.int32), p)
+        allowed, done = _allowed(draft, log_probs), []
         for width, children in _columns(topology, nodes):
-            # Nodes with fewer children than this column lie behind the others and are done.
-            done.insert(0, p[:, width:])
-            p, q = p[:, :width], None if q is None else q[:, :width]
+            done.insert(0, tried.p[:, width:])
+            tried, q = tried._replace(p=tried.p[:, :width]), None if q is None else q[:, :width]
             child = jnp.broadcast_to(jnp.asarray(children), (log_probs.shape[0], width))
-            there, child = child >= 0, jnp.maximum(child, 0)
-            token = draft.tokens[batch, child]
-            depth = take_nodes(topology.depth, child)
-            trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
-            # Strictly such a code has mass 0 anyway, and the published code knows no such test.
-            if self.residual == "exact" and not rule.is_strict:
-                trial = trial.only_where(allowed[batch, child])
-            luck = uniforms[batch, child] * trial.q_x
-            possible = there & (trial.q_x > 0)
-            accept = possible & (luck < trial.mass)
-            # A child is written to its own place; what is not there falls off the end.
-            place = jnp.where(there, child, topology.num_nodes)
-            accepted = accepted.at[batch, place].set(accept, mode="drop")
-            if not rule.is_strict:
-                swapped = swapped.at[batch, place].set(accept & (luck >= trial.p_x), mode="drop")
-            if not rule.is_strict and codebook is not None:
-                # The token that strict decoding would have put there: a draw from the strict residual.
-                drawn = _draw_from_residual(p, trial.q, odds)
-                strict = strict.at[batch, place].set(drawn, mode="drop")
-            refused = possible[..., None]
-            p = jnp.where(refused, self._after_refusal(p, token, trial, rule, codebook), p)
-            if q is not None:
-                q = jnp.where(refused, _normalized(_zeroed(q, token[..., None]), jnp.float32(0)), q)
-        p = jnp.concatenate([p, *done], axis=1)
-        return _Tried(accepted[:, 1:], swapped[:, 1:], strict[:, 1:], p)
+            tried, q = self._try_column(given, allowed, child, tried, q)
+        p = jnp.concatenate([tried.p, *done], axis=1)
+        return _Tried(tried.accepted[:, 1:], tried.swapped[:, 1:], tried.strict[:, 1:], p)
+
+    def _try_column(self, given: "_Given", allowed, child: Int[Array, "B W"], tried: "_Tried", q):
+        """Tests one child of each of W nodes, -1 for none: returns the results with p, and q, after its refusal."""
+        draft, uniforms, odds, rule, codebook = given
+        topology, batch = draft.topology, jnp.arange(child.shape[0], dtype=jnp.int32)[:, None]
+        accepted, swapped, strict, p = tried
+        there, child = child >= 0, jnp.maximum(child, 0)
+        token = draft.tokens[batch, child]
+        depth = take_nodes(topology.depth, child)
+        trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
+        # Strictly such a code has mass 0 anyway, and the published code knows no such test.
+        if self.residual == "exact" and not rule.is_strict:
+            trial = trial.only_where(allowed[batch, child])
+        luck = uniforms[batch, child] * trial.q_x
+        possible = there & (trial.q_x > 0)
+        accept = possible & (luck < trial.mass)
+        # A child is written to its own place; what is not there falls off the end.
+        place = jnp.where(there, child, topology.num_nodes)
+        accepted = accepted.at[batch, place].set(accept, mode="drop")
+        if not rule.is_strict:
+            swapped = swapped.at[batch, place].set(accept & (luck >= trial.p_x), mode="drop")
+        if not rule.is_strict and codebook is not None:
+            # The token that strict decoding would have put there: a draw from the strict residual.
+            drawn = _draw_from_residual(p, trial.q, odds)
+            strict = strict.at[batch, place].set(drawn, mode="drop")
+        refused = possible[..., None]
+        p = jnp.where(refused, self._after_refusal(p, token, trial, rule, codebook), p)
+        if q is not None:
+            q = jnp.where(refused, _normalized(_zeroed(q, token[..., None]), jnp.float32(0)), q)
+        return _Tried(accepted, swapped, strict, p), q
 
     def _after_refusal(self, p, token, trial: "_Trial", rule, codebook) -> Float[Array, "B R V"]:
-        """The residual of p once ``token`` was refused."""
+        """Returns the residual of p once ``token`` was refused."""
         if trial.claim is not None:
             return _residual(p, trial.claim.kept, p)
         if self.residual == "exact" or rule.is_strict:
@@ -198,8 +207,18 @@ class Rejection:
         return _residual(p, _zeroed(trial.q, near), everything)
 
 
+class _Given(NamedTuple):
+    """What all tests read; ``odds`` [B, 1, V] is the exponential of Gumbel noise."""
+
+    draft: Any
+    uniforms: Float[Array, "B N"]
+    odds: Float[Array, "B 1 V"]
+    rule: Any
+    codebook: Any
+
+
 class _Tried(NamedTuple):
-    """What the tests say of every draft, and the residual of every node with children once all are refused."""
+    """The tests' results for every draft, and the residual of every node with children once all are refused."""
 
     accepted: Bool[Array, "B M"]
     swapped: Bool[Array, "B M"]
@@ -208,10 +227,8 @@ class _Tried(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """One child x of every node on trial.
-
-    Its p and q, what its luck is compared with, where that comes from, and the current q (a point mass without log q).
-    """
+    """One child x of every node on trial: its p and q, the mass its luck is compared with and that mass's source, and
+    the current q (a point mass without log q)."""
 
     p_x: Float[Array, "B R"]
     q_x: Float[Array, "B R"]
@@ -222,7 +239,7 @@ class _Trial(NamedTuple):
     is_point_mass: bool
 
     def only_where(self, allowed: Bool[Array, "B R"]) -> "_Trial":
-        """The trial in which codes that are not allowed are refused, and borrow nothing."""
+        """Refuses codes that are not allowed, which borrow nothing."""
         loan = self.loan
         if loan is not None:
             lenders = jnp.where(allowed[..., None], loan.lenders, -1)
@@ -231,7 +248,7 @@ class _Trial(NamedTuple):
 
 
 def _allowed(draft, log_probs) -> Bool[Array, "B N"]:
-    """Which nodes hold a code that is neither masked nor filtered out. That of the root is not read."""
+    """Tells which nodes hold a code that is neither masked nor filtered out; the root's entry is not read."""
     parents = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
     batch = jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
     return log_probs[batch, parents, draft.tokens] > -jnp.inf
@@ -258,7 +275,7 @@ def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
 
 
 def _parents(topology: AnyTopology) -> Int[np.ndarray, " R"]:
-    """The nodes whose children are tried: those that have some, most children first; all where that is not known."""
+    """Returns the nodes whose children are tried, most children first; all nodes where that is not known."""
     if not isinstance(topology, DraftTree):
         return np.arange(topology.num_nodes)
     internal = np.asarray(topology.internal, np.int32)
@@ -270,7 +287,7 @@ def _num_children(topology: DraftTree) -> Int[np.ndarray, " N"]:
 
 
 def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, Int[Array, "*B W"]]]:
-    """For every place among siblings: how many of ``nodes`` have a child there, and which, -1 for none."""
+    """Yields for each place among siblings how many of ``nodes`` have a child there, and which, -1 for none."""
     for column in range(topology.children.shape[-1] if len(nodes) else 0):
         width = len(nodes)
         if isinstance(topology, DraftTree):
@@ -279,7 +296,7 @@ def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, In
 
 
 def _rows_of(topology: AnyTopology) -> Int[np.ndarray, " N"]:
-    """The place of a node among ``_parents``, -1 for leaves."""
+    """Returns the place of a node among ``_parents``, -1 for leaves."""
     if not isinstance(topology, DraftTree):
         has = topology.children[..., 0] >= 0
         return jnp.where(has, jnp.arange(topology.num_nodes, dtype=jnp.int32)[None], -1)
@@ -290,19 +307,19 @@ def _rows_of(topology: AnyTopology) -> Int[np.ndarray, " N"]:
 
 
 def _q_rows(topology: AnyTopology, nodes: np.ndarray):
-    """The rows of log q that belong to ``nodes``."""
+    """Returns the rows of log q that belong to ``nodes``."""
     if isinstance(topology, DraftTree):
         return topology.draft_rows[nodes]
     return jnp.maximum(topology.draft_rows[:, nodes], 0)
 
 
 def _residual(p, q, otherwise) -> Float[Array, "B R V"]:
-    """normalize(max(p - q, 0)), or ``otherwise`` where nothing is left."""
+    """Returns normalize(max(p - q, 0)), or ``otherwise`` where nothing is left."""
     return _normalized(jnp.maximum(p - q, 0), otherwise)
 
 
 def _draw_from_residual(p, q, odds: Float[Array, "B 1 V"]) -> Int[Array, "B R"]:
-    """The argmax of log residual plus Gumbel noise, ``odds`` its exponential: neither logarithm nor sum is needed."""
+    """Returns the argmax of log residual plus Gumbel noise, without a logarithm; ``odds`` is its exponential."""
     left = jnp.maximum(p - q, 0)
     return first_argmax(jnp.where(jnp.any(left > 0, axis=-1, keepdims=True), left, p) * odds)
 
@@ -318,7 +335,7 @@ def _places(token: Int[Array, "B R"]) -> tuple[Int[Array, "B 1"], Int[Array, "1 
 
 
 def _zeroed(values: Float[Array, "B R V"], ids: Int[Array, "B R K"]) -> Float[Array, "B R V"]:
-    """``values`` with 0 at ``ids``; -1 is no id."""
+    """Sets ``values`` to 0 at ``ids``; -1 is no id."""
     batch, row = (place[..., None] for place in _places(ids[..., 0]))
     return values.at[batch, row, jnp.where(ids >= 0, ids, values.shape[-1])].set(0, mode="drop")
 

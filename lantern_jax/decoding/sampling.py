@@ -2,11 +2,10 @@
 
 Axes: G guidance rows, B batch, L positions, M tree nodes, V vocabulary.
 
-Every method of the library samples by Gumbel-max: the token at position i of a sequence is the argmax of the
-*perturbed log-probabilities* ``log_probs + gumbel_noise``, with the noise of exactly that sequence and position.
-Plain decoding, drafting and verification read the same numbers, which is why strict speculative decoding repeats
-plain decoding wherever the log-probabilities are the same. Nothing here branches or loops on data: on a GPU the host
-would have to read every predicate.
+All sampling is by Gumbel-max: the token at position i of a sequence is the argmax of the *perturbed log-probabilities*
+``log_probs + gumbel_noise``, with the noise of exactly that sequence and position. Plain decoding, drafting and
+verification read the same numbers, so strict speculative decoding repeats plain decoding wherever the log-probabilities
+are the same. Nothing here branches or loops on data: on a GPU the host would have to read every predicate.
 """
 
 from collections.abc import Callable
@@ -38,17 +37,17 @@ _ARGMAX_BLOCK = 128
 class SamplingParams:
     """Knobs of the sampling distribution, shared by the batch.
 
-    What runs is static, the values are traced: a sweep over them compiles once for each set of filters. Programs
-    that must take any values switch both filters on.
+    The set of filters is static and the values are traced, so a sweep over values compiles once for each set. Programs
+    for any values apply both filters.
 
     Attributes:
         temperature: float32 [], at least 0.001; not read when ``greedy``.
-        top_k: int32 [], keep the codes that fewer than k others beat (ties at the threshold stay); 0, and V or
-            more, keep all.
-        top_p: float32 [], in (0, 1], keep the codes with less than this mass strictly above them, on the
+        top_k: int32 [], keeps the codes that fewer than k others beat (ties at the threshold stay); 0, and V or more,
+            keep all.
+        top_p: float32 [], in (0, 1], keeps the codes with less than this mass strictly above them, on the
             renormalized top-k; 1 keeps all.
-        greedy: static; the token is the argmax, no filter is applied and no noise is wanted.
-        filters: static; which of "top_k" and "top_p" are applied. The value of one left out is not read.
+        greedy: static; the token is the argmax, without filters or noise.
+        filters: static; the filters of "top_k" and "top_p" that are applied. The others' values are not read.
 
     Example:
         >>> lantern_jax.SamplingParams.create(temperature=0.9, top_k=100).filters
@@ -67,17 +66,17 @@ class SamplingParams:
     def create(
         cls, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, vocab_size: int | None = None
     ) -> "SamplingParams":
-        """Checks Python numbers and makes the record, with the filters that these numbers need.
+        """Checks Python numbers and makes the record, with the filters that they need.
 
         Args:
-            temperature: 0, which is greedy, or at least 0.001: less would leave nothing of float32 logits but their
-                order, or make them infinite.
+            temperature: 0, which is greedy, or at least 0.001: less would reduce float32 logits to their order, or
+                make them infinite.
             top_k: 0 is off, and so is ``vocab_size``.
             top_p: 1 is off.
-            vocab_size: None when it is not known; any ``top_k`` above 0 is then a filter.
+            vocab_size: None where it is not known, so that any ``top_k`` above 0 is a filter.
 
         Raises:
-            ValueError: a number outside its range; a ``top_k`` above ``vocab_size``.
+            LanternError: a number outside its range; a ``top_k`` above ``vocab_size``.
         """
         Knob("temperature", float, 1.0, "", **TEMPERATURE).check(temperature)
         Knob("top_k", int, 0, "", **TOP_K).check(top_k)
@@ -98,14 +97,14 @@ class SamplingParams:
 
 
 def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"]) -> Float[Array, "B *rest"]:
-    """Classifier-free guidance: ``uncond + scale * (cond - uncond)`` in float32.
+    """Applies classifier-free guidance: ``uncond + scale * (cond - uncond)`` in float32.
 
     Args:
         logits: row 0 conditional and, when G is 2, row 1 unconditional.
         scale: guidance of each sequence; unused when G is 1.
 
     Raises:
-        ValueError: G is neither 1 nor 2.
+        LanternError: G is neither 1 nor 2.
 
     Example:
         >>> conditional, unconditional = [[1.0, 3.0]], [[0.0, 2.0]]
@@ -123,20 +122,19 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
 
 
 def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> Float[Array, "*rows V"]:
-    """Log-probabilities of the sampling distribution: temperature, then top-k, then top-p on what is left.
+    """Returns log-probabilities of the sampling distribution: temperature, then top-k, then top-p on what is left.
 
-    A greedy result is the log-softmax at temperature 1 without top-k and top-p: its argmax is the greedy token and
-    relaxed acceptance reads its probabilities. Thresholds are found in a fixed number of passes, never by sorting
-    the vocabulary.
+    When greedy this is the log-softmax at temperature 1, unfiltered: its argmax is the token, and relaxed acceptance
+    reads its probabilities. Thresholds take a fixed number of passes; the vocabulary is never sorted.
 
     Args:
-        logits: guided logits, ids that are not allowed at -inf; at least one finite entry a row.
+        logits: guided logits, -inf at ids that are not allowed; at least one finite entry a row.
 
     Returns:
         float32 log-probabilities, -inf where a code was filtered out; a row with a NaN is NaN throughout.
 
     Raises:
-        ValueError: ``params.filters`` names something else than "top_k" and "top_p".
+        LanternError: ``params.filters`` names anything but "top_k" and "top_p".
 
     Example:
         >>> sampling = lantern_jax.SamplingParams.create(top_k=2)
@@ -156,9 +154,9 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
 def gumbel_noise(
     keys: Key[Array, " B"], positions: Int[Array, "B L"], vocab_size: int
 ) -> Float[Array, "B L V"]:
-    """Shared noise of the given positions: row [b, l] depends on ``keys[b]`` and ``positions[b, l]`` alone.
+    """Draws the shared noise of positions: row [b, l] depends only on ``keys[b]`` and ``positions[b, l]``.
 
-    ``positions`` count generated tokens from 0. Greedy decoding has no noise: its callers draw none.
+    ``positions`` count generated tokens from 0. Greedy decoding draws no noise.
 
     Example:
         >>> keys = jax.random.split(jax.random.key(7), 1)
@@ -179,7 +177,7 @@ def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: 
 
 
 def _gumbel(key, vocab_size: int) -> Float[Array, " V"]:
-    """Gumbel noise, fine in the upper tail, which decides: every token is an argmax over it.
+    """Draws Gumbel noise that is fine in the upper tail, which decides every argmax.
 
     JAX's default mode draws one of 2**23 values and none above 15.95, though at 16384 codes one row in 512 should
     reach it. This mode draws twice the random bits; on the demo on a CPU that is under 1 % of a step.
@@ -189,8 +187,8 @@ def _gumbel(key, vocab_size: int) -> Float[Array, " V"]:
 
 @partial(jax.jit, static_argnums=1)
 def _gumbel_of_words(key, vocab_size: int) -> Float[Array, " V"]:
-    """As fine in the upper tail, up to 22.9, from one random word an entry: half the work, which the many rows of a
-    draft are worth. The word is 1 - u, which float32 holds to the last bit where it is small and the noise is large."""
+    """Draws noise as fine in the upper tail, up to 22.9, from one random word an entry: half the work, for the many
+    rows of a draft. The word is 1 - u, which float32 holds to the last bit where it is small and the noise is large."""
     words = jax.random.bits(key, (vocab_size,), jnp.uint32)
     rest = jnp.minimum((words.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     return -jnp.log(-jnp.log1p(-rest))
@@ -199,7 +197,7 @@ def _gumbel_of_words(key, vocab_size: int) -> Float[Array, " V"]:
 def sample(
     logits: Float[Array, "B V"], keys: Key[Array, " B"], positions: Int[Array, " B"], params: SamplingParams
 ) -> Int[Array, " B"]:
-    """The tokens of plain decoding at the given positions of the streams; int32."""
+    """Samples plain decoding's tokens at the given positions of the streams; int32."""
     noise = None if params.greedy else gumbel_noise(keys, positions[:, None], logits.shape[-1])[:, 0]
     return gumbel_argmax(process_logits(logits, params), noise)
 
@@ -207,7 +205,7 @@ def sample(
 def gumbel_argmax(
     log_probs: Float[Array, "*rows V"], noise: Float[Array, "*rows V"] | None = None
 ) -> Int[Array, "*rows"]:
-    """The token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy.
+    """Returns the token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy.
 
     Example:
         >>> log_probs = jnp.log(jnp.array([[0.2, 0.5, 0.3]]))
@@ -220,10 +218,10 @@ def gumbel_argmax(
 
 
 def first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
-    """Argmax over the vocabulary, ties to the lowest id; int32.
+    """Returns the argmax over the vocabulary, ties to the lowest id; int32.
 
-    A vocabulary of whole blocks is reduced to the blocks' maxima first: XLA vectorises a maximum, not an
-    argmax (30 times faster on a CPU at 16384 codes).
+    A vocabulary of whole blocks is first reduced to the blocks' maxima: XLA vectorises a maximum, not an argmax
+    (30 times faster on a CPU at 16384 codes).
     """
     if divides(values.shape[-1]):
         return _best_over_shards(values, 1)[1][..., 0]
@@ -243,13 +241,13 @@ def _first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
 def top_children(
     perturbed: Float[Array, "B M V"], k: int
 ) -> tuple[Float[Array, "B M k"], Int[Array, "B M k"]]:
-    """The ``k`` best codes of every row, best first, ties to the lowest id: (values, int32 ids).
+    """Returns the ``k`` best codes of every row, best first, ties to the lowest id: (values, int32 ids).
 
     Args:
         perturbed: the perturbed log-probabilities; without noise, the log-probabilities.
 
     Raises:
-        ValueError: k is not in 1..V.
+        LanternError: k is not in 1..V.
 
     Example:
         >>> values, codes = lantern_jax.top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
@@ -268,7 +266,7 @@ def top_children(
 def _best_over_shards(
     values: Float[Array, "*rows V"], k: int
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """As ``top_children``, of codes that are split over the model axis: the best of each device, brought together."""
+    """Does as ``top_children`` for codes split over the model axis: brings the best of each device together."""
     count, rows = shards(), values.shape[:-1]
     parts = split(values.reshape(*rows, count, -1), -2)
     if k == 1:
@@ -277,7 +275,7 @@ def _best_over_shards(
         best, ids = on_shards(partial(lax.top_k, k=min(k, parts.shape[-1])), parts, -2)
     first = jnp.arange(count, dtype=jnp.int32)[:, None] * parts.shape[-1]
     ids = ids.astype(jnp.int32) + jnp.broadcast_to(first, ids.shape)
-    # One exchange for both; in the order of the ids, so that ties go to the lowest.
+    # One exchange for both, in the order of ids: ties go to the lowest.
     both = whole(jnp.stack([lax.bitcast_convert_type(best, jnp.int32), ids], axis=-1)).reshape(*rows, -1, 2)
     best, ids = lax.bitcast_convert_type(both[..., 0], jnp.float32), both[..., 1]
     if k == 1:
@@ -294,15 +292,15 @@ def draft_noise(
     nodes: Int[Array, " M"] | Int[Array, "B M"],
     vocab_size: int,
 ) -> Float[Array, "B M V"]:
-    """Noise that drafts the children of ``nodes`` under the rejection coupling.
+    """Draws the noise that drafts the children of ``nodes`` under the rejection coupling.
 
-    Independent of the target's noise, of other nodes and of other rounds: the top-K of ``log q + noise`` are
-    K draws without replacement from q, in order.
+    It is independent of the target's noise, of other nodes and of other rounds: the top-K of ``log q + noise`` are K
+    draws without replacement from q, in order.
 
     Args:
-        positions: position of the token that the root predicts.
-        rounds: number of the decoding round of each sequence.
-        nodes: ids of the nodes whose children are drafted; the same for all sequences, or each its own.
+        positions: the position that each root predicts.
+        rounds: the number of each sequence's round.
+        nodes: ids of the nodes whose children are drafted, for all sequences or for each.
     """
     nodes = jnp.asarray(nodes, jnp.int32)
     nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
@@ -313,7 +311,7 @@ def draft_noise(
 def acceptance_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], num_nodes: int
 ) -> Float[Array, "B N"]:
-    """Uniform numbers in [0, 1) of the rejection coupling's accept tests, one a tree node.
+    """Draws uniform numbers in [0, 1) for the rejection coupling's accept tests, one a tree node.
 
     Multiples of 2**-23: ``u < ratio`` holds with the ratio's probability to within that, the rounding of the ratio.
     """
@@ -325,7 +323,7 @@ def acceptance_uniforms(
 def residual_noise(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], vocab_size: int
 ) -> Float[Array, "B V"]:
-    """Gumbel noise of the rejection coupling's draw from the last residual."""
+    """Draws Gumbel noise for the rejection coupling's draw from the last residual."""
     streams = _stream(keys, _RESIDUAL_STREAM, positions, rounds)
     return split(jax.vmap(partial(_gumbel, vocab_size=vocab_size))(streams), -1)
 
@@ -333,7 +331,7 @@ def residual_noise(
 def keep_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], window: int
 ) -> Float[Array, "B W"]:
-    """Uniform numbers in [0, 1) that decide which guesses of a window are kept, one a place; no test reads them."""
+    """Draws uniform numbers in [0, 1) that decide which guesses of a window are kept, one a place."""
     return jax.vmap(lambda key: jax.random.uniform(key, (window,), jnp.float32))(
         _stream(keys, _KEEP_STREAM, positions, rounds)
     )
@@ -342,7 +340,7 @@ def keep_uniforms(
 def window_noise(
     keys: Key[Array, " B"], positions: Int[Array, "B W"], vocab_size: int
 ) -> Float[Array, "B W V"]:
-    """Gumbel noise of guesses, the same in every round for a position; no test and no residual draw reads it."""
+    """Draws Gumbel noise of guesses, the same in every round for a position; no test or residual draw reads it."""
     streams = jax.vmap(lambda key: jax.random.fold_in(key, _WINDOW_STREAM))(keys)
     return gumbel_noise(streams, positions, vocab_size)
 

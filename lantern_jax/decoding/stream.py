@@ -1,4 +1,4 @@
-"""A sequence's token stream: where tokens are forced, what is pending, and writing what a round made known.
+"""A sequence's token stream: where tokens are forced, which are pending, and what a round adds.
 
 Axes: B batch, T stream tokens, R pending tokens at most, N nodes (root included), L = max depth + 1,
 S = R - 1 + L positions.
@@ -25,10 +25,10 @@ class Decoded:
         tokens: int32 [B, T], the stream; all -1 for a sequence that was not active.
         rounds: int32 [B], target passes after prefill.
         accepted: int32 [B, L], how many rounds accepted 0, 1, ... draft tokens, forced ones not counted.
-        round_of_token: int32 [B, T], the round that produced a token (0 = prefill); forced tokens carry the round
-            of the token before them.
-        substituted: int32 [B], accepted draft tokens that the strict rule, on the same random numbers, refuses.
-        distance: float32 [B], sum over those of the codebook distance to the strict rule's token.
+        round_of_token: int32 [B, T], the round that produced a token (0 = prefill); a forced token has the round of
+            the token before it.
+        substituted: int32 [B], accepted draft tokens that the strict rule refuses on the same random numbers.
+        distance: float32 [B], the sum of their codebook distances to the strict rule's tokens.
         finite: bool [B], False where the target's logits were not numbers: such a sequence ends there, and its
             tokens mean nothing.
 
@@ -59,7 +59,7 @@ class Stream:
         vocab_size: V.
         forced: int32 [T], the forced id, -1 where free.
         run: int32 [T + 1], length of the run of forced tokens that starts at a position.
-        free: int32 [T + 1], how many positions before this one are not forced.
+        free: int32 [T + 1], the number of free positions before this one.
         longest: R, the most tokens that are ever pending.
     """
 
@@ -74,7 +74,7 @@ class Stream:
         self.longest = 1 + max(inner, default=0)
 
     def begin(self, first: Int[Array, "B K"], finite: Bool[Array, " B"], levels: int) -> Decoded:
-        """The record of sequences whose first tokens are known."""
+        """Makes the record of sequences whose first tokens are known."""
         batch, known = first.shape
         tokens = jnp.broadcast_to(jnp.asarray(self.forced)[None], (batch, self.length))
         return Decoded(
@@ -88,22 +88,19 @@ class Stream:
         )
 
     def pending(self, decoded: Decoded, length: Int[Array, " B"], count: Int[Array, " B"]) -> Pending:
-        """The pending tokens of sequences that know ``length`` tokens."""
+        """Returns the pending tokens of sequences of which ``length`` tokens are known."""
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
         return Pending(_take(decoded.tokens, length[:, None] + behind), count, length)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
-        """Most draft tokens that may be accepted: the bonus token after them is the stream's last one at most."""
+        """Returns the most draft tokens that may be accepted: the bonus token after them must fit the stream."""
         return jnp.maximum(self.length - length - 1, 0)
 
     def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
-        """Puts forced tokens on every node of a forced position, so that a path goes on behind it, and codes elsewhere.
+        """Puts forced tokens on the nodes of forced positions, so that paths continue behind them, and codes elsewhere.
 
-        A guess that is no code (a row end, copied to a free place) becomes one before anybody compares it: what is
-        tested is what is written.
-
-        Args:
-            position: of the token that the root predicts.
+        A guess that is not a code (a row end copied to a free place) becomes one before it is compared, so that what
+        is tested is what is written. ``position`` is the one that the root predicts.
         """
         guesses = jnp.clip(draft.tokens[:, 1:], 0, self.vocab_size - 1)
         draft = draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], guesses], axis=1))
@@ -112,23 +109,23 @@ class Stream:
     def forced_logits(
         self, logits: Float[Array, "B M V"], position: Int[Array, " B"], depth: Int[Array, "*B M"]
     ) -> Float[Array, "B M V"]:
-        """Logits after nodes of these depths, point masses where the token after the node is forced."""
+        """Returns logits after nodes of these depths, with point masses where the next token is forced."""
         return point_masses(logits, self._forced_after(position, depth)) if self.run.any() else logits
 
     def as_codes(self, draft: Draft) -> Draft:
-        """The draft as ``point_masses`` speaks of it: no token outside the codes."""
+        """Replaces tokens outside the codes by the last code, as ``point_masses`` does."""
         return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(self.vocab_size - 1)))
 
     def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
-        """The id forced after a node, -1 where it is free."""
+        """Returns the id forced after a node, -1 where it is free."""
         table = np.append(self.forced, np.int32(-1))
         return jnp.asarray(table)[jnp.minimum(position[:, None] + with_batch(depth, 2), self.length)]
 
     def block(self, pending: Pending, draft: Draft):
-        """What the target scores: the pending tokens but the root, right-aligned in R - 1 places, then the draft.
+        """Lays out what the target scores: pending tokens but the root, right-aligned in R - 1 places, then the draft.
 
-        Returns tokens [B, R - 1 + N], depth and ancestors as ``Target.score`` takes them. Places that hold nothing
-        see themselves and are seen by none.
+        Returns tokens [B, R - 1 + N], depth and ancestors as ``Target.score`` takes them. Empty places see only
+        themselves and are not seen.
         """
         topology, extra = draft.topology, self.longest - 1
         if not extra:
@@ -150,7 +147,7 @@ class Stream:
         return jnp.concatenate([pending.tokens[:, :-1], draft.tokens], axis=1), depth, ancestors
 
     def block_path(self, pending: Pending, path: Int[Array, "B L"]) -> Int[Array, "B S"]:
-        """A path of nodes as places of the block: the pending chain, which ends in the root, then the nodes."""
+        """Turns a path of nodes into places of the block: the pending chain, which ends in the root, then the nodes."""
         levels = path.shape[1]
         step = jnp.arange(self.longest - 1 + levels, dtype=jnp.int32)[None]
         chain = (pending.count - 1)[:, None]
@@ -166,39 +163,45 @@ class Stream:
         drafted: Int[Array, "B N"],
         verdict: Verification,
     ) -> tuple[Decoded, Int[Array, " B"]]:
-        """Writes a round's tokens and statistics; returns how many stream tokens it made known, too."""
-        count, total = verdict.count, self.length
-        path_tokens = jnp.take_along_axis(drafted, verdict.path, axis=1)
-        made = jnp.concatenate([path_tokens[:, 1:], path_tokens[:, :1]], axis=1)
-        step = jnp.arange(made.shape[1], dtype=jnp.int32)[None]
-        made = jnp.where(step == count[:, None], verdict.bonus[:, None], made)
-        added = count + 1 + jnp.asarray(self.run)[jnp.minimum(length + count + 1, total)]
-        added = jnp.where(running, added, 0)
+        """Writes a round's tokens and statistics; returns also how many stream tokens [B] became known."""
+        end = jnp.minimum(length + verdict.count + 1, self.length)
+        added = jnp.where(running, verdict.count + 1 + jnp.asarray(self.run)[end], 0)
+        decoded = decoded.replace(rounds=decoded.rounds + running.astype(jnp.int32))
+        decoded = self._with_tokens(decoded, length, added, drafted, verdict)
+        return self._with_statistics(decoded, length, added, running, verdict), added
 
-        offset = jnp.arange(total, dtype=jnp.int32)[None] - length[:, None]
+    def _with_tokens(self, decoded: Decoded, length, added, drafted, verdict: Verification) -> Decoded:
+        """Writes the accepted path and the bonus token after it, and the round of all that became known."""
+        path_tokens = jnp.take_along_axis(drafted, verdict.path, axis=1)
+        # The tokens after the root; the last column is a place for the bonus token of a full path.
+        emitted = jnp.concatenate([path_tokens[:, 1:], path_tokens[:, :1]], axis=1)
+        step = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None]
+        emitted = jnp.where(step == verdict.count[:, None], verdict.bonus[:, None], emitted)
+        offset = jnp.arange(self.length, dtype=jnp.int32)[None] - length[:, None]
         fresh = (offset >= 0) & (offset < added[:, None])
-        sampled = fresh & (offset <= count[:, None]) & (self.forced < 0)[None]
-        values = jnp.take_along_axis(made, jnp.clip(offset, 0, made.shape[1] - 1), axis=1)
-        sampled_before, sampled_now = (jnp.asarray(self.free)[known] for known in (length, length + added))
-        counts = (step + 1 == (sampled_now - sampled_before)[:, None]) & running[:, None]
-        rounds = decoded.rounds + running.astype(jnp.int32)
-        kept = (step[:, : made.shape[1] - 1] < count[:, None]) & running[:, None]
-        swapped = kept & verdict.substituted
+        sampled = fresh & (offset <= verdict.count[:, None]) & (self.forced < 0)[None]
+        values = jnp.take_along_axis(emitted, jnp.clip(offset, 0, emitted.shape[1] - 1), axis=1)
         return decoded.replace(
             tokens=jnp.where(sampled, values, decoded.tokens),
-            rounds=rounds,
-            accepted=decoded.accepted + counts.astype(jnp.int32),
-            round_of_token=jnp.where(fresh, rounds[:, None], decoded.round_of_token),
+            round_of_token=jnp.where(fresh, decoded.rounds[:, None], decoded.round_of_token),
+        )
+
+    def _with_statistics(self, decoded: Decoded, length, added, running, verdict: Verification) -> Decoded:
+        """Counts the round among those that accepted as many free tokens, and sums up its substitutions."""
+        step = jnp.arange(decoded.accepted.shape[1], dtype=jnp.int32)[None]
+        sampled_before, sampled_now = (jnp.asarray(self.free)[known] for known in (length, length + added))
+        this_round = (step + 1 == (sampled_now - sampled_before)[:, None]) & running[:, None]
+        kept = (step[:, :-1] < verdict.count[:, None]) & running[:, None]
+        swapped = kept & verdict.substituted
+        return decoded.replace(
+            accepted=decoded.accepted + this_round.astype(jnp.int32),
             substituted=decoded.substituted + jnp.sum(swapped, axis=1, dtype=jnp.int32),
             distance=decoded.distance + jnp.sum(jnp.where(swapped, verdict.distance, jnp.float32(0)), axis=1),
-        ), added
+        )
 
 
 def draft_of(draft: Draft, ids_after: Callable[[Int[Array, "*B M"]], Int[Array, "B M"]]) -> Draft:
-    """The draft with the tokens that are known put on their nodes.
-
-    ``ids_after`` gives the ids after nodes of some depths, -1 where none is known.
-    """
+    """Puts known tokens on the nodes of a draft; ``ids_after`` gives the ids after nodes of given depths, or -1."""
     topology, log_q = draft.topology, draft.log_q
     if not topology.max_depth:
         return draft
@@ -210,9 +213,9 @@ def draft_of(draft: Draft, ids_after: Callable[[Int[Array, "*B M"]], Int[Array, 
 
 
 def point_masses(logits: Float[Array, "B M V"], ids: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-    """Logits of point masses at these ids, as they were where an id is -1.
+    """Replaces logits by point masses at these ids; where an id is -1 they stay.
 
-    An id outside the V codes (a row end) is the last of them here: what is drafted there can be nothing else.
+    An id outside the V codes (a row end) stands for the last code: nothing else can be drafted there.
     """
     ids = jnp.minimum(ids, logits.shape[-1] - 1)[..., None]
     codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]

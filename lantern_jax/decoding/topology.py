@@ -1,10 +1,10 @@
-"""The shape of what a round drafts: the same fields static, in NumPy, or traced with a batch axis.
+"""The shape of a round's draft: the same fields static, in NumPy, or traced with a batch axis.
 
 Axes: B batch, N nodes (root included), L = max depth + 1, C children of the widest node.
 
-A ``DraftTree`` is known when the program is compiled and the same for every sequence. A ``Topology`` is made anew
-each round (EAGLE-2's dynamic trees), a different one for each sequence. Node 0 is the root, parents come before
-their children, a deeper node has a higher id, and siblings stand in draft order; ``take_nodes`` reads either.
+A ``DraftTree`` is known when the program is compiled and is the same for every sequence. A ``Topology`` is made anew
+in each round (EAGLE-2's dynamic trees) for each sequence. Node 0 is the root, parents come before their children, a
+deeper node has a higher id, and siblings stand in draft order; ``take_nodes`` reads either.
 """
 
 import flax.struct
@@ -17,7 +17,7 @@ from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
 
-# A draft holds either kind: a tree is then part of its structure.
+# A draft may hold a static tree, which is then part of its structure.
 jax.tree_util.register_static(DraftTree)
 
 
@@ -31,7 +31,7 @@ class Topology:
         ancestors: bool [B, N, N], [n, m] True when m is n or an ancestor of n.
         node_paths: int32 [B, N, L], ids from the root to a node, padded by repeating the node.
         children: int32 [B, N, C], ids of a node's children in draft order, padded with -1.
-        draft_rows: int32 [B, N], which row of a draft's log q belongs to a node; -1 where none does.
+        draft_rows: int32 [B, N], a node's row of a draft's log q; -1 for none.
 
     Example:
         >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
@@ -54,7 +54,7 @@ class Topology:
 
     @property
     def max_depth(self) -> int:
-        """Depth that no node exceeds."""
+        """Greatest depth that a node may have."""
         return self.node_paths.shape[-1] - 1
 
 
@@ -64,17 +64,17 @@ AnyTopology = DraftTree | Topology
 def topology_of(
     parents: Int[Array, "B N"], max_depth: int, width: int, draft_rows: Int[Array, "B N"] | None = None
 ) -> Topology:
-    """The topology of nodes that know their parents; jittable.
+    """Makes the topology of nodes from their parents; jittable.
 
     Args:
         parents: -1 for node 0, the root; a parent comes before its children, deeper nodes after shallower ones and
             siblings in draft order.
-        max_depth: depth that no node exceeds.
-        width: children that no node exceeds.
-        draft_rows: as in ``Topology``; None where nothing has a row.
+        max_depth: the greatest depth of a node.
+        width: the most children of a node.
+        draft_rows: as in ``Topology``; None where no node has a row.
 
     Raises:
-        ValueError: parents in another order, deeper nodes, or more children; not while a program is traced.
+        LanternError: parents in another order, deeper nodes, or more children; not while a program is traced.
 
     Example:
         >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
@@ -97,7 +97,7 @@ def topology_of(
 
     related = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, None, :]
     place = jnp.sum(related & np.tri(nodes, k=-1, dtype=bool)[None], axis=-1, dtype=jnp.int32)
-    # The root is nobody's child: it falls off the end.
+    # The root is no child: it falls off the end.
     row = jnp.where(parents >= 0, parents, nodes)
     children = jnp.full((batch, nodes, width), -1, jnp.int32)
     children = children.at[jnp.arange(batch, dtype=jnp.int32)[:, None], row, place].set(ids, mode="drop")
@@ -107,7 +107,7 @@ def topology_of(
 
 
 def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> None:
-    """Raises ValueError as ``topology_of``."""
+    """Raises LanternError as ``topology_of`` does."""
     check_ids("parents", parents[:, 1:], parents.shape[1])
     known = at_hand(parents)
     if known is None:
@@ -129,9 +129,9 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
 
 
 def take_nodes(values, nodes):
-    """``values`` at ``nodes``, for values [N, ...] (NumPy) or [B, N, ...] and nodes [M] (NumPy) or [B, ...].
+    """Takes ``values`` at ``nodes``, for values [N, ...] (NumPy) or [B, N, ...] and nodes [M] (NumPy) or [B, ...].
 
-    NumPy stands for what is static and shared by the batch; the result has a batch axis unless both are NumPy.
+    NumPy arrays are static and shared by the batch; the result has a batch axis unless both are NumPy.
     """
     if isinstance(nodes, np.ndarray):
         return values[nodes] if isinstance(values, np.ndarray) else values[:, nodes]
@@ -142,12 +142,12 @@ def take_nodes(values, nodes):
 
 
 def drafted(field):
-    """A field [..., N] of a topology without the root's entry."""
+    """Drops the root's entry of a topology's field [..., N]."""
     return field[..., 1:]
 
 
 def rows_depth(topology: AnyTopology):
-    """int32 [I] (NumPy) or [B, N]: the depth of the node that a row of a draft's log q belongs to."""
+    """Returns the depth of each row of a draft's log q: int32 [I] (NumPy) or [B, N]."""
     if isinstance(topology, DraftTree):
         return topology.depth[list(topology.internal)]
     rows = topology.draft_rows
@@ -157,6 +157,6 @@ def rows_depth(topology: AnyTopology):
 
 
 def with_batch(field, ndim: int):
-    """A field of a topology as an array of ``ndim`` axes, batch first; that of a static one has batch 1."""
+    """Returns a topology's field as an array of ``ndim`` axes, batch first; a static one has batch 1."""
     field = jnp.asarray(field)
     return field if field.ndim == ndim else field[None]

@@ -1,11 +1,10 @@
-"""Draft trees with a fixed topology: frozen, hashable, everything derived once in NumPy.
+"""Draft trees: static ones, from which everything is derived once in NumPy, and the settings of dynamic ones.
 
 Axes: N nodes (root included), C children of the widest node.
 
-A tree is the set of its nodes' child-rank paths: ``(0, 2)`` is the third-best child of the root's best child.
-Node 0 is the root (the last sampled token, no path of its own); the others follow level by level, in
-lexicographic order within a level, so a level is a contiguous range of ids and, within it, id order is
-depth-first order.
+A tree is the set of its nodes' child-rank paths: ``(0, 2)`` is the third-best child of the root's best child. Node 0
+is the root (the last sampled token, without a path); the others follow level by level, in lexicographic order within a
+level, so a level is a contiguous range of ids in depth-first order.
 """
 
 import itertools
@@ -24,31 +23,31 @@ from lantern_jax.io.files import read_json
 
 NO_TREE = "none"
 RANKINGS = ("probability", "gap")
-# A block's mask is the square of its nodes, and every level is compiled; no tree or window that pays is near to either.
+# A block's mask has nodes x nodes entries, and every level is compiled: trees that pay off are far smaller.
 MOST_NODES, MOST_DEPTH = 4096, 64
 _LARGEST_FILE = 10**6
 
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """A tree that is grown anew in each round, another one for each sequence (EAGLE-2, arXiv 2406.16858).
+    """The settings of a tree grown anew in each round for each sequence (EAGLE-2, arXiv 2406.16858).
 
-    Level by level the best ``frontier`` nodes are expanded, each into ``children``; of everything that was drafted the
-    best ``nodes`` are kept, by the product of what a node and its ancestors are worth.
+    Level by level the best ``frontier`` nodes are expanded, each into ``children``; of all drafted nodes the best
+    ``nodes`` are kept, by the product of a node's worth and its ancestors'.
 
     Attributes:
-        nodes: drafted nodes, the root not counted.
+        nodes: nodes that are kept, without the root.
         depth: levels below the root, each a pass of the drafter.
-        ranking: what a node is worth: ``probability``, its q, children being the most probable codes and point masses
-            to an accept test (as published); or ``gap``, how clearly it leads in the race log q + g that the target
-            runs too, for the shared noise.
+        ranking: a node's worth: ``probability``, its q, children being the most probable codes and point masses to an
+            accept test (as published); or ``gap``, for the shared noise, how clearly it leads in the race log q + g
+            that the target runs too.
         sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes.
         threshold: dynamic depth (DDD, arXiv 2409.00142): a sequence's tree gets no deeper once its frontier's total
-            worth falls under it; 0 is never.
-        checks: the depths at which that is looked at; a tree always gets as deep as the first of them.
+            worth falls below it; 0 is never.
+        checks: the depths at which that is checked; a tree always reaches the first of them.
 
     Raises:
-        ValueError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 64, or an
+        LanternError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 64, or an
             unknown ranking.
 
     Example:
@@ -85,12 +84,12 @@ class DynamicTree:
 
     @property
     def drafts(self) -> int:
-        """How many nodes are drafted, of which ``nodes`` are kept."""
+        """Number of drafted nodes, of which ``nodes`` are kept."""
         return self.children * (1 + sum(self.expanded))
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """How many nodes of the levels 1 to depth - 1 are expanded."""
+        """Number of expanded nodes at each level from 1 to depth - 1."""
         widths, there = [], self.children
         for _ in range(1, self.depth):
             widths.append(min(self.frontier, there))
@@ -104,7 +103,7 @@ class DynamicTree:
 
     @property
     def max_depth(self) -> int:
-        """Depth that no node exceeds."""
+        """Greatest depth of a node."""
         return self.depth
 
     @property
@@ -115,14 +114,14 @@ class DynamicTree:
 
 @dataclass(frozen=True)
 class DraftTree:
-    """A static draft tree; hash and equality are those of its sorted ``paths``.
+    """A static draft tree; its sorted ``paths`` decide hash and equality.
 
     Args:
-        paths: child-rank paths of all nodes but the root, in any order. Every prefix of a path must be a path
-            too; ranks may have gaps (``(0,), (2,)``: the best and the third-best child).
+        paths: child-rank paths of all nodes but the root, in any order. Every prefix of a path must be a path too;
+            ranks may have gaps (``(0,), (2,)``: the best and the third-best child).
 
     Raises:
-        ValueError: an empty, repeated, negative, fractional or orphaned path, more than 4,096 of them, or one longer
+        LanternError: an empty, repeated, negative, fractional or orphaned path, more than 4,096 paths, or one longer
             than 64.
 
     Example:
@@ -148,23 +147,23 @@ class DraftTree:
 
     @classmethod
     def empty(cls) -> "DraftTree":
-        """The root alone: a round is then one step of plain decoding."""
+        """Makes the root alone: a round is then one step of plain decoding."""
         return cls(())
 
     @classmethod
     def chain(cls, depth: int) -> "DraftTree":
-        """A single path of ``depth`` best children."""
+        """Makes a single path of ``depth`` best children."""
         if not 0 <= depth <= MOST_DEPTH:
             raise LanternError(f"chain depth {errors.short(depth)} is not valid: give 0 to {MOST_DEPTH}")
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
     @classmethod
     def window(cls, depth: int, branches: int = 1, levels: int = 0) -> "DraftTree":
-        """A chain whose first ``levels`` levels are bushy: every node there has ``branches`` children.
+        """Makes a chain whose first ``levels`` levels are bushy: every node there has ``branches`` children.
 
         Raises:
-            ValueError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth, or
-                more than 4,096 nodes.
+            LanternError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth,
+                or more than 4,096 nodes.
         """
         if not 1 <= depth <= MOST_DEPTH:
             raise LanternError(
@@ -174,7 +173,7 @@ class DraftTree:
             raise LanternError(f"branches {errors.short(branches)} is not valid: give 1 to {MOST_NODES}")
         if not 0 <= levels <= depth:
             raise LanternError(f"levels {errors.short(levels)} is not valid: give 0 to the window, {depth}")
-        # Counted before a node is made: eight levels of eight branches are 19 million.
+        # Counted before any node is made: eight levels of eight branches are 19 million.
         nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
         if nodes > MOST_NODES:
             raise LanternError(
@@ -209,12 +208,12 @@ class DraftTree:
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """int32 [N], which of its parent's drafts a node is (0 = best); 0 for the root."""
+        """int32 [N], a node's rank among its parent's drafts (0 = best); 0 for the root."""
         return _frozen([0, *(path[-1] for path in self.paths)])
 
     @cached_property
     def ancestors(self) -> np.ndarray:
-        """bool [N, N]: [n, m] is True when m is n or an ancestor of n: the attention mask of the block."""
+        """bool [N, N], the block's attention mask: [n, m] is True when m is n or an ancestor of n."""
         mask = np.eye(self.num_nodes, dtype=bool)
         for node in range(1, self.num_nodes):
             mask[node] |= mask[self.parents[node]]
@@ -243,7 +242,7 @@ class DraftTree:
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Node ids by depth, from the root's level on; each a contiguous range."""
+        """Node ids by depth, the root's level first; each a contiguous range."""
         depths = range(self.max_depth + 1)
         return tuple(tuple(int(node) for node in np.flatnonzero(self.depth == depth)) for depth in depths)
 
@@ -262,7 +261,7 @@ class DraftTree:
 
     @cached_property
     def draft_rows(self) -> np.ndarray:
-        """int32 [N]: place of a node in ``internal``, the row of a draft's log q; -1 for leaves."""
+        """int32 [N]: place of a node in ``internal``, its row of a draft's log q; -1 for leaves."""
         index = np.full(self.num_nodes, -1, np.int32)
         index[list(self.internal)] = np.arange(len(self.internal))
         index.flags.writeable = False
@@ -270,23 +269,23 @@ class DraftTree:
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """How many nodes of the levels 1 to max_depth - 1 have children."""
+        """Number of nodes with children at each level from 1 to max_depth - 1."""
         return tuple(len(level) for level in self.internal_levels[1:])
 
     @property
     def max_rank(self) -> int:
-        """Largest child rank: drafting needs the best max_rank + 1 codes of a node; -1 for the root alone."""
+        """Largest child rank, so that drafting needs the best max_rank + 1 codes; -1 for the root alone."""
         return max((path[-1] for path in self.paths), default=-1)
 
     @property
     def has_rank_gaps(self) -> bool:
-        """Whether some node's children are not exactly ranks 0, 1, 2, ..."""
+        """Whether some node's children do not have exactly the ranks 0, 1, 2, ..."""
         known = set(self.paths)
         return any(path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known for path in self.paths)
 
 
 def tree_names() -> tuple[str, ...]:
-    """Names of the trees shipped with the package.
+    """Returns the names of the trees shipped with the package.
 
     Example:
         >>> lantern_jax.tree_names()[:3]
@@ -296,7 +295,7 @@ def tree_names() -> tuple[str, ...]:
 
 
 def named_tree(name: str) -> DraftTree:
-    """The shipped tree ``name``; ValueError lists the names there are.
+    """Returns the shipped tree ``name``; raises LanternError, which lists the names, for another one.
 
     Example:
         >>> lantern_jax.named_tree("chain").paths[-1]
@@ -312,7 +311,7 @@ def load_tree(file: str | Path) -> DraftTree:
     """Reads a tree from a JSON file that holds a list of child-rank paths.
 
     Raises:
-        ValueError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
+        LanternError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
 
     Example:
         >>> with open("tree.json", "w") as file:
@@ -329,10 +328,10 @@ def load_tree(file: str | Path) -> DraftTree:
 
 
 def resolve_tree(tree: Any) -> DraftTree:
-    """A DraftTree from a name, "none", a JSON file, paths or a DraftTree.
+    """Makes a DraftTree from a name, "none", a JSON file, paths or a DraftTree.
 
     Raises:
-        ValueError: an unknown name, an unreadable file, or paths that are not a tree.
+        LanternError: an unknown name, an unreadable file, or paths that are not a tree.
     """
     if isinstance(tree, DraftTree):
         return tree

@@ -1,7 +1,6 @@
 """Verification of a round's draft: which path the target accepts, and the bonus token after it.
 
-What both couplings share: the records, and the way from accepted nodes to a path. ``gumbel`` and ``rejection`` decide
-which nodes are accepted.
+Shared by the couplings, which decide which nodes are accepted: the records, and the way from such nodes to a path.
 
 Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth + 1, M drafts = N - 1.
 """
@@ -23,7 +22,7 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class Verification:
-    """What a round keeps of its draft.
+    """The part of its draft that a round keeps.
 
     Attributes:
         path: int32 [B, L], accepted node ids, root first, padded by repeating the last one.
@@ -31,8 +30,8 @@ class Verification:
         bonus: int32 [B], the target's own token after the path.
         wanted: int32 [B, N], the target's own token after every node, on the round's random numbers.
         substituted: bool [B, L - 1], accepted tokens that the strict rule refuses on the same random numbers.
-        distance: float32 [B, L - 1], how far in the codebook a substituted token is from the one that strict
-            decoding would have put there; 0 elsewhere.
+        distance: float32 [B, L - 1], the codebook distance of a substituted token from strict decoding's token; 0
+            elsewhere.
 
     Example:
         >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
@@ -52,7 +51,7 @@ class Verification:
 
 
 class Coupling(Protocol):
-    """How draft and target share randomness: a frozen, hashable value, static in a compiled program.
+    """The way draft and target share randomness: a frozen, hashable value, static in a compiled program.
 
     Example:
         >>> coupling, sampling = lantern_jax.Gumbel(), lantern_jax.SamplingParams.create()
@@ -70,12 +69,12 @@ class Coupling(Protocol):
         vocab_size: int,
         sampling: SamplingParams,
     ) -> Any:
-        """The round's random numbers, which also rank the children of a node (``perturb``).
+        """Makes the round's random numbers, which also rank the children of a node (``perturb``).
 
         Args:
-            keys: of the sequences.
-            positions: of the token that the root predicts, counted from 0.
-            rounds: number of the round of each sequence.
+            keys: one a sequence.
+            positions: the position that each root predicts, counted from 0.
+            rounds: the number of each sequence's round.
             levels: L.
         """
 
@@ -88,7 +87,7 @@ class Coupling(Protocol):
         codebook: Codebook | None,
         max_count: Int[Array, " B"],
     ) -> Verification:
-        """As ``verify_tree``, whose arguments are checked."""
+        """Verifies as ``verify_tree``, which has checked the arguments."""
 
 
 def verify_tree(
@@ -103,21 +102,21 @@ def verify_tree(
 ) -> Verification:
     """Accepts a path of the draft and samples the token after it.
 
-    Under the strict rule both couplings give tokens of exactly the target's distribution; ``Gumbel`` gives the very
-    tokens of plain decoding with the same noise and log-probabilities.
+    Under the strict rule both couplings give tokens of exactly the target's distribution; ``Gumbel`` gives the tokens
+    of plain decoding with the same noise and log-probabilities.
 
     Args:
         draft: tokens [B, N] on a static or traced topology (the root's token is not read), with the log q that
             children were drawn from where the coupling needs it.
         log_probs: the target's sampling log-probabilities after every node (``process_logits``).
-        draws: what ``coupling.draws`` made for this round; ``Greedy()`` at temperature 0.
+        draws: this round's, made by ``coupling.draws``; ``Greedy()`` at temperature 0.
         coupling: ``Gumbel(path)`` or ``Rejection(residual)``.
-        rule: acceptance rule or its name; ``codebook`` is needed when it reads neighbours, and for distances.
-        max_count: cap on accepted tokens; the path is cut there and the bonus token is the cut node's.
+        rule: acceptance rule or its name; it needs ``codebook`` if it reads neighbours, and so do distances.
+        max_count: the most accepted tokens; the path is cut there and the bonus token is the cut node's.
 
     Raises:
-        ValueError: an unknown rule, a shape that does not fit the topology, tokens that are no codes, draws of another
-            coupling, or a codebook that is missing or does not fit.
+        LanternError: an unknown rule, a shape that does not fit the topology, tokens that are not codes, draws of
+            another coupling, or a codebook that is missing or does not fit.
 
     Example:
         >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
@@ -142,24 +141,24 @@ def verify_tree(
 
 
 def parents_of(draft: Draft):
-    """int32 [M] (NumPy) or [B, M]: the parent of every drafted node."""
+    """Returns the parent of every drafted node: int32 [M] (NumPy) or [B, M]."""
     return drafted(draft.topology.parents)
 
 
 def first_of_siblings(topology: AnyTopology, chosen: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
-    """Of each node's chosen children only the first one."""
+    """Keeps only the first of each node's chosen children."""
     earlier = np.tri(chosen.shape[-1], k=-1, dtype=bool)[None] & siblings(topology)
     return chosen & ~jnp.any(earlier & chosen[:, None, :], axis=-1)
 
 
 def siblings(topology: AnyTopology) -> Bool[Array, "B M M"]:
-    """Which drafted nodes have the same parent; a node is its own sibling."""
+    """Tells which drafted nodes share a parent; a node is its own sibling."""
     parents = drafted(topology.parents)
     return with_batch(parents[..., :, None] == parents[..., None, :], 3)
 
 
 def deepest(topology: AnyTopology, taken: Bool[Array, "B M"]) -> Int[Array, " B"]:
-    """The deepest node that is taken with all its ancestors, of several the one with the lowest id; else the root."""
+    """Returns the deepest node taken with all its ancestors, ties to the lowest id; the root if there is none."""
     if not topology.max_depth:
         return jnp.zeros(taken.shape[0], jnp.int32)
     ancestors = with_batch(topology.ancestors, 3)[:, 1:, 1:]
@@ -170,7 +169,7 @@ def deepest(topology: AnyTopology, taken: Bool[Array, "B M"]) -> Int[Array, " B"
 
 
 def cut(topology: AnyTopology, node: Int[Array, " B"], max_count: Int[Array, " B"]) -> Int[Array, " B"]:
-    """The node's ancestor at depth ``max_count``, or the node where it lies above."""
+    """Returns the node's ancestor at depth ``max_count``, or the node itself if it is not as deep."""
     path = take_nodes(topology.node_paths, node)
     where = jnp.clip(max_count, 0, topology.max_depth)
     return jnp.take_along_axis(path, where[:, None], axis=1)[:, 0]
@@ -185,11 +184,11 @@ def verification(
     strict: Int[Array, "B M"],
     codebook: Codebook | None,
 ) -> Verification:
-    """The record of a path that ends at the node ``last``.
+    """Makes the record of a path that ends at the node ``last``.
 
     Args:
         swapped: drafted nodes whose token the strict rule refuses.
-        strict: the token that strict decoding would have put in their place.
+        strict: the tokens that strict decoding would have put there.
         codebook: None reports no distances.
     """
     topology, batch = draft.topology, jnp.arange(last.shape[0], dtype=jnp.int32)[:, None]

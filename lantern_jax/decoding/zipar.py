@@ -1,16 +1,16 @@
 """ZipAR: rows of a picture in parallel (arXiv 2412.04062). Not lossless.
 
 A code depends mostly on those around it, so a row begins once the row above is ``window`` codes ahead, and a pass makes
-one code of every row that has begun. Nothing is guessed and nothing refused: what is sampled stands, though the rest of
-the row above was not there yet. Which pass makes which code is known beforehand, the same for all sequences: a round
-looks its nodes up in a table.
+one code of every row that has begun. Nothing is guessed or refused: what is sampled stands, although the rest of the
+row above was missing. Which pass makes which code is known beforehand and the same for all sequences, so a round looks
+its nodes up in a table.
 
-A pass feeds the last known code of each row. A row's first code follows what ends the row above: where that is forced
-(a row end) it is put there; where it is a code not known yet, the last code of the nearest finished row stands in, and
-while none is finished the newest code of the row above (ours; the paper does not say). Once a row is finished its end
-is fed again, forced tokens included, and takes the place of what stood there (the published code feeds the last code
-alone). Nodes of a pass see each other in raster order. Token i still reads the noise g(i), and with a window of a row
-or more nothing is missing: the tokens are plain decoding's.
+A pass feeds the last known code of each row. A row's first code follows the end of the row above: where that is forced
+(a row end) it is fed; where it is a code not known yet, the last code of the nearest finished row stands in, and while
+none is finished the newest code of the row above (ours; the paper does not say). When a row is finished its end is fed
+again, forced tokens included, and replaces the stand-in (the published code feeds the last code alone). Nodes of a pass
+see each other in raster order. Token i still reads the noise g(i), and with a window of a row or more nothing is
+missing: the tokens are plain decoding's.
 
 Axes: B batch, P passes after prefill, N nodes of the busiest pass, T stream tokens, S cache slots, V vocabulary.
 """
@@ -35,15 +35,15 @@ _FOREVER = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows follow each other; static.
+    """The rows of a picture and their delay; static.
 
     Attributes:
         width: codes of a row.
-        window: s, how many codes a row must be ahead of the next one; ``width`` and more is plain decoding. The paper
-            uses 16 (LlamaGen's code 8).
+        window: s, codes that a row must be ahead of the next one; ``width`` or more is plain decoding. The paper uses
+            16, LlamaGen's code 8.
 
     Raises:
-        ValueError: a width or window below 1.
+        LanternError: a width or window below 1.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -61,27 +61,27 @@ class Rows:
                 raise LanternError(f"{name} {value} is not valid: give a whole number >= 1")
 
     def schedule(self, target: Target) -> "Schedule":
-        """The tables of a target's stream; ValueError where it is not made of such rows."""
+        """Returns the tables of a target's stream; raises LanternError unless it is made of such rows."""
         return _schedule(self, target.num_tokens, target.forced_tokens)
 
     def slots(self, target: Target, drafting: Drafting) -> int:
-        """How many rows of keys the cache must hold; ValueError for a drafting that guesses."""
+        """Returns the rows of keys that the cache must hold; raises LanternError for a drafting that guesses."""
         if drafting.max_depth:
             raise LanternError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
         return len(self.schedule(target).slot_position)
 
 
 class Schedule(NamedTuple):
-    """What every pass does, as constant tables; row t - 1 is that of pass t.
+    """What every pass does, as constant tables; row t - 1 belongs to pass t.
 
     Attributes:
-        position: int32 [P, N], stream position of each node; those that are there come first.
+        position: int32 [P, N], stream position of each node; existing ones come first.
         source: int32 [P, N], position of the token that is fed there.
         made: int32 [P, N], position of the token that the node makes; T where it makes none.
-        count: int32 [P], nodes that are there.
+        count: int32 [P], nodes of the pass.
         before: int32 [P], nodes of earlier passes: the length of the cache.
         known: int32 [P], stream tokens known after the pass.
-        pass_of_token: int32 [T], the pass that makes a token, 0 for prefill; forced ones as the token before them.
+        pass_of_token: int32 [T], the pass that makes a token, 0 for prefill; a forced one as the token before it.
         slot_position: int32 [S], stream position of each row of the cache.
         slot_until: int32 [S], the pass from which it is replaced.
     """
@@ -102,8 +102,24 @@ class Schedule(NamedTuple):
         return len(self.count)
 
 
+class Node(NamedTuple):
+    """A place of a pass: its stream position, the position of the token fed there, and of the token it makes."""
+
+    position: int
+    source: int
+    made: int
+
+
 @cache
 def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedule:
+    """Makes the tables.
+
+    The passes that make the codes of 3 rows of 4, with a window of 2; prefill makes code 0 of row 0:
+
+        row 0    0 1 2 3
+        row 1        2 3 4 5        pass 2 makes code 0: what ends row 0 is not known, and has a stand-in
+        row 2            4 5 6 7    pass 4 feeds the end of row 0 again, pass 6 the end of row 1
+    """
     grid = _grid(rows, total, forced)
     height, width = grid.shape
     begins = np.arange(height) * min(rows.window, width)
@@ -115,40 +131,43 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
     for position in np.flatnonzero(~is_free):
         made_at[position] = made_at[position - 1]
 
-    def stand_in(row: int, number: int) -> tuple[int, int]:
-        """The position before a row whose upper neighbour is not finished, and where its token is from."""
-        position = grid[row, 0] - 1
-        if not is_free[position]:
-            return position, position
-        finished = np.flatnonzero(ends[:row] <= number)
-        upper = grid[finished[-1], -1] if finished.size else grid[row - 1, number - 1 - begins[row - 1]]
-        return position, upper
+    def row_end(row: int, number: int) -> list[Node]:
+        """Feeds the end of a finished row again; the last of it makes the next row's first code if it begins now."""
+        first = grid[row + 1, 0]
+        positions = range(grid[row, -1], first)
+        follows = begins[row + 1] == number
+        return [Node(at, at, at + 1 if follows and at + 1 == first else total) for at in positions]
 
-    passes, slots, until = [], [], {}
+    def stand_in(row: int, number: int) -> Node:
+        """Makes a row's first code before the row above is finished."""
+        position = source = grid[row, 0] - 1
+        if is_free[position]:
+            finished = np.flatnonzero(ends[:row] <= number)
+            source = grid[finished[-1], -1] if finished.size else grid[row - 1, number - 1 - begins[row - 1]]
+        return Node(position, source, grid[row, 0])
+
+    passes, slots, stands_at = [], [], {}
     for number in range(1, int(ends[-1])):
         nodes = []
         for row in range(height):
             column = number - begins[row]
             if row + 1 < height and number == ends[row]:
-                # The end of a row that was just finished.
-                for position in range(grid[row, -1], grid[row + 1, 0]):
-                    if position in until:
-                        slots[until[position]][1] = number
-                    follows = begins[row + 1] == number and position + 1 == grid[row + 1, 0]
-                    nodes.append((position, position, position + 1 if follows else total))
+                for node in row_end(row, number):
+                    if node.position in stands_at:
+                        slots[stands_at[node.position]][1] = number
+                    nodes.append(node)
             if 0 < column < width:
-                nodes.append((grid[row, column - 1], grid[row, column - 1], grid[row, column]))
+                nodes.append(Node(grid[row, column - 1], grid[row, column - 1], grid[row, column]))
             elif column == 0 and row and ends[row - 1] > number:
-                position, source = stand_in(row, number)
-                until[position] = len(slots) + len(nodes)
-                nodes.append((position, source, grid[row, 0]))
-        slots += [[position, _FOREVER] for position, _, _ in nodes]
+                nodes.append(stand_in(row, number))
+                stands_at[nodes[-1].position] = len(slots) + len(nodes) - 1
+        slots += [[node.position, _FOREVER] for node in nodes]
         passes.append(nodes)
     return _tables(passes, slots, made_at, total)
 
 
 def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndarray, "H W"]:
-    """Stream positions of the codes."""
+    """Returns the stream positions of the codes; raises LanternError unless they are unbroken rows."""
     free = np.arange(total) if forced is None else np.flatnonzero(np.asarray(forced) < 0)
     grid = free.reshape(-1, rows.width) if free.size % rows.width == 0 else None
     if grid is None or np.any(np.diff(grid, axis=1) != 1):
@@ -161,7 +180,7 @@ def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndar
 def _tables(passes, slots, made_at, total) -> Schedule:
     count = np.array([len(nodes) for nodes in passes], np.int32)
     width = int(count.max(initial=1))
-    padded = [[*nodes, *((0, 0, total),) * (width - len(nodes))] for nodes in passes]
+    padded = [[*nodes, *(Node(0, 0, total),) * (width - len(nodes))] for nodes in passes]
     nodes = np.array(padded, np.int32).reshape(len(passes), width, 3)
     known = np.sum(made_at[None] <= np.arange(1, len(passes) + 1)[:, None], axis=1)
     # A commit writes as many rows as a pass can have nodes.
@@ -178,7 +197,7 @@ def _tables(passes, slots, made_at, total) -> Schedule:
 
 
 def decode_pass(program, stream: Stream, inputs, state):
-    """One pass over every sequence: a round of ``loop.advance``, with its ``Program``, ``Inputs`` and ``State``."""
+    """Runs one pass over every sequence: a round of ``loop.advance``, whose arguments it takes."""
     target, sampling, decoded = program.target, inputs.sampling, state.decoded
     schedule, total = program.rows.schedule(target), stream.length
     running = state.length < total
@@ -220,7 +239,7 @@ def decode_pass(program, stream: Stream, inputs, state):
 
 
 def _ancestors(position: Int[Array, "B N"], there: Bool[Array, "B N"]) -> Bool[Array, "B N N"]:
-    """Which nodes of a pass see which: those before them in the stream, and themselves."""
+    """Tells which nodes of a pass a node sees: the earlier ones in the stream, and itself."""
     before = (position[:, None, :] <= position[:, :, None]) & there[:, None, :]
     return before | np.eye(position.shape[1], dtype=bool)[None]
 
@@ -228,7 +247,7 @@ def _ancestors(position: Int[Array, "B N"], there: Bool[Array, "B N"]) -> Bool[A
 def _visible(
     schedule: Schedule, position: Int[Array, "B N"], number: Int[Array, " B"]
 ) -> Bool[Array, "B N S"]:
-    """bool [B, N, S]: which rows of the cache a node sees; those not written yet are the cache's matter."""
+    """Tells which rows of the cache a node sees; the cache itself hides rows not written yet."""
     before = jnp.asarray(schedule.slot_position)[None, None] < position[:, :, None]
     return before & (jnp.asarray(schedule.slot_until)[None, None] > number[:, None, None])
 

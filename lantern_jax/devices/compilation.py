@@ -79,17 +79,17 @@ def _set(options: dict[str, Any]) -> None:
 
 
 def compile_ahead(
-    function: Callable, *arguments: Any, donate_argnums: int | tuple[int, ...] = (), results: Any = None
+    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None
 ) -> tuple[Callable, float]:
     """The compiled program of ``function`` for arguments like these, and the seconds that making it took.
 
     Args:
-        donate_argnums: arguments whose memory the results may take; a call uses them up.
+        donate: the name of an argument whose memory the results may take; a call uses it up.
         results: shardings of the results; None where that is left to the compiler.
     """
     start = time.perf_counter()
     shardings = {} if results is None else {"out_shardings": results}
-    jitted = jax.jit(function, donate_argnums=donate_argnums, **shardings)
+    jitted = jax.jit(function, donate_argnames=donate, **shardings)
     compiled = jitted.lower(*arguments).compile()
     return compiled, time.perf_counter() - start
 

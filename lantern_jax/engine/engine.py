@@ -1,12 +1,11 @@
-"""Compiled programs on devices: batches of sequences are started, advanced some rounds at a time, and finished.
+"""Starts batches of sequences on devices, advances them some rounds at a time, and finishes them.
 
-How many sequences a program takes, and which programs there are, is decided here; how a model lies on devices, in
-``partition``. A batch has one of a few sizes, so that another number of pictures finds its program compiled.
+Which programs there are and how many sequences they take is decided here; where parameters lie, in ``placement``.
+A batch has one of a few sizes, so that another number of pictures finds its program compiled.
 
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens, C codes of a picture, H W pixels.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,15 +16,17 @@ import numpy as np
 from jaxtyping import Bool, Int, PyTree, UInt8
 
 from lantern_jax.decoding import completion
+from lantern_jax.decoding.program import Inputs, State
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
 from lantern_jax.devices.compilation import compile_ahead, run_timed
-from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, where_on
+from lantern_jax.devices.partition import Where
 from lantern_jax.engine import programs
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
-from lantern_jax.engine.program_cache import ProgramCache, of_size, shapes
-from lantern_jax.engine.programs import Parameters
+from lantern_jax.engine.placement import Placement
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
+from lantern_jax.engine.programs import Parameters, Sequences
 from lantern_jax.models.vq import VQModel
 
 _Compiled = tuple[Callable, float]  # a program, and the seconds that compiling it took
@@ -36,15 +37,16 @@ class Engine:
 
     Args:
         read: where -> ``Parameters`` there; called once, when first needed.
-        read_drafter: (name, parameters, where) -> those of a drafting that ``read`` left out; likewise.
+        read_drafter: (name, parameters, where) -> parameters of a drafting that ``read`` left out; likewise.
         tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
-        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each. Where
-            they are those of several processes, all of these make the same calls, and get the same results.
+        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each.
+            Processes that share them all make the same calls, and get the same results.
 
     Attributes:
-        devices: those, [data, model].
-        spans: whether they are those of several processes.
-        programs: what was compiled, by (kind, B, what else decides it); runs compile again what was dropped meanwhile.
+        devices: [data, model].
+        spans: whether several processes share them.
+        placement: where the parameters lie.
+        programs: what was compiled, by ``ProgramKey``; runs compile again what was dropped meanwhile.
     """
 
     def __init__(
@@ -54,14 +56,10 @@ class Engine:
         devices: Any = None,
         read_drafter: Callable[[str, Parameters, Where], PyTree] | None = None,
     ):
-        self._read, self._read_drafter, self._tokenizer = read, read_drafter, tokenizer
-        self.devices = device_grid(devices)
-        self.spans = hosts.spans(self.devices)
-        self._parameters: Parameters | None = None
-        self._spread = 0
-        self._reading = threading.RLock()
+        self._tokenizer, self.placement = tokenizer, Placement(read, read_drafter, devices)
+        self.devices, self.spans = self.placement.devices, self.placement.spans
         self.programs = ProgramCache()
-        self._pace: dict[Any, float] = {}
+        self._pace: dict[ProgramKey, float] = {}
 
     def start(
         self, job: Job, conditioning: Any, *, seed: int | Int[np.ndarray, " n"] = 0, first: int = 0,
@@ -80,35 +78,40 @@ class Engine:
             ValueError: conditioning that the target does not take; seeds or numbers that are not 0 to 2**32 - 1.
         """
         count = len(jax.tree.leaves(conditioning)[0])
-        groups, size = self._spread_over(count, most)
+        groups, size = self.placement.spread(count, most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
         programs.check_new(job.program, conditioning, seed, numbers)
         seeds = np.broadcast_to(np.asarray(seed, np.int64), numbers.shape)
-        parameters, mesh = self._on_devices(groups), mesh_of(self.devices[:groups])
+        # Which tokens were given does not matter once they are read.
+        taken, _ = completion.parts(conditioning)
+        key = ProgramKey(
+            "advance", size, groups, shapes_of(taken), job.program, job.sampling.greedy, job.sampling.filters,
+            job.guidance != 1, jax.tree.structure(job.rule),
+        )  # fmt: skip
+        parameters = self.placement.on(groups)
         drafting = None if job.drafter is None else self.drafter(job.drafter)
         codebook = None if job.rule.is_strict else parameters.codebook
         guidance = programs.scales(job.guidance, size)
-        shared = self._given((parameters.target, drafting, guidance, job.sampling, job.rule, codebook))
-        begin = self._given(programs.begin(job.guidance, shared, conditioning, seeds, numbers, size))
-
-        statics = (job.program, job.sampling.greedy, job.sampling.filters, guidance is None)
-        # Whether first tokens are given is of no matter once they are read.
-        taken, _ = completion.parts(conditioning)
-        begin_key = ("start", size, groups, *statics, shapes(conditioning))
-        step_key = ("advance", size, groups, *statics, jax.tree.structure(job.rule), shapes(taken))
-        starter, compiling = self._compile_both(begin_key, step_key, job.program, mesh, begin, shared, size)
-        (keys, state), seconds = run_timed(starter, *begin, self._given(rows < count))
+        inputs = Inputs(
+            parameters.target, drafting, None, None, guidance, None, job.sampling, job.rule, codebook
+        )
+        inputs = self.placement.given(inputs)
+        sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))
+        beginning = programs.beginning(inputs, self.placement.given(conditioning), inputs.guidance)
+        starter, compiling = self._compile_both(key, beginning, sequences, inputs)
+        active = self.placement.given(rows < count)
+        (keys, state), seconds = run_timed(starter, beginning.replace(active=active), sequences)
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
         one = jax.tree.map(lambda leaf: leaf[:1], taken)
-        return Run(job, seeds, numbers, lengths, timing, keys, state, shared, one, step_key)
+        return Run(job, seeds, numbers, lengths, timing, inputs.replace(keys=keys), state, one, key)
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
-        """At most so many rounds more; None until all sequences are done. The state of ``run`` is used up."""
-        limit = self._given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
+        """Advances a run by up to ``rounds`` rounds (None: to the end), and donates its state."""
+        limit = self.placement.given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
         step, compiling = self._step(run)
-        (state, lengths), seconds = run_timed(step, *run.shared, run.keys, run.state, limit)
+        (state, lengths), seconds = run_timed(step, run.inputs, run.state, limit)
         lengths = hosts.fetched(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
         return replace(run, lengths=lengths, timing=timing, state=state)
@@ -117,106 +120,124 @@ class Engine:
         self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"],
         seeds: Int[np.ndarray, " k"] | None = None,
     ) -> Run:  # fmt: skip
-        """New sequences in place of others, finished or not; the state of ``run`` is used up. Their tokens are those
-        that they have in any other batch.
+        """Replaces sequences, finished or not, by new ones, and donates the state of ``run``.
+
+        The new ones get the tokens that they get in any other batch.
 
         Args:
             slots: of the n of the run, each once.
             conditioning, numbers: of the new sequences, as in ``start``.
-            seeds: likewise; None for those of the slots.
+            seeds: likewise; None for the seeds of the slots.
 
         Raises:
             NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
             ValueError: as ``start``.
         """
         programs.check_new(run.job.program, conditioning, run.seeds if seeds is None else seeds, numbers)
-        _, size, groups, *others = run.program
+        size, groups = run.key.size, run.key.groups
         places, rows = programs.places(slots, groups, size // groups)
         conditioning = jax.tree.map(lambda leaf: leaf[rows], conditioning)
         held, drawn = run.numbers.copy(), run.seeds.copy()
         held[slots], drawn[slots] = numbers, drawn[slots] if seeds is None else seeds
-        begin = programs.begin(run.job.guidance, run.shared, conditioning, drawn, held, size)
-        begin, places = self._given((begin, places))
-        key = ("refill", len(rows), size, groups, *others, shapes(conditioning))
-        function = partial(programs.refill, run.job.program, mesh_of(self.devices[:groups]))
-        options = {"donate_argnums": 8, "results": self._kept(run.keys, run.state)}
-        program, compiling = self._compile(key, function, *begin, places, run.state, **options)
-        (keys, state, lengths), seconds = run_timed(program, *begin, places, run.state)
-        timing = run.timing + Timing(decoding=seconds, compiling=compiling)
-        lengths = hosts.fetched(lengths)[: len(held)]
-        return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing, keys=keys, state=state)
+        new = (conditioning, programs.scales(run.job.guidance, len(rows)))
+        new, sequences, places = self.placement.given((new, Sequences.of_size(size, drawn, held), places))
+        inputs = programs.beginning(run.inputs, *new)
+        key = replace(run.key, kind="refill", rows=len(rows), shapes=shapes_of(conditioning))
+        arguments = (inputs, sequences, places, run.state)
+        run, compiling = self._rewritten(run, key, arguments, donate="state")
+        lengths, timing = run.lengths[: len(held)], run.timing + Timing(compiling=compiling)
+        return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing)
 
     def has_program(self, run: Run, count: int) -> bool:
-        """Whether a run of so many slots, else like this one, finds the program that advances it."""
-        return of_size(run.program, count) in self.programs
+        """Tells whether the program is compiled that advances a run of ``count`` slots, else like this one."""
+        return replace(run.key, size=count) in self.programs
 
     def regroup(self, run: Run, slots: Int[np.ndarray, " k"]) -> Run:
-        """A run of k slots, each of which goes on with the sequence of one of another's: fewer once others are done, or
-        more before new ones come, some of them twice until then. The other stays as it is.
+        """Returns a run of k slots that continue sequences of another, which stays as it is.
+
+        There are fewer once some are done, or more before new ones come, some of them twice until then.
 
         Raises:
             NotRefillable: as ``refill``; or the sequences are spread over several groups of devices.
         """
         if len(self.devices) > 1:
             raise programs.NotRefillable("sequences stay on their group of devices")
-        count, job, mesh = len(slots), run.job, mesh_of(self.devices)
-        seeds, numbers, step_key = run.seeds[slots], run.numbers[slots], of_size(run.program, count)
-        target, drafting, _, *others = run.shared
-        shared = self._given((target, drafting, programs.scales(job.guidance, count), *others))
-        begin = self._given(programs.begin(job.guidance, shared, run.conditioning, seeds, numbers, count))
-        slots, one = self._given((np.asarray(slots, np.int32), np.int32(1)))
-        key, results = ("regroup", count, *run.program[1:]), self._kept(run.keys, run.state)
-        take = partial(programs.regroup, job.program, mesh)
-        taker, compiling = self._compile(key, take, *begin, slots, run.state, results=results)
-        (keys, state, lengths), seconds = run_timed(taker, *begin, slots, run.state)
-        compiling += self._compile_step(step_key, job.program, mesh, shared, keys, state, one)[1]
-        return replace(
-            run, seeds=seeds, numbers=numbers, lengths=hosts.fetched(lengths), keys=keys, state=state, shared=shared,
-            timing=run.timing + Timing(decoding=seconds, compiling=compiling), program=step_key,
-        )  # fmt: skip
+        count, guidance = len(slots), run.job.guidance
+        seeds, numbers, key = run.seeds[slots], run.numbers[slots], replace(run.key, size=count)
+        slots, sequences = np.asarray(slots, np.int32), Sequences.of_size(count, seeds, numbers)
+        any_one, scales = (run.conditioning, programs.scales(guidance, 1)), programs.scales(guidance, count)
+        any_one, scales, slots, sequences = self.placement.given((any_one, scales, slots, sequences))
+        inputs = programs.beginning(run.inputs, *any_one)
+        taking = replace(key, kind="regroup", rows=run.key.size)
+        after, compiling = self._rewritten(run, taking, (inputs, sequences, slots, run.state))
+        after = replace(
+            after, inputs=after.inputs.replace(guidance=scales), seeds=seeds, numbers=numbers, key=key
+        )
+        compiling += self._step(after)[1]
+        return replace(after, timing=after.timing + Timing(compiling=compiling))
+
+    def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:
+        """Runs a program that makes the state of other sequences; returns the run, and the seconds of compiling."""
+        function = partial(getattr(programs, key.kind), run.job.program, self.placement.mesh(key.groups))
+        results = self.placement.kept(run.inputs.keys, run.state)
+        program, compiling = self._compile(key, function, *arguments, results=results, **options)
+        (keys, state, lengths), seconds = run_timed(program, *arguments)
+        lengths, inputs = hosts.fetched(lengths), run.inputs.replace(keys=keys)
+        timing = run.timing + Timing(decoding=seconds)
+        return replace(run, lengths=lengths, inputs=inputs, state=state, timing=timing), compiling
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
-        """As ``advance``, by as many rounds as take so long and no more than ``most``: one to begin with, then by the
-        pace of earlier pieces."""
-        pace = self._pace.get(run.program)
+        """Advances a run by the rounds that take about ``seconds``, by ``most`` at the most.
+
+        The first time that is one round; later ones know the pace.
+        """
+        pace = self._pace.get(run.key)
         rounds = max(1, min(int(seconds / pace), most or run.total)) if pace else 1
         if self.spans:  # Every process has a pace of its own.
             rounds = int(hosts.agreed(rounds))
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
-            if pace is None:  # Those of programs that were dropped are not kept either.
+            if pace is None:  # The pace of a program that was dropped is dropped too.
                 self._pace = {key: kept for key, kept in self._pace.items() if key in self.programs}
-            self._pace[run.program] = (after.timing.decoding - run.timing.decoding) / rounds
+            self._pace[run.key] = (after.timing.decoding - run.timing.decoding) / rounds
         return after
 
     def program_text(self, run: Run) -> str:
-        """The compiled program that advances a batch, as XLA writes it down."""
+        """Returns the compiled program that advances a batch, as XLA writes it."""
         return self._step(run)[0].as_text()
 
     def finish(self, run: Run) -> Decoded:
-        """What is known of the n sequences, on the host; streams that are not done yet are known in part."""
+        """Fetches what is known of the n sequences; streams that are not done are known in part."""
         return jax.tree.map(lambda leaf: leaf[: len(run.lengths)], hosts.fetched(run.state.decoded))
 
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
-        """Pictures of their codes, and which are all numbers (others mean nothing); ValueError for unknown codes."""
+        """Draws codes; returns pictures, which of them are all numbers (others mean nothing), and the seconds.
+
+        Raises:
+            LanternError: unknown codes.
+        """
         programs.check_codes(self._tokenizer, tokens)
         (pictures, finite), timing = self._with_tokenizer("draw", np.asarray(tokens, np.int32), most)
         return pictures, finite, timing
 
     def encode(self, pictures: UInt8[np.ndarray, "n H W 3"]) -> Int[np.ndarray, "n C"]:
-        """The codes of pictures; ValueError where their sides do not divide into codes, or they are not uint8."""
+        """Encodes pictures as codes.
+
+        Raises:
+            LanternError: sides that do not divide into codes, or another dtype than uint8.
+        """
         programs.check_pictures(pictures)
         return self._with_tokenizer("encode", pictures, None)[0]
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:
-        """What the tokenizer's program of a kind makes of rows, on the host."""
-        groups, size = self._spread_over(len(rows), most)
+        """Runs a program of the tokenizer on rows, and fetches its results."""
+        groups, size = self.placement.spread(len(rows), most)
         size += -size % (groups * self.devices.shape[1])
-        parameters, mesh = self._on_devices(groups).tokenizer, mesh_of(self.devices[:groups])
-        padded = self._given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
-        key = (kind, size, groups, rows.shape[1:])
+        parameters, mesh = self.placement.on(groups).tokenizer, self.placement.mesh(groups)
+        padded = self.placement.given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
+        key = ProgramKey(kind, size, groups, (rows.shape[1:],))
         function = partial(getattr(programs, kind), self._tokenizer, mesh)
         program, compiling = self._compile(key, function, parameters, padded)
         results, seconds = run_timed(program, parameters, padded)
@@ -225,21 +246,15 @@ class Engine:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters where they lie, read if they were not yet."""
-        return self._on_devices(self._spread or self._spread_over(1, None)[0])
+        """The parameters on the devices, read when first asked for."""
+        return self.placement.parameters
 
     def drafter(self, name: str) -> PyTree:
-        """The parameters of the drafting of that name, where the others lie, read if they were not yet."""
-        with self._reading:
-            parameters = self.parameters
-            if name not in parameters.drafters:
-                drafter = self._read_drafter(name, parameters, where_on(self.devices[: self._spread]))
-                drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
-                self._parameters = replace(parameters, drafters=drafters)
-            return self._parameters.drafters[name]
+        """Returns the parameters of a drafting on the devices, read when first asked for."""
+        return self.placement.drafter(name)
 
     def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> _Compiled:
-        """A program, compiled unless it is there on all processes that have a part in it, and the seconds of that."""
+        """Compiles a program unless it is there, on all processes that share it; returns it and the seconds."""
 
         def make() -> _Compiled:
             compiled = compile_ahead(function, *arguments, **options)
@@ -249,52 +264,36 @@ class Engine:
 
         return self.programs.obtain(key, make)
 
-    def _compile_both(self, begin_key, step_key, program, mesh, begin, shared, size) -> _Compiled:
-        """The program that begins a batch, and the seconds of what is done unless it and the one that advances it are
-        there: both are compiled, and run once with nothing to do."""
-        starter = self.programs.get(begin_key)
-        if starter is not None and step_key in self.programs:
+    def _compile_both(
+        self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs
+    ) -> _Compiled:
+        """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
+
+        Where one of them is new, both run once with nothing to do: what a first execution sets up counts as compiling.
+        """
+        start_key = replace(key, kind="start", rule=None, shapes=shapes_of(beginning.conditioning))
+        starter = self.programs.get(start_key)
+        if starter is not None and key in self.programs:
             return starter, 0.0
-        idle, one = self._given((np.zeros(size, bool), np.int32(1)))
-        starter, seconds = self._compile(begin_key, partial(programs.start, program, mesh), *begin, idle)
-        # What a first execution sets up counts as compiling.
-        (keys, state), spent = run_timed(starter, *begin, idle)
-        step, more = self._compile_step(step_key, program, mesh, shared, keys, state, one)
-        return starter, seconds + spent + more + run_timed(step, *shared, keys, state, one)[1]
+        idle, one = self.placement.given((np.zeros(key.size, bool), np.int32(1)))
+        begin = partial(programs.start, key.program, self.placement.mesh(key.groups))
+        nothing = beginning.replace(active=idle)
+        starter, seconds = self._compile(start_key, begin, nothing, sequences)
+        (keys, state), spent = run_timed(starter, nothing, sequences)
+        inputs = inputs.replace(keys=keys)
+        step, more = self._compile_step(key, inputs, state, one)
+        return starter, seconds + spent + more + run_timed(step, inputs, state, one)[1]
 
     def _step(self, run: Run) -> _Compiled:
-        """The program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
-        step = self.programs.get(run.program)
+        """Returns the program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
+        step = self.programs.get(run.key)
         if step is not None:
             return step, 0.0
-        mesh, one = mesh_of(self.devices[: run.program[2]]), self._given(np.int32(1))
-        return self._compile_step(run.program, run.job.program, mesh, run.shared, run.keys, run.state, one)
+        return self._compile_step(run.key, run.inputs, run.state, self.placement.given(np.int32(1)))
 
-    def _compile_step(self, step_key, program, mesh, shared, keys, state, rounds) -> _Compiled:
-        """The program that advances a batch, compiled unless it is there, and the seconds of that."""
-        step, results = partial(programs.advance, program, mesh), self._kept(state)
-        return self._compile(step_key, step, *shared, keys, state, rounds, donate_argnums=7, results=results)
-
-    def _given(self, values: PyTree) -> PyTree:
-        """Values of the host as programs take them: one over several processes wants arrays on all its devices."""
-        return everywhere(values, mesh_of(self.devices)) if self.spans else values
-
-    def _spread_over(self, count: int, most: int | None) -> tuple[int, int]:
-        """As ``programs.spread``; of several processes each must have a part in every program."""
-        groups = len(self.devices)
-        return programs.spread(max(count, groups) if self.spans else count, groups, most)
-
-    def _kept(self, *results: PyTree) -> tuple | None:
-        """Results stay where they are, lengths after them anywhere; without a model axis there is no choice."""
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
-        return None if self.devices.shape[1] == 1 else (*shardings, None)
-
-    def _on_devices(self, groups: int) -> Parameters:
-        """The parameters where programs for that many groups want them, moved when the number changes."""
-        with self._reading:
-            if groups != self._spread:
-                where = where_on(self.devices[:groups])
-                parameters = self._parameters or self._read(where)
-                parts = jax.block_until_ready(place(vars(parameters), where))
-                self._parameters, self._spread = Parameters(**parts), groups
-            return self._parameters
+    def _compile_step(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> _Compiled:
+        """Compiles the program that advances a batch unless it is there; returns it and the seconds."""
+        step = partial(programs.advance, key.program, self.placement.mesh(key.groups))
+        return self._compile(
+            key, step, inputs, state, rounds, donate="state", results=self.placement.kept(state)
+        )

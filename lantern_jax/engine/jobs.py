@@ -1,4 +1,4 @@
-"""What an engine is asked to decode, and how far a batch of it is.
+"""What an engine is asked to decode, and how far it is.
 
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens.
 """
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Bool, Int
 
 from lantern_jax.decoding.acceptance import Rule, Strict
-from lantern_jax.decoding.program import Program, State
+from lantern_jax.decoding.program import Inputs, Program, State
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.engine.generation import Timing
+from lantern_jax.engine.program_cache import ProgramKey
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A batch on its way. ``Engine.advance`` takes it and leaves it empty: go on with what it returns.
+    """A batch on its way. ``Engine.advance`` uses it up: go on with what it returns.
 
     Attributes:
         job: what it was started with.
         seeds, numbers: int64 [n], what the sequence in each slot draws from.
         lengths: int32 [n], stream tokens that each sequence knows.
         timing: seconds so far.
-        keys, state: the sequences' and the loop's, on the devices.
-        shared: what programs take besides: parameters of target and drafting, guidance, sampling, rule, codebook.
-        conditioning: that of a sequence, leaves [1, ...], whichever it is.
-        program: what names the one that advances it.
+        inputs: what its program reads, on the devices, without conditioning.
+        state: the loop's, on the devices.
+        conditioning: of any one sequence, leaves [1, ...].
+        key: of the program that advances it.
     """
 
     job: Job
@@ -59,23 +60,22 @@ class Run:
     numbers: Int[np.ndarray, " n"]
     lengths: Int[np.ndarray, " n"]
     timing: Timing
-    keys: Key[Array, " B"]
+    inputs: Inputs
     state: State
-    shared: tuple
     conditioning: Any
-    program: tuple
+    key: ProgramKey
 
     @property
     def total(self) -> int:
-        """T."""
+        """Stream tokens of a sequence, T."""
         return self.job.program.target.num_tokens
 
     @property
     def finished(self) -> Bool[np.ndarray, " n"]:
-        """bool [n], which sequences are done."""
+        """Which sequences are done, bool [n]."""
         return self.lengths >= self.total
 
     @property
     def done(self) -> bool:
-        """Whether all are."""
+        """Whether all sequences are done."""
         return bool(self.finished.all())

@@ -1,4 +1,4 @@
-"""Compiled programs that an engine keeps: each is made once, whichever threads ask, and those used last stay."""
+"""Compiled programs that an engine keeps: each is made once, whichever threads ask, and the last used stay."""
 
 import contextlib
 import ctypes
@@ -6,16 +6,50 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from lantern_jax.decoding.program import Program
 
-class ProgramCache:
-    """Programs by what decides them. Any thread may ask.
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """What decides a compiled program; ``dataclasses.replace`` makes that of a related one.
 
     Attributes:
-        most: how many are kept, besides those that stay; None for any number.
+        kind: the function of ``programs``: "start", "advance", "refill", "regroup", "draw" or "encode".
+        size, groups: sequences B, and the groups of devices that they are spread over.
+        shapes: per sequence, of conditioning, codes or pictures.
+        program: the static half of a generation.
+        greedy, filters, guided: what is static in its sampling, and whether it is guided.
+        rule: the tree structure of the rule, where it is read.
+        rows: F, the new sequences of a refill; B of the state that a regroup takes from.
+    """
+
+    kind: str
+    size: int
+    groups: int
+    shapes: tuple = ()
+    program: Program | None = None
+    greedy: bool = False
+    filters: tuple = ()
+    guided: bool = False
+    rule: Any = None
+    rows: int = 0
+
+
+def shapes_of(conditioning: Any) -> tuple:
+    """Returns the shape of every leaf of a sequence's conditioning."""
+    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
+
+
+class ProgramCache:
+    """Programs by their keys. Any thread may ask.
+
+    Attributes:
+        most: how many are kept besides the staying ones; None for any number.
         dropped: how many there was no room for.
     """
 
@@ -39,7 +73,7 @@ class ProgramCache:
             return iter(tuple(self._held))
 
     def get(self, key: Hashable) -> Any:
-        """The program of a key, which is then the last one used; None where it is not there."""
+        """Returns the program of a key, now the last one used, or None."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -47,8 +81,11 @@ class ProgramCache:
             return self._held.get(key)
 
     def obtain(self, key: Hashable, make: Callable[[], tuple[Callable, float]]) -> tuple[Callable, float]:
-        """The program of a key, and the seconds that making it took: 0 where it is there. ``make`` returns both; where
-        it raises, so does this, and the next one who asks tries again."""
+        """Returns the program of a key, and the seconds that making it took: 0 where it is there.
+
+        Args:
+            make: returns both; where it raises, so does this, and the next call tries again.
+        """
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:
@@ -60,7 +97,7 @@ class ProgramCache:
 
     @contextlib.contextmanager
     def staying(self) -> Iterator[None]:
-        """Inside this context programs that this thread asks for are such as stay, whatever is asked for later."""
+        """Makes programs stay that this thread asks for inside the context."""
         self._stays.now = True
         try:
             yield
@@ -68,7 +105,7 @@ class ProgramCache:
             self._stays.now = False
 
     def clear(self) -> None:
-        """Drops all of them."""
+        """Drops all programs."""
         with self._lock:
             self._held.clear()
             self._staying.clear()
@@ -89,17 +126,6 @@ class ProgramCache:
 
 
 def return_memory() -> None:
-    """Gives memory that is free back to the system, where the C library (glibc) keeps it: compiling leaves much."""
+    """Gives free memory back to the system, where glibc keeps it: compiling leaves much."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def of_size(program: tuple, count: int) -> tuple:
-    """What names the program that advances so many sequences, else like that one."""
-    kind, _, *others = program
-    return (kind, count, *others)
-
-
-def shapes(conditioning: Any) -> tuple:
-    """Those of a sequence's conditioning, as a part of what names a program."""
-    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))

@@ -1,4 +1,4 @@
-"""What an engine compiles: a batch is started, advanced, refilled and drawn, on one device or over a mesh of them.
+"""The functions that an engine compiles: start, advance, refill, regroup and draw, on one device or over a mesh.
 
 Axes: B sequences of a program, F new ones of a refill, C codes of a picture, H W height and width.
 """
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Float, Int, PyTree, UInt8
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 
 from lantern_jax.decoding import completion, loop
 from lantern_jax.decoding.concrete import check_ids
-from lantern_jax.decoding.program import Inputs, Program, input_specs
+from lantern_jax.decoding.program import Inputs, Program, State, input_specs
 from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
@@ -26,7 +26,7 @@ from lantern_jax.models.vq import VQModel
 
 @dataclass(frozen=True)
 class Parameters:
-    """What programs read: pytrees of arrays, all on the same devices.
+    """The arrays that programs read, pytrees on the same devices.
 
     Attributes:
         target: of the target's record.
@@ -47,123 +47,143 @@ class Parameters:
 
 
 @flax.struct.dataclass
-class _OneEach:
+class Sequences:
+    """What the sequences of a batch draw from.
+
+    Attributes:
+        seeds, numbers: uint32 [B]; sequence j draws from fold_in(key(seed), j).
+    """
+
+    seeds: Int[Any, " B"]
+    numbers: Int[Any, " B"]
+
+    @classmethod
+    def of_size(cls, size: int, seeds: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]) -> "Sequences":
+        """Fills a batch of ``size`` with n sequences, repeating them."""
+        return cls(*(np.resize(values, size).astype(np.uint32) for values in (seeds, numbers)))
+
+    def keys(self) -> Key[Array, " B"]:
+        """Returns the key of each sequence."""
+        return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(
+            self.seeds, self.numbers
+        )
+
+
+@flax.struct.dataclass
+class _PerDevice:
     """A scalar of the loop's state, of which every device has its own: [devices]."""
 
     value: Any
 
 
-def _joined(state):
-    """A device's state with an axis in front of every leaf, along which those of all devices are joined.
+def stack_scalars(state: State) -> State:
+    """Gives every scalar of a device's state an axis.
 
-    Leaves have one already, be it of sequences or not. Another one in front would not do: the loop then copies its
-    whole state, caches and all, when a piece begins and when it ends.
+    ``shard_map`` joins the results of devices along their first axis, which a scalar lacks. An axis more for every leaf
+    would make XLA copy the whole state, caches and all, when a piece begins and when it ends.
     """
-    return jax.tree.map(lambda leaf: leaf if leaf.ndim else _OneEach(leaf[None]), state)
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim else _PerDevice(leaf[None]), state)
 
 
-def own(state):
-    """A device's part of a joined state as the loop knows it."""
+def unstack_scalars(state: State) -> State:
+    """Returns a device's part of a joined state as the loop knows it."""
 
-    def is_one(leaf) -> bool:
-        return isinstance(leaf, _OneEach)
+    def is_stacked(leaf) -> bool:
+        return isinstance(leaf, _PerDevice)
 
-    return jax.tree.map(lambda leaf: leaf.value[0] if is_one(leaf) else leaf, state, is_leaf=is_one)
+    return jax.tree.map(lambda leaf: leaf.value[0] if is_stacked(leaf) else leaf, state, is_leaf=is_stacked)
 
 
 def _in_full(function):
-    """Products of float32 are those of float32 on every device: TF32 or bfloat16 in their place, as GPUs and TPUs have
-    it by default, would make a wide pass's tokens others than a narrow one's. Those of bfloat16 stay what they are."""
+    """Computes products of float32 in float32 on every device.
+
+    TF32 or bfloat16 in their place, the default of GPUs and TPUs, would make a wide pass's tokens differ from a narrow
+    one's. Products of bfloat16 stay what they are.
+    """
 
     @wraps(function)
-    def traced(*arguments):
+    def traced(*arguments, **named):
         with jax.default_matmul_precision("highest"):
-            return function(*arguments)
+            return function(*arguments, **named)
 
     return traced
 
 
 @_in_full
-def start(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, active):
-    """(keys [B], joined state) after prefill; without a mesh on one device. Arguments as in ``loop.Inputs``."""
-    keys = _keys(seeds, numbers)
+def start(program: Program, mesh, inputs: Inputs, sequences: Sequences):
+    """Prefills a batch; returns (keys [B], joined state). ``inputs`` have no keys, rule or codebook yet."""
 
     def begin(inputs: Inputs):
-        return _joined(loop.start(program, inputs))
+        return stack_scalars(loop.start(program, inputs))
 
-    inputs = Inputs(target, drafting, conditioning, keys, guidance, active, sampling, None, None)
+    inputs = inputs.replace(keys=sequences.keys())
     if mesh is not None:
         begin = over_mesh(begin, mesh, DATA, (input_specs(DATA),), PartitionSpec(DATA))
-    return keys, begin(inputs)
+    return inputs.keys, begin(inputs)
 
 
 @_in_full
-def advance(program, mesh, target, drafting, guidance, sampling, rule, codebook, keys, state, rounds):
-    """(state after at most so many rounds, its lengths)."""
+def advance(program: Program, mesh, inputs: Inputs, state: State, rounds):
+    """Runs at most ``rounds`` rounds; returns (state, its lengths). ``inputs`` have no conditioning."""
 
     def go_on(inputs: Inputs, state, rounds):
-        return _joined(loop.advance(program, inputs, own(state), rounds))
+        return stack_scalars(loop.advance(program, inputs, unstack_scalars(state), rounds))
 
-    inputs = Inputs(target, drafting, None, keys, guidance, None, sampling, rule, codebook)
     if mesh is not None:
         rows = PartitionSpec(DATA)
         go_on = over_mesh(go_on, mesh, DATA, (input_specs(DATA), rows, PartitionSpec()), rows)
     state = go_on(inputs, state, rounds)
-    # A copy: the state is given away with the next piece.
+    # A copy: the next piece donates the state.
     return state, jnp.copy(state.length)
 
 
 @_in_full
-def refill(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, slots, state):
-    """(keys [B], state, its lengths) with new sequences in some slots.
+def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: Int[Any, " F"], state: State):
+    """Puts new sequences into some slots; returns (keys [B], joined state, its lengths).
 
     Args:
-        conditioning, guidance: of the new ones, [F, ...].
-        seeds, numbers: uint32 [B], of all, the new ones in their slots.
-        slots: int32 [F], a device's own count from 0; one past the end is none.
-        state: joined.
+        inputs: conditioning and guidance of the new ones, [F, ...].
+        sequences: all of them, the new ones in their slots.
+        slots: int32 [F], counted from 0 on each device; one past the end is none.
 
     Raises:
         NotRefillable: as ``_sequence_axes``.
     """
-    keys = _keys(seeds, numbers)
 
     def renew(inputs: Inputs, slots, state):
         each = len(inputs.keys)
         inputs = inputs.replace(keys=inputs.keys[jnp.minimum(slots, each - 1)], active=slots < each)
         axes = _sequence_axes(program, inputs)
-        return _joined(jax.tree.map(partial(_put, slots), axes, own(state), loop.start(program, inputs)))
+        old, new = unstack_scalars(state), loop.start(program, inputs)
+        return stack_scalars(jax.tree.map(partial(_put, slots), axes, old, new))
 
-    inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
-    return _rewritten(renew, mesh, inputs, slots, state)
+    return _rewritten(renew, mesh, inputs.replace(keys=sequences.keys()), slots, state)
 
 
 @_in_full
-def regroup(program, mesh, target, drafting, conditioning, seeds, numbers, guidance, sampling, slots, state):
-    """(keys [B], state, its lengths) of sequences of another state on one group of devices, which stays as it is.
+def regroup(
+    program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: Int[Any, " B"], state: State
+):
+    """Takes sequences of another state, which stays as it is; returns (keys [B], joined state, its lengths).
 
     Args:
-        conditioning, guidance: of any sequence, [1, ...].
-        seeds, numbers: uint32 [B].
-        slots: int32 [B], which sequence of the other each is; some of them may be the same.
-        state: the other, joined.
+        inputs: conditioning and guidance of any sequence, [1, ...].
+        slots: int32 [B], the place of each sequence in the other state; some may be the same.
 
     Raises:
         NotRefillable: as ``_sequence_axes``.
     """
-    keys = _keys(seeds, numbers)
 
     def take(inputs: Inputs, slots, state):
         inputs = inputs.replace(keys=inputs.keys[:1], active=jnp.ones(1, bool))
         axes = _sequence_axes(program, inputs)
-        return _joined(jax.tree.map(partial(_take, slots), axes, own(state)))
+        return stack_scalars(jax.tree.map(partial(_take, slots), axes, unstack_scalars(state)))
 
-    inputs = Inputs(target, drafting, conditioning, keys, guidance, None, sampling, None, None)
-    return _rewritten(take, mesh, inputs, slots, state)
+    return _rewritten(take, mesh, inputs.replace(keys=sequences.keys()), slots, state)
 
 
 def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
-    """(keys [B], state, its lengths): each group of devices makes ``rewrite(inputs, slots, state)`` of its part."""
+    """Lets each group of devices rewrite its part of a state; returns (keys [B], state, its lengths)."""
     if mesh is not None:
         rows = PartitionSpec(DATA)
         rewrite = over_mesh(rewrite, mesh, DATA, (input_specs(DATA), rows, rows), rows)
@@ -172,8 +192,10 @@ def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
 
 
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
-    """(groups, sequences B of the program): one group of devices or all, and as few a group as there can be, rounded
-    up to a power of two. So few programs serve any number of sequences, whatever the number of devices."""
+    """Returns (groups of devices, sequences B of the program) for ``count`` sequences.
+
+    That is one group or all, and the smallest power of two that suffices per group: few programs serve any number.
+    """
     groups = 1 if count == 1 else groups
     each = -(-count // groups)
     limit = 2 * each if most is None else -(-most // groups)
@@ -181,37 +203,28 @@ def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
 
 
 def check_new(program: Program, conditioning: Any, seeds: Any, numbers: Any) -> None:
-    """Raises ValueError unless new sequences have conditioning that the target takes, and draw from seeds and numbers
-    that are uint32: others would wrap to some that are."""
+    """Raises LanternError unless the target takes the conditioning, and seeds and numbers are uint32."""
     completion.check(program.target, conditioning, program.rows is not None)
     for name, values in (("seeds", seeds), ("numbers of sequences", numbers)):
         check_ids(name, np.asarray(values), 2**32)
 
 
 def scales(guidance: float, count: int) -> Float[np.ndarray, " n"] | None:
-    """The guidance scale of so many sequences, none where it is 1."""
+    """Returns the guidance scale of each of ``count`` sequences, None where it is 1."""
     return None if guidance == 1 else np.full(count, guidance, np.float32)
 
 
-def begin(
-    guidance: float,
-    shared: tuple,
-    conditioning: Any,
-    seeds: Int[np.ndarray, " n"],
-    numbers: Int[np.ndarray, " n"],
-    size: int,
-) -> tuple:
-    """What programs that prefill take; ``seeds`` and ``numbers`` of all sequences of a batch of this size,
-    ``conditioning`` of new ones."""
-    target, drafting, _, sampling, *_ = shared
-    guided = scales(guidance, len(jax.tree.leaves(conditioning)[0]))
-    seeds, numbers = (np.resize(values, size).astype(np.uint32) for values in (seeds, numbers))
-    return target, drafting, conditioning, seeds, numbers, guided, sampling
+def beginning(inputs: Inputs, conditioning: Any, guidance: Float[np.ndarray, " n"] | None) -> Inputs:
+    """Returns what prefilling n sequences reads: no keys yet, no rule, no codebook."""
+    return inputs.replace(conditioning=conditioning, guidance=guidance, keys=None, rule=None, codebook=None)
 
 
 def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
-    """Slots of a run as those of its devices, as many on every one, a power of two or all: (int32 [F], ``each`` where
-    there is none; which of the k goes there)."""
+    """Returns the slots of a run as slots of its devices, equally many on each, a power of two or all.
+
+    Returns:
+        int32 [F], ``each`` where there is none; and which of the k goes there.
+    """
     on, own = np.divmod(np.asarray(slots), each)
     most = int(np.bincount(on).max())
     width = min(1 << (most - 1).bit_length(), each)
@@ -223,13 +236,13 @@ def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.nd
 
 
 class NotRefillable(LanternError):
-    """A drafting, or a target, keeps something between rounds that cannot be told apart by sequence."""
+    """Tells that a drafting or a target keeps state between rounds that cannot be told apart by sequence."""
 
 
 def _sequence_axes(program: Program, inputs: Inputs):
-    """For every leaf of a state the axis of sequences, found by trying two batch sizes.
+    """Finds the axis of sequences of every leaf of a state, by trying two batch sizes.
 
-    A scalar has none, -1: it is the round's (how many of a drafter's places are taken, say) and begins anew with it.
+    A scalar has none, -1: it is the round's, such as how many places of a drafter are taken, and begins anew with it.
 
     Raises:
         NotRefillable: an array has no such axis, or no single one.
@@ -258,32 +271,28 @@ def _sequence_axes(program: Program, inputs: Inputs):
 
 
 def _put(slots, axis: int, old, new):
-    """The leaf of a state with new sequences in these slots; only their rows are written."""
+    """Writes new sequences into slots of a leaf; only their rows are written."""
     return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
 
 
 def _take(slots, axis: int, leaf):
-    """The leaf of a state of the sequences of these slots."""
+    """Takes the sequences in these slots from a leaf."""
     return leaf if axis < 0 else jnp.take(leaf, slots, axis, mode="clip")
 
 
-def _keys(seeds, numbers):
-    return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(seeds, numbers)
-
-
 def check_codes(model: VQModel, tokens: Any) -> None:
-    """Raises ValueError unless these are codes of the tokenizer."""
+    """Raises LanternError unless these are codes of the tokenizer."""
     check_ids("codes", tokens, model.config.codebook_size)
 
 
 def check_pictures(pictures: Any) -> None:
-    """Raises ValueError unless pictures are uint8: floats would be taken for nearly black ones."""
+    """Raises LanternError unless pictures are uint8: floats would be taken for nearly black ones."""
     if pictures.dtype != np.uint8:
         raise LanternError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
-    """(pictures uint8 [B, H, W, 3], bool [B] whether all their values are numbers)."""
+    """Draws codes; returns (uint8 [B, H, W, 3], bool [B] whether all values of a picture are numbers)."""
 
     def function(params, tokens):
         values = model.apply(params, tokens, method="decode")
@@ -295,12 +304,12 @@ def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
 
 @_in_full
 def encode(model: VQModel, mesh, params, pictures: UInt8[Any, "B H W 3"]):
-    """int32 [B, C], the codes of pictures."""
+    """Returns the codes of pictures, int32 [B, C]."""
     return _over_pictures(partial(model.apply, method="codes"), mesh)(params, pictures)
 
 
 def _over_pictures(function, mesh):
-    """The tokenizer is whole on every device, so each has pictures of its own."""
+    """Spreads pictures over all devices: the tokenizer is whole on each."""
     if mesh is None:
         return function
     rows = PartitionSpec(mesh.axis_names)

@@ -1,7 +1,7 @@
-"""Zip archives that may be a stranger's (.npz files, PyTorch's), read only where what they declare fits the file.
+"""Zip archives of strangers (.npz files, PyTorch's), read only where what they declare fits the file.
 
 An archive of a few megabytes can declare terabytes. Nothing is unpacked before sizes, places and the headers of arrays
-are checked, so that reading takes about as much memory as the file says on disk.
+are checked, so that reading takes about as much memory as the file has on disk.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from lantern_jax.io.files import open_descriptor, open_file
 
 # The list of an archive's entries: a hundred thousand of them fit.
 _LONGEST_DIRECTORY = 8 * 2**20
-# Compressed arrays may become so many times as large, small archives any size up to this.
+# Compressed arrays may become this many times as large, small archives any size up to this.
 _EXPANSION, _ALWAYS = 8, 64 * 2**20
 _LOCAL_HEADER = 30
 _KINDS = "biufU"
@@ -32,10 +32,10 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 @contextlib.contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An archive whose entries declare sizes that suit the file, also where they overlap.
+    """Opens an archive whose entries, overlapping ones too, declare sizes that suit the file.
 
     Raises:
-        ValueError: one line: it is not, or, inside the block, an entry is damaged.
+        LanternError: there is no such archive, or, inside the block, an entry is damaged.
     """
     try:
         with _Archive(path) as file, zipfile.ZipFile(file) as archive:
@@ -52,10 +52,10 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_arrays(path: Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
-    """{name: array} of an .npz file: booleans, numbers and texts; ``names`` are those wanted, all if None.
+    """Reads {name: array} from an .npz file: booleans, numbers and texts; all of them, or the ``names`` wanted.
 
     Raises:
-        ValueError: one line: as ``open_archive``; also Python objects, and arrays of another size than they declare.
+        LanternError: as ``open_archive``; also Python objects, and arrays of another size than they declare.
     """
     with open_archive(path) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
@@ -67,15 +67,15 @@ def read_arrays(path: Path, names: Container[str] | None = None) -> dict[str, np
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, whether columns come first, dtype) at the start of an array in NumPy's format.
+    """Reads (shape, whether columns come first, dtype) at the start of an array in NumPy's format.
 
     Raises:
-        ValueError: no such header, or an array of Python objects.
+        LanternError: no such header, or an array of Python objects.
     """
     try:
         version = np.lib.format.read_magic(file)
         shape, columns_first, dtype = _HEADERS[version](file)
-    # NumPy parses it as Python, with whatever errors that has.
+    # NumPy parses it as Python, which raises anything.
     except Exception as error:
         raise LanternError(f"it does not begin as an array ({errors.short(error)})") from error
     if dtype.kind not in _KINDS or any(size < 0 for size in shape):
@@ -86,10 +86,10 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """An array [n, ...] of an .npy file, mapped into memory.
+    """Maps an array [n, ...] of an .npy file into memory.
 
     Raises:
-        ValueError: one line: no such file, or a truncated one.
+        LanternError: no such file, or a truncated one.
     """
     try:
         with open_file(path) as file:
@@ -103,10 +103,10 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Where in the file the contents of an entry begin, which are stored as they are.
+    """Returns the first byte of an entry's contents, which are stored as they are.
 
     Raises:
-        ValueError: the entry is compressed, or does not begin where the archive says.
+        LanternError: the entry is compressed, or does not begin where the archive says.
     """
     if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
         raise LanternError(f"{errors.short(entry.filename)} is compressed")
@@ -122,7 +122,7 @@ def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
 
 
 class _Archive(io.BufferedReader):
-    """A file of which no more than ``longest`` bytes are read at once, so that an endless directory is not."""
+    """A file of which at most ``longest`` bytes are read in one call, so that an endless directory is not."""
 
     longest: int | None = _LONGEST_DIRECTORY
 

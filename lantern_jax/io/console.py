@@ -18,5 +18,5 @@ class Console(rich.console.Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """What rich makes of every ``str`` that it is given."""
+        """Makes rich's text of every ``str`` that it is given."""
         return super().render_str(errors.printable(text), **options)

@@ -1,4 +1,4 @@
-"""The shapes of error lines that several places need: what was given, what was expected, what to do."""
+"""Errors of the caller, one line each: what was given, what was expected, what to do."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +12,13 @@ class LanternError(ValueError):
     """Tells in one line what the caller can mend: what was given, what was expected, what to do.
 
     The command prints it without a traceback; any other error is a bug, and keeps its own.
+
+    Example:
+        >>> try:
+        ...     lantern_jax.rule_from_name("oak")
+        ... except lantern_jax.LanternError as error:
+        ...     print(str(error).partition(":")[0])
+        unknown rule 'oak'
     """
 
 
@@ -20,28 +27,28 @@ class MissingExtra(LanternError, ImportError):
 
 
 def invalid(name: str, value: Any, wanted: str) -> LanternError:
-    """A value out of its range; ``wanted`` says what to give."""
+    """Returns the error for a value out of its range; ``wanted`` says what to give."""
     return LanternError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())
 
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> LanternError:
-    """A name that is none of ``known``; ``more`` is what else could be given."""
+    """Returns the error for a name that is none of ``known``; ``more`` is what else could be given."""
     return LanternError(f"unknown {kind} {quoted(value)}: choose one of {', '.join(known)}{more}")
 
 
 def exists(path: str | Path) -> LanternError:
-    """Something is where new files should go."""
+    """Returns the error for a place of new files where something is."""
     return LanternError(f"{path} exists: give --overwrite to replace it, or another name")
 
 
 def damaged(path: str | Path, why: str = "") -> LanternError:
-    """A checkpoint, or a file of it, that cannot be read."""
+    """Returns the error for a checkpoint, or a file of it, that cannot be read."""
     why = f" ({printable(why)})" if why else ""
     return LanternError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
 
 
 def quoted(value: Any, most: int = MOST_QUOTED) -> str:
-    """Quotes a value that somebody gave as Python writes it, on one line, cut after ``most`` characters."""
+    """Quotes a given value as Python writes it, on one line, cut after ``most`` characters."""
     # What is cut anyway is not looked at: it may be megabytes.
     longer = len(value) - most if isinstance(value, str | bytes) else 0
     if longer > 0:
@@ -50,8 +57,8 @@ def quoted(value: Any, most: int = MOST_QUOTED) -> str:
 
 
 def printable(text: Any, most: int = 4000) -> str:
-    """What a terminal may show of a text that comes from a file: line breaks, control characters, escape sequences and
-    marks that change the direction of writing are escaped, and what is longer than ``most`` characters is cut.
+    """Escapes what may steer a terminal in a text from a file: line breaks, control characters, escape sequences and
+    marks that change the direction of writing; cuts it after ``most`` characters.
     """
     text = str(text)
     more = f" ... ({len(text) - most} characters more)" if len(text) > most else ""
@@ -60,13 +67,12 @@ def printable(text: Any, most: int = 4000) -> str:
 
 
 def unwritable(place: str, error: OSError, kind: str) -> str:
-    """The line for a file or folder that the system does not let us write."""
+    """Returns the line for a file or folder that the system does not let us write."""
     return f"cannot write {place} ({error.strerror or error}): name another {kind}"
 
 
 def short(text: object, most: int = 120) -> str:
-    """The first line of a text that is not ours, such as a name in a file, as ``printable`` shows it, cut if long."""
-    # What is cut anyway is not looked at: a name may be megabytes.
+    """Returns the first line of a text that is not ours, such as a name in a file, ``printable`` and cut if long."""
     lines = _written(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
     shown = printable(lines[0])
     return shown if len(shown) <= most else f"{shown[:most]}..."
@@ -80,7 +86,7 @@ def _written(value: object, write: Callable[[object], str] = str) -> str:
 
 
 def listed(names: Iterable[object], most: int = 5, each: int = 80) -> str:
-    """The first names of many, of at most so many letters each, and how many more there are."""
+    """Lists the first names of many, each cut after ``each`` characters, and says how many more there are."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(short(name, each) for name in names[:most]) + more

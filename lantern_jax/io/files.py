@@ -1,11 +1,11 @@
-"""Writing files and folders: each appears whole under its name or not at all; what was there stays meanwhile.
+"""Reading and writing files: a stranger's are bounded, and ours appear whole under their names or not at all.
 
-Reading files that may be a stranger's: regular files only, and what is read whole is of bounded size, JSON also of
-bounded depth and without numbers that are not finite or endless. Whatever a user names is opened by ``open_file``.
+Only regular files are read, and what is read whole is of bounded size, JSON also of bounded depth and without numbers
+that are not finite or endless. Every file that a user names is opened by ``open_file``.
 
-New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
-written. The system's umask decides who may read them. A process that is killed outright leaves its temporary
-names behind, nothing else; the next one that writes into that folder removes them (``locks``).
+New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are written;
+what was there stays meanwhile. The system's umask decides who may read them. A process that is killed outright leaves
+its temporary names behind, nothing else; the next one that writes into that folder removes them (``locks``).
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from lantern_jax.io.errors import LanternError
 Contents = bytes | str | Callable[[BinaryIO], object]
 # Deeper than anything that is read here, and far from where Python's own recursion ends.
 _DEEPEST = 32
-# Of a whole number in JSON: those of 64 bits have no more.
+# Digits of a whole number in JSON: no number of 64 bits has more.
 _MOST_DIGITS = 20
-# Opening a pipe waits for whoever writes into it, unless told not to. Not all systems have all of these.
+# Opening a pipe waits for its writer, unless told not to. Not all systems have all of these.
 _READING = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
 )
@@ -39,16 +39,16 @@ def open_file(path: str | Path) -> BinaryIO:
     """Opens a regular file to be read: a pipe would be waited for, and a device has no end.
 
     Raises:
-        ValueError: one line: no regular file, one that is empty (so are those of /proc that have no end), or one that
-            cannot be read.
+        LanternError: no regular file, one that is empty (as the endless ones of /proc seem), or one that cannot be
+            read.
     """
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def open_descriptor(path: str | Path) -> int:
-    """Opens a file as ``open_file`` does and raises what that raises; the descriptor is the caller's to close."""
+    """Opens a file as ``open_file`` does and raises what that raises; the caller closes the descriptor."""
     try:
-        # A device may do something when it is opened: the name is looked at first, and then what was opened.
+        # Opening a device may do something: the name is looked at first, and then what was opened.
         _check_regular(path, os.stat(path))
         descriptor = os.open(path, _READING)
     except OSError as error:
@@ -68,15 +68,14 @@ def _check_regular(path: str | Path, status: os.stat_result) -> None:
         raise LanternError(f"{path} is empty: name another file")
 
 
+def _unreadable(path: str | Path, error: OSError) -> LanternError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return LanternError(f"{path} is not a file: name one")
+    return LanternError(f"{path} cannot be read ({error.strerror or error}): name another file")
+
+
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """The contents of a regular file.
-
-    Args:
-        most: how many bytes it may have.
-
-    Raises:
-        ValueError: one line: as ``open_file``, or a larger file.
-    """
+    """Reads a regular file of at most ``most`` bytes; raises LanternError as ``open_file``, and for a larger one."""
     with open_file(path) as file:
         try:
             content = file.read(most + 1)
@@ -88,10 +87,10 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def read_text(path: str | Path, most: int) -> str:
-    """What a file in UTF-8 says, with or without a mark of its order of bytes.
+    """Reads a file in UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: one line: as ``read_bounded``, or another encoding.
+        LanternError: as ``read_bounded``, or another encoding.
     """
     try:
         return read_bounded(path, most).decode("utf-8-sig")
@@ -100,37 +99,29 @@ def read_text(path: str | Path, most: int) -> str:
 
 
 def read_json(path: str | Path, most: int) -> Any:
-    """What a JSON file holds; ``most`` is how many bytes it may have.
-
-    Raises:
-        ValueError: one line: as ``read_bounded`` and ``parse_json``.
-    """
+    """Reads a JSON file of at most ``most`` bytes; raises what ``read_bounded`` and ``parse_json`` raise."""
     return parse_json(read_bounded(path, most), str(path))
 
 
 def parse_json(content: bytes | str, place: str) -> Any:
-    """What a text in JSON holds; ``place`` is what to call it in an error.
+    """Parses a text in JSON, which errors call ``place``.
 
     Raises:
-        ValueError: one line: no JSON, numbers that are not finite or have more digits than any that is meant, or lists
-            and objects nested too deeply.
+        LanternError: no JSON, numbers that are not finite or have too many digits, or lists and objects nested too
+            deeply.
     """
     try:
         value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
+        level = [value]
+        for _ in range(_DEEPEST + 1):
+            level = [node for node in level if isinstance(node, dict | list)]
+            if not level:
+                return value
+            level = [part for node in level for part in (node.values() if isinstance(node, dict) else node)]
     except RecursionError:
-        raise LanternError(f"{place} is nested too deeply: give another file") from None
+        pass
     except ValueError as error:
         raise LanternError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
-    level = [value]
-    for _ in range(_DEEPEST):
-        parts = [
-            node.values() if isinstance(node, dict) else node
-            for node in level
-            if isinstance(node, dict | list)
-        ]
-        level = [node for part in parts for node in part if isinstance(node, dict | list)]
-        if not level:
-            return value
     raise LanternError(f"{place} is nested too deeply: give another file")
 
 
@@ -144,16 +135,10 @@ def _finite(word: str) -> float:
 
 
 def whole_number(word: str) -> int:
-    """Reads a whole number of JSON; ValueError for one of more digits than any that is meant."""
+    """Reads a whole number of JSON; raises LanternError for one of too many digits."""
     if len(word.lstrip("-")) > _MOST_DIGITS:
         raise LanternError(f"a number has {len(word)} digits")
     return int(word)
-
-
-def _unreadable(path: str | Path, error: OSError) -> LanternError:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return LanternError(f"{path} is not a file: name one")
-    return LanternError(f"{path} cannot be read ({error.strerror or error}): name another file")
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
@@ -171,7 +156,7 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -
 
 
 def write_once(path: Path, contents: Contents) -> None:
-    """Writes one file whole unless there is one of that name, which stays: of several writers at once, the first's.
+    """Writes one file whole unless it exists: of several writers, the first one's stays.
 
     Raises:
         OSError: one line: it cannot be written.
@@ -181,20 +166,14 @@ def write_once(path: Path, contents: Contents) -> None:
         try:
             with _explained(path):
                 _fill(temporary, contents)
-                with contextlib.suppress(FileExistsError):
-                    _link_or_rename(temporary, path)
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    pass
+                except OSError:  # Some file systems know no links: the last of several writers wins there.
+                    os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _link_or_rename(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Some file systems know no links: the last of several writers wins there.
-        os.replace(temporary, path)
 
 
 def write_files(contents: Mapping[Path, Contents]) -> None:
@@ -220,9 +199,22 @@ def write_files(contents: Mapping[Path, Contents]) -> None:
             undo.pop_all()
 
 
+def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
+    """Returns what brings back the file at ``path``; ``unwanted`` takes the copy that this needs."""
+    if not path.exists():
+        return lambda: path.unlink(missing_ok=True)
+    old = _beside(path)
+    unwanted.callback(old.unlink, missing_ok=True)
+    try:
+        os.link(path, old)
+    except OSError:  # Some file systems know no links.
+        shutil.copy2(path, old)
+    return lambda: os.replace(old, path)
+
+
 @contextlib.contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """A name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
+    """Yields a name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
     temporary = _beside(Path(path))
     with locks.writing(temporary.parent):
         try:
@@ -234,7 +226,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """An empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
+    """Yields an empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
 
     Folders above it are made. After an error the new one is removed and the old one is where it was.
     """
@@ -257,11 +249,11 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
-    """Raises ValueError unless a file can be written; ``new_folder``: its folder is made later."""
+    """Raises LanternError unless a file can be written; with ``new_folder`` its folder is made later."""
     check_link(path)
     if path.is_dir():
         raise LanternError(f"{path} is a folder: name a file in it")
-    # Replacing a device would take it from everybody.
+    # Replacing a device would take it from every program.
     if path.exists() and not path.is_file():
         raise LanternError(f"{path} is not a file: name a new one")
     if path.exists() and not overwrite:
@@ -271,7 +263,7 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
 
 
 def check_new_folder(path: Path, overwrite: bool) -> None:
-    """Raises ValueError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+    """Raises LanternError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
     if path.exists() and not path.is_dir():
         raise LanternError(f"{path} is not a folder: name a new one")
     check_link(path)
@@ -281,13 +273,13 @@ def check_new_folder(path: Path, overwrite: bool) -> None:
 
 
 def check_link(path: Path) -> None:
-    """Raises ValueError for a link to nothing, or in a ring: no file can be made there."""
+    """Raises LanternError for a link to nothing, or in a ring: no file can be made there."""
     if path.is_symlink() and not path.exists():
         raise LanternError(f"{path} is a link that leads nowhere: remove it, or name another")
 
 
 def check_writable(folder: Path) -> None:
-    """Raises ValueError unless files can be made in ``folder``."""
+    """Raises LanternError unless files can be made in ``folder``."""
     if not folder.is_dir():
         raise LanternError(f"{folder} is not a folder: make it first, or name another")
     try:
@@ -302,26 +294,12 @@ def _beside(path: Path, kind: str = "part") -> Path:
 
 
 def _fill(temporary: Path, contents: Contents) -> None:
-    """A new file, never one that is there; like that of ``open``, its mode is the umask's matter."""
+    """Writes a new file, never one that is there; as with ``open``, the umask decides its mode."""
     with temporary.open("xb") as file:
         if callable(contents):
             contents(file)
         else:
             file.write(contents.encode() if isinstance(contents, str) else contents)
-
-
-def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
-    """What brings back what is at ``path`` now; ``unwanted`` takes the copy that this needs."""
-    if not path.exists():
-        return lambda: path.unlink(missing_ok=True)
-    old = _beside(path)
-    unwanted.callback(old.unlink, missing_ok=True)
-    try:
-        os.link(path, old)
-    except OSError:
-        # Some file systems know no links.
-        shutil.copy2(path, old)
-    return lambda: os.replace(old, path)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Several processes at once: who may work at a place, and what killed ones left there.
+"""Several processes: which one may work at a place, and what killed ones left there.
 
 Locks are the system's, so that they end with the process that holds them, however that ends. Some network file systems
-have none: there nobody is refused, and what killed processes left stays.
+have none: there no process is refused, and what killed processes left stays.
 """
 
 import contextlib
@@ -9,52 +9,46 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-# Names that ``files`` gives to what is not finished, and to what a new folder takes the place of.
-_LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
-# How often, and how long after each other, a folder is asked for that somebody is looking through.
-_TRIES, _WAIT_SECONDS = 50, 0.01
-
 if sys.platform == "win32":
     import msvcrt
-
-    def _lock(descriptor: int, shared: bool = False) -> bool:
-        """Whether the lock was got. Raises OSError where there are none."""
-        if shared:
-            raise OSError("no shared locks")
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
 else:
     import fcntl
 
-    def _lock(descriptor: int, shared: bool = False) -> bool:
-        """Whether the lock was got. Raises OSError where there are none."""
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+# Names that ``files`` gives to what is not finished, and to what a new folder takes the place of.
+_LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+
+
+def _lock(descriptor: int, shared: bool = False) -> bool:
+    """Locks an open file or folder, and waits for a shared lock only; tells whether it did.
+
+    Raises:
+        OSError: there are no such locks here.
+    """
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def sole(place: str | Path, busy: str = "") -> Iterator[None]:
-    """A block in which no other process has the same ``place``: a file or folder, which need not be there.
+    """Keeps other processes away from ``place`` in a block: a file or folder, which need not be there.
 
     The lock is a hidden file beside it, which goes at the end of the block, and is taken over from a killed process.
-    Folders above are made; those that are empty at the end go too.
+    Folders above are made; empty ones go again at the end.
 
     Raises:
-        ValueError: one line: another process is in such a block; ``busy`` where that says more.
+        LanternError: another process is in such a block; ``busy`` where that says more.
         OSError: one line: the folder around it cannot be written.
     """
     place = Path(place).absolute()
@@ -79,23 +73,23 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
                 raise LanternError(
                     busy or f"another process writes {place}: wait for it, or give another name"
                 )
-            # The one before may have removed the file between the two.
+            # The process before may have removed the file between the two.
             if file.exists() and os.path.samestat(os.fstat(descriptor), file.stat()):
                 break
             closing.close()
         try:
             yield
         finally:
-            # An open file cannot be removed everywhere; then it stays, and locks nobody out.
+            # Not every system removes an open file; then it stays, and locks no process out.
             with contextlib.suppress(OSError):
                 file.unlink()
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """A block that makes unfinished files or folders in a folder; nobody removes them meanwhile.
+    """Keeps unfinished files and folders that a block makes in ``folder`` from being removed by other processes.
 
-    Those that killed processes left there are removed first, unless somebody else is in such a block.
+    What killed processes left there is removed first, unless another process is in such a block.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -103,11 +97,8 @@ def writing(folder: Path) -> Iterator[None]:
             held.callback(os.close, descriptor)
             if _lock(descriptor):
                 _remove_leftovers(folder)
-            # Whoever has the folder alone is done with it at once.
-            for _ in range(_TRIES):
-                if _lock(descriptor, shared=True):
-                    break
-                time.sleep(_WAIT_SECONDS)
+            # A process that has the folder alone is done with it soon.
+            _lock(descriptor, shared=True)
         yield
 
 
@@ -121,7 +112,7 @@ def _remove_leftovers(folder: Path) -> None:
         found = _LEFTOVER.fullmatch(path.name)
         if found is None:
             continue
-        # Somebody else's may stay.
+        # Another user's may stay.
         with contextlib.suppress(OSError):
             # Killed between two renames: the old folder, which was whole, is put back.
             if found["kind"] == "old" and not (folder / found["name"]).exists():

@@ -1,4 +1,4 @@
-"""The standard streams of a process: whatever whoever called it did with them, they are not why its work fails."""
+"""The standard streams of a process: closed, full or unread, they are not why its work fails."""
 
 import contextlib
 import os
@@ -9,10 +9,9 @@ _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def settle() -> None:
-    """Opens the standard streams that are closed on nothing, and has the others escape what they cannot encode.
+    """Opens closed standard streams on the null device, and makes the others escape what they cannot encode.
 
-    Call it before anything else is opened: a descriptor that is closed is the next file's, and what is printed then
-    goes into that.
+    Call it before anything else is opened: the next file takes a closed descriptor, and what is printed goes into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(_STREAMS):
         os.set_inheritable(descriptor, True)
@@ -26,9 +25,9 @@ def settle() -> None:
 
 
 def flushed() -> OSError | None:
-    """Writes what was printed; returns why a stream takes no more, None where both do.
+    """Writes what was printed; returns why a stream takes no more, or None.
 
-    From then on nothing goes to that stream: Python would say at its end what it could not write.
+    Nothing more goes to that stream: Python would complain at its end.
     """
     failed = None
     for stream in (sys.stderr, sys.stdout):
@@ -39,13 +38,13 @@ def flushed() -> OSError | None:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, stream.fileno())
             os.close(nothing)
-        except ValueError:  # Closed, by whoever runs this in a process of theirs.
+        except ValueError:  # Closed by a program that runs this.
             continue
     return failed
 
 
 def unread() -> bool:
-    """Whether standard output or error is a pipe that nobody reads any more."""
+    """Tells whether standard output or error is a pipe without a reader."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

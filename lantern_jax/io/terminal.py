@@ -1,4 +1,4 @@
-"""What commands print. A text may come from a file or be a file's name: nothing in one steers the terminal.
+"""Lines that commands print. A text may come from a file or be its name: nothing in one steers the terminal.
 
 ``console`` has the same for tables.
 """

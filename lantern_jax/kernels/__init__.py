@@ -1,6 +1,5 @@
-"""What XLA leaves in many pieces on an NVIDIA GPU, as one kernel each: Pallas by way of Triton.
+"""Operations that XLA leaves in many pieces on an NVIDIA GPU, as one kernel each: Pallas through Triton.
 
-In a pass of a few positions most of XLA's kernels take longer to begin than to run. Each function here does what one of
-``models.transformer`` or ``decoding.cache`` does with JAX's own operations, which say what is meant, serve every other
-device, and are what derivatives are taken of.
+In a pass over a few positions most of XLA's kernels take longer to start than to run. Each function here repeats one of
+``models.transformer`` or ``decoding.cache``, which serve every other device and define the derivatives.
 """

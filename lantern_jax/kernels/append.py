@@ -1,6 +1,6 @@
-"""New rows into the caches of all layers at once, in place, as one kernel.
+"""Appending rows to the caches of all layers in place by one kernel.
 
-XLA writes every array by a kernel of its own, two a layer, each of which moves some kilobytes.
+XLA writes every array with its own kernel, two per layer, each of which moves a few kilobytes.
 
 Axes: R rows (guidance x batch), H heads, S slots, N nodes, L path length, E head width.
 """
@@ -14,15 +14,15 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
 
-# A kernel's arguments are 4 KiB at most: of each array the old, the new and the rows, 8 bytes each.
+# A kernel's arguments take at most 4 KiB: for each array the old, the new and the rows, 8 bytes each.
 _MOST_ARRAYS = 150
 _WARPS, _LANES = 4, 32
-# Entries of a thread that are on their way together; registers are few.
+# Entries that a thread moves together; registers are few.
 _MOST_ENTRIES = 128
 
 
 def fits(cache: Float[Array, "R H S E"]) -> bool:
-    """Whether the kernel takes caches of this shape."""
+    """Tells whether the kernel takes caches of this shape."""
     return is_power_of_two(cache.shape[-1]) and is_served()
 
 
@@ -33,7 +33,7 @@ def append_kernel(
     start: Int[Array, " R"],
     interpret: bool = False,
 ) -> list[Float[Array, "R H S E"]]:
-    """The caches with the nodes of a path in the slots from ``start`` on.
+    """Writes the nodes of a path into the caches' slots from ``start`` on.
 
     Args:
         interpret: runs it anywhere, slowly, for tests.
@@ -59,17 +59,17 @@ def _append(caches, blocks, path, start, interpret):
 
 
 def _kernel(count: int, *refs):
-    """A program has one head of one row, of all arrays."""
+    """Runs one program: one head of one row, in all arrays."""
     block_refs, cache_refs = refs[count : 2 * count], refs[2 * count + 2 :]
     path_ref, start_ref = refs[2 * count : 2 * count + 2]
     row, head = pl.program_id(0), pl.program_id(1)
     length, width = path_ref.shape[1], block_refs[0].shape[-1]
     tile = pl.next_power_of_2(length)
-    # Tiles are larger than what they hold: those past the end do the work of the last one again.
+    # Tiles are larger than their contents: entries past the end repeat the last one's work.
     place = jnp.minimum(jnp.arange(tile, dtype=jnp.int32), length - 1)
     node, slot = path_ref[row, place], start_ref[row] + place
     channel = jnp.arange(width, dtype=jnp.int32)[None]
-    # Nothing is read after something was written, or the one would wait for the other.
+    # A read after a write would wait for it, so reads come first.
     together = max(1, _MOST_ENTRIES * _WARPS * _LANES // (tile * width))
     for first in range(0, count, together):
         moved = [ref[row, head, node[:, None], channel] for ref in block_refs[first : first + together]]

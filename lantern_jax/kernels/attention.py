@@ -1,8 +1,8 @@
 """Rotation and attention of a few new positions over several places of keys, as one kernel.
 
-A program has the queries of one head of one row. It rotates them and the new keys, goes through the slots of the past
-block by block under a running softmax (FlashAttention, arXiv 2205.14135, algorithm 1) as far as any query sees, then
-over the new positions themselves.
+A program takes the queries of one head of one row. It rotates them and the new keys, goes through the slots of the
+past block by block under a running softmax (FlashAttention, arXiv 2205.14135, algorithm 1) as far as any query sees,
+then over the new positions themselves.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """
@@ -16,24 +16,24 @@ from jaxtyping import Array, Float
 
 from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
 
-# A product of the tensor cores has 16 rows at least.
+# Products of tensor cores have at least 16 rows.
 _LEAST_TILE = 16
-# A prefix is worth XLA's matrix products.
+# XLA's matrix products serve larger blocks, such as a prefix.
 _MOST_NODES = 64
-# Read at a time: 32 and 128 are slower on an H100.
+# Slots read together: 32 and 128 are slower on an H100.
 _SLOTS = 64
 _LOWEST = -1e30
 
 
 def fits(qkv: Float[Array, "*rows N 3 H E"]) -> bool:
-    """Whether the kernel takes arrays of this shape and type. Products of float32 are not for tensor cores."""
+    """Tells whether the kernel takes arrays of this shape and type: tensor cores do not multiply float32."""
     count, width = qkv.shape[-4], qkv.shape[-1]
     narrow, wide = jnp.dtype(qkv.dtype).itemsize == 2, width >= _LEAST_TILE and is_power_of_two(width)
     return narrow and wide and 1 <= count <= _MOST_NODES and is_served()
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """``models.transformer.rotate_and_attend`` for arrays that ``fits`` takes; arguments and results as there.
+    """Computes ``models.transformer.rotate_and_attend`` for arrays that ``fits`` accepts.
 
     Args:
         interpret: runs it anywhere, slowly, for tests.
@@ -53,7 +53,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         grid=(len(qkv), heads),
         compiler_params=compiler_params(num_warps=4, num_stages=3),
         interpret=interpret,
-        # The target and a drafter have other places: a profile then tells their kernels apart.
+        # Places differ between a target and a drafter: their kernels are told apart in a profile.
         name=f"attend_{len(places)}",
     )(
         qkv,
@@ -66,13 +66,13 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
 
 
 def _flat(rows, array, axes: int):
-    """The array with one axis of rows in front of its last ``axes``. Of masks and the like this is made once a pass."""
+    """Broadcasts an array's leading axes to one axis of rows; XLA shares the results of masks between layers."""
     own = array.shape[-axes:]
     return jnp.broadcast_to(array, (*rows, *own)).reshape(-1, *own)
 
 
 def _reach(mask):
-    """int32 [R]: how many slots there are up to the last one that somebody sees."""
+    """Counts the slots up to the last one that any query sees, int32 [R]."""
     slots = jnp.arange(1, mask.shape[-1] + 1, dtype=jnp.int32)
     return jnp.max(jnp.where(mask, slots, 0), axis=(1, 2))
 
@@ -81,7 +81,7 @@ def _kernel(tile: int, qkv_ref, rotary_ref, block_mask_ref, *refs):
     *places, out_ref, keys_ref, values_ref = refs
     row, head = pl.program_id(0), pl.program_id(1)
     count, width = qkv_ref.shape[1], qkv_ref.shape[-1]
-    # Tiles are larger than what they hold: those past the end do the work of the last one again.
+    # Tiles are larger than their contents: entries past the end repeat the last one's work.
     node = jnp.minimum(jnp.arange(tile, dtype=jnp.int32), count - 1)
     channel = jnp.arange(width, dtype=jnp.int32)
     here = (row, head, node[:, None], channel[None])
@@ -130,7 +130,7 @@ def _over_place(row, head, node, channel, queries, place, carry):
 
 
 def _look(queries, keys, values, seen, carry):
-    """The running softmax (top [N], total [N], sum [N, E]) after some keys more."""
+    """Adds keys to the running softmax (top [N], total [N], sum [N, E])."""
     top, total, out = carry
     scores = jnp.where(seen, _product(queries, keys.T), _LOWEST)
     new_top = jnp.maximum(top, jnp.max(scores, axis=1))

@@ -1,4 +1,4 @@
-"""What all kernels ask of devices and shapes."""
+"""Requirements of all kernels on devices and shapes."""
 
 import jax
 from jaxtyping import Array
@@ -6,7 +6,7 @@ from jaxtyping import Array
 try:
     from jax.experimental.pallas import triton
 except ImportError:
-    # JAX has announced that it goes. GPUs are then served by XLA alone, as everybody else is.
+    # JAX has announced its removal. XLA alone then serves GPUs, as it does all other devices.
     triton = None
 
 # Older ones (a T4 or a V100) have no products of bfloat16.
@@ -14,7 +14,7 @@ _LEAST_CAPABILITY = 8.0
 
 
 def is_served() -> bool:
-    """Whether Triton serves the GPU at hand; True where there is none, so that programs can be lowered for others."""
+    """Tells whether Triton serves the GPU at hand; True without one, so that programs can be lowered for GPUs."""
     if triton is None:
         return False
     capability = getattr(jax.devices()[0], "compute_capability", None)
@@ -22,16 +22,16 @@ def is_served() -> bool:
 
 
 def compiler_params(num_warps: int, num_stages: int):
-    """How Triton compiles a kernel; only where it ``is_served``."""
+    """Returns Triton's options for a kernel; only where it ``is_served``."""
     return triton.CompilerParams(num_warps=num_warps, num_stages=num_stages)
 
 
 def is_power_of_two(size: int) -> bool:
-    """Triton's tiles have no other sizes."""
+    """Tells whether a size is one of Triton's tiles."""
     return size > 0 and not size & (size - 1)
 
 
 def shape_like(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """The shape of a result with the array's type, which varies along the ``shard_map`` axes that the array does."""
+    """Returns a result's shape with the array's dtype and the ``shard_map`` axes along which it varies."""
     varying = getattr(jax.typeof(array), "vma", None)
     return jax.ShapeDtypeStruct(shape, array.dtype, **({"vma": varying} if varying else {}))

@@ -16,6 +16,7 @@ import numpy as np
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.engine.program_cache import ProgramKey
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.clock import Clock
 from lantern_jax.measuring.samples import Samples
@@ -142,7 +143,7 @@ class Stopwatch:
 
     def __init__(self, samples: Samples, batch: int):
         self._samples, self._batch = samples, batch
-        self._pace: dict[tuple, int] = {}
+        self._pace: dict[ProgramKey, int] = {}
 
     def begin(self, job: Job) -> float:
         """Milliseconds of prefill."""
@@ -152,7 +153,7 @@ class Stopwatch:
         """Milliseconds of a round, of as many as take about ``PIECE_SECONDS``; the first call compiles."""
         engine = self._samples.pipeline.engine
         run = engine.advance(self._start(job), 1)
-        pace = self._pace.get(run.program, 3)
+        pace = self._pace.get(run.key, 3)
         made, spent = int(run.state.decoded.rounds.max()), run.timing.decoding
         after = engine.advance(run, pace)
         more = int(after.state.decoded.rounds.max()) - made
@@ -160,7 +161,7 @@ class Stopwatch:
             # A picture of so few tokens that the first round was the last.
             return spent * 1e3
         ms = (after.timing.decoding - spent) / more * 1e3
-        self._pace[run.program] = int(np.clip(PIECE_SECONDS * 1e3 / ms, 3, 200))
+        self._pace[run.key] = int(np.clip(PIECE_SECONDS * 1e3 / ms, 3, 200))
         return ms
 
     def _start(self, job: Job) -> Run:

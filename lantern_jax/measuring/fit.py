@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.decoding.program import Inputs
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
@@ -109,22 +110,22 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
 
 def memory(shapes: Shapes, job: Job, pictures: int) -> Memory:
     """What decoding so many pictures at once takes; it compiles the programs that prefill, advance and draw."""
-    target, drafting, conditioning, guidance, codebook = _arguments(shapes, job, pictures)
-    seeds = numbers = _rows(pictures, np.uint32)
-    begin = partial(programs.start, job.program, None)
-    first = (target, drafting, conditioning, seeds, numbers, guidance, job.sampling, _rows(pictures, bool))
-    keys, state = jax.eval_shape(begin, *first)
-    step = partial(programs.advance, job.program, None)
-    then = (target, drafting, guidance, job.sampling, job.rule, codebook, keys, state, np.int32(1))
-    # The state is born in the first program, and given on in the others.
-    working = [_beside(begin, first) - size_of(state), _beside(step, then, donate_argnums=7)]
+    inputs = _inputs(shapes, job, pictures)
+    sequences = programs.Sequences(_rows(pictures, np.uint32), _rows(pictures, np.uint32))
+    prefill = programs.beginning(inputs, inputs.conditioning, inputs.guidance)
+    begin = partial(programs.start, job.program, None), (prefill, sequences)
+    keys, state = jax.eval_shape(begin[0], *begin[1])
+    running = inputs.replace(keys=keys, conditioning=None, active=None)
+    step = partial(programs.advance, job.program, None), (running, state, np.int32(1))
+    # The state is born in the first program, and handed on by the others.
+    working = [_beside(*begin) - size_of(state), _beside(*step, donate="state")]
     tokenizer = 0
     if shapes.tokenizer is not None:
         tokenizer, drawing = _drawing(shapes.tokenizer, shapes.config.grid, pictures)
         working.append(drawing)
     # The head is the target's: a drafting adds its drafter alone.
-    drafter = None if drafting is None else drafting["drafter"]
-    parameters = size_of((target, drafter, codebook)) + tokenizer
+    drafter = None if inputs.drafting_params is None else inputs.drafting_params["drafter"]
+    parameters = size_of((inputs.target_params, drafter, inputs.codebook)) + tokenizer
     return Memory(pictures, parameters, size_of(state), max(working))
 
 
@@ -155,8 +156,8 @@ def _bytes(dtype) -> int:
     return 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.dtype(dtype).itemsize
 
 
-def _arguments(shapes: Shapes, job: Job, pictures: int) -> tuple:
-    """Shapes of the target, the drafting, n rows of conditioning, the guidance and the codebook."""
+def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
+    """Describes what programs for n pictures read, but for the keys."""
     family = family_of(shapes.config)
     target = _cast(family.shapes(shapes.config), shapes.dtype)
     target = quantized_shapes(target) if shapes.quantized else target
@@ -166,7 +167,8 @@ def _arguments(shapes: Shapes, job: Job, pictures: int) -> tuple:
         drafting = {"drafter": _cast(drafter, shapes.dtype), "head": jax.eval_shape(family.head, target)}
     conditioning = jax.eval_shape(partial(random_conditioning, shapes.config, pictures))
     guidance = None if job.guidance == 1 else _rows(pictures, np.float32)
-    return target, drafting, conditioning, guidance, None if job.rule.is_strict else shapes.codebook
+    codebook, active = None if job.rule.is_strict else shapes.codebook, _rows(pictures, bool)
+    return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
 
 
 @cache
@@ -178,9 +180,9 @@ def _drawing(config: VQConfig, grid: int, pictures: int) -> tuple[int, int]:
     return size_of(params), _beside(partial(programs.draw, model, None), (params, codes))
 
 
-def _beside(function, arguments: tuple, **options) -> int:
-    """Bytes that a program needs beside its arguments, results that do not lie in their memory included."""
-    used = jax.jit(function, **options).lower(*arguments).compile().memory_analysis()
+def _beside(function, arguments: tuple, donate: str | None = None) -> int:
+    """Returns the bytes that a program needs beside its arguments, with results that lie elsewhere."""
+    used = jax.jit(function, donate_argnames=donate).lower(*arguments).compile().memory_analysis()
     results = used.output_size_in_bytes - used.alias_size_in_bytes
     return results + used.temp_size_in_bytes + used.generated_code_size_in_bytes
 

@@ -40,7 +40,7 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
     if levels < 2 or len(run.state.length.devices()) > 1:
         return None
     batch = run.state.length.shape[0]
-    state = programs.own(run.state)
+    state = programs.unstack_scalars(run.state)
     tasks = {}
     for name, chosen in (("deep", settings), ("shallow", DRAFTINGS[settings.drafting].one_level(settings))):
         job = subject.job(chosen)

@@ -1,4 +1,4 @@
-"""What the demo's own classifier says of pictures: features for distances between sets, agreement with captions.
+"""Metrics by the demo's own classifier: features for distances between sets, agreement with captions.
 
 Axes: n pictures, H W height and width, F features.
 """
@@ -22,7 +22,7 @@ from lantern_jax.metrics.demo_classifier import (
     shipped_classifier,
 )
 from lantern_jax.metrics.features import FeatureReader, network
-from lantern_jax.metrics.scores import Score
+from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.text.landscapes import ATTRIBUTES, UNSPECIFIED, parse_prompt
 
 NAME = f"demo classifier {VERSION}"
@@ -30,7 +30,7 @@ NAME = f"demo classifier {VERSION}"
 
 @cache
 def demo_features() -> FeatureReader:
-    """The layer before the scores of the demo's classifier: 48 numbers a picture of 128 x 128 pixels."""
+    """Returns the reader of the classifier's layer before its scores: 48 numbers a picture of 128 x 128 pixels."""
     return FeatureReader(f"{NAME}, penultimate", FEATURES, _prepare, network(_features, shipped_classifier()))
 
 
@@ -42,10 +42,10 @@ def _probabilities() -> FeatureReader:
 def caption_agreement(
     pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]
 ) -> Float[np.ndarray, " n"]:
-    """The classifier's probability of what a prompt asks for: the mean over the attributes that it names.
+    """Returns the classifier's probability of a prompt's attributes: the mean over those that it names.
 
-    A probability and not right or wrong, so that a picture that shows something by halves counts by halves. 1/4 is what
-    a picture that has nothing to do with its prompt gets on average.
+    It is a probability, so that a picture that half shows something counts half. A picture that has nothing to do with
+    its prompt gets 1/4 on average.
 
     Args:
         pictures: of the demo's size, 128 x 128.
@@ -55,12 +55,9 @@ def caption_agreement(
         float64 [n], from 0 to 1.
 
     Raises:
-        ValueError: another number of prompts than pictures, a prompt in other words, a picture of another size.
+        LanternError: prompts and pictures differ in number, a prompt in other words, a picture of another size.
     """
-    if len(pictures) != len(prompts):
-        raise LanternError(
-            f"{len(pictures)} picture(s) and {len(prompts)} prompt(s): give one prompt a picture"
-        )
+    check_pairs(pictures, prompts)
     asked = np.array([parse_prompt(prompt) for prompt in prompts], np.int64).reshape(-1, len(ATTRIBUTES))
     given = by_attribute(_probabilities().features(pictures))
     named = asked != UNSPECIFIED
@@ -71,7 +68,7 @@ def caption_agreement(
 
 
 def agreement_scores() -> Score:
-    """``caption_agreement`` as a score of pictures with prompts."""
+    """Returns ``caption_agreement`` as a score."""
     return Score(f"caption agreement, {NAME}", caption_agreement)
 
 
@@ -90,6 +87,6 @@ def _features(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array,
 
 
 def _shares(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n V"]:
-    """The probabilities of all values, attribute by attribute."""
+    """Returns the probabilities of all values, attribute by attribute."""
     scores = DemoClassifier().apply({"params": params}, pictures)[1]
     return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores)], axis=-1)

@@ -21,7 +21,7 @@ from lantern_jax.models.sizes import check_sizes
 
 
 def quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x times the logistic function of 1.702 x: OpenAI's stand-in for GELU."""
+    """Returns x times the logistic function of 1.702 x: OpenAI's stand-in for GELU."""
     return x * jax.nn.sigmoid(1.702 * x)
 
 
@@ -37,7 +37,7 @@ class Tower:
 
     Attributes:
         width: D.
-        layers, heads: of it.
+        layers, heads: numbers of them.
         hidden: width of the feed-forward layers.
     """
 
@@ -62,7 +62,7 @@ class ClipConfig:
             gives wrong scores without any error.
         patch, side: pixels a side of a patch and of a picture.
         embedding: F, which both towers end in.
-        vocab_size, context: ids of the tokenizer, and how many of them a text has.
+        vocab_size, context: ids of the tokenizer, and ids of a text.
     """
 
     vision: Tower
@@ -83,7 +83,7 @@ class ClipConfig:
 
     @property
     def name(self) -> str:
-        """Such as "CLIP ViT-B/32 (quick_gelu)"."""
+        """A name such as "CLIP ViT-B/32 (quick_gelu)"."""
         size = _SIZES.get((self.vision.width, self.vision.layers), str(self.vision.width))
         side = "" if self.side == _USUAL_SIDE else f"@{self.side}"
         return f"CLIP ViT-{size}/{self.patch}{side} ({self.activation})"
@@ -97,7 +97,7 @@ class ClipLayer(nn.Module):
     """Attention, then a feed-forward layer, both after a norm and added to their input.
 
     Attributes:
-        causal: whether a position sees only those up to itself.
+        causal: a position sees only positions up to itself.
         epsilon: of the norms.
     """
 
@@ -124,7 +124,7 @@ class ClipLayer(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """Patches and a class token through a transformer; the class token's place is read."""
+    """Patches and a class token through a transformer, read at the class token's place."""
 
     config: ClipConfig
 
@@ -147,7 +147,7 @@ class VisionTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """Ids through a causal transformer; the place of the first end token, the greatest id, is read."""
+    """Ids through a causal transformer, read at the first end token's place: that of the greatest id."""
 
     config: ClipConfig
 
@@ -165,7 +165,7 @@ class TextTower(nn.Module):
 
 
 class Clip(nn.Module):
-    """Both towers. Apply with ``method="embed_pictures"`` or ``"embed_texts"``; calling it does both."""
+    """Both towers: apply with ``method="embed_pictures"`` or ``"embed_texts"``; a call does both."""
 
     config: ClipConfig
 
@@ -174,11 +174,11 @@ class Clip(nn.Module):
         self.text = TextTower(self.config)
 
     def embed_pictures(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
-        """Normalized pictures [n, side, side, 3] to embeddings of any length."""
+        """Embeds normalized pictures [n, side, side, 3]; embeddings have any length."""
         return self.vision(pictures)
 
     def embed_texts(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
-        """int32 ids [n, context] to embeddings of any length."""
+        """Embeds int32 ids [n, context]; embeddings have any length."""
         return self.text(ids)
 
     def __call__(

@@ -1,6 +1,6 @@
-"""CLIP's published weights, in Hugging Face's names or in OpenAI's and open_clip's, to the parameters of ``Clip``.
+"""CLIP's published weights, named as by Hugging Face or as by OpenAI and open_clip, to the parameters of ``Clip``.
 
-OpenAI's own ``.pt`` files are programs (TorchScript) and are not read: take the same weights from the Hugging Face hub.
+OpenAI's own ``.pt`` files are programs (TorchScript) and are not read: the same weights are on the Hugging Face hub.
 HPSv2's files have open_clip's names.
 """
 
@@ -21,15 +21,15 @@ from lantern_jax.tensors.matching import Entry, convolution, identity, read_tens
 from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "CLIP with a vision transformer"
-# Positions counted up, and the temperature of training, which cosines do without.
+# Position ids, and the temperature of training, which cosines do without.
 _UNREAD = re.compile(r"(?:.*\.)?position_ids|logit_scale")
-# Numbers that OpenAI's own state dicts carry, and no other's.
+# Numbers that only OpenAI's own state dicts carry.
 _OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
-# Head widths of the published vision towers that do not have 64, by their width.
+# Head widths of published vision towers other than the usual, by their width.
 _HEAD_WIDTHS = {1280: 80, 1408: 88, 1664: 104}
 _USUAL_HEAD_WIDTH = 64
 _TOWERS = ("vision", "text")
-# What the hub calls weights that the configs beside them describe.
+# Names on the hub of weights that the configs beside them describe.
 _HUB_NAMES = re.compile(r"(?:open_clip_)?(?:pytorch_)?model\b.*")
 
 
@@ -38,11 +38,11 @@ class ClipLayout:
     """How a publisher names the tensors.
 
     Attributes:
-        layers: tower -> what its layers' names start with, with a place for {i}.
-        parts: part of a layer -> what is put between that and "weight" or "bias".
-        norms: (tower, our norm) -> what its names start with.
+        layers: tower -> the start of its layers' names, with a place for {i}.
+        parts: part of a layer -> what follows, before "weight" or "bias".
+        norms: (tower, our norm) -> the start of its names.
         single: (tower, our name) -> the whole name.
-        linear: whether the projections are stored [F, D] like linear layers; else [D, F].
+        linear: projections are stored [F, D] like linear layers, not [D, F].
     """
 
     layers: Mapping[str, str]
@@ -100,19 +100,18 @@ OPENAI = ClipLayout(
 
 
 def read_clip(weights: str | Path, activation: str | None = None) -> tuple[ClipConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a CLIP from its file or folder.
+    """Reads the config and ``{"params": ...}`` of a CLIP from its file or folder.
 
-    What shapes do not tell is taken, in this order, from ``activation``; from the ``config.json`` (Hugging Face) or
-    ``open_clip_config.json`` of the folder, if it is the hub's; from numbers that only OpenAI's own files hold. Heads
-    that no config tells are 64 wide, in the vision towers of ViT-H, g and bigG 80, 88 and 104.
+    What shapes do not tell comes from ``activation``; else from the ``config.json`` (Hugging Face) or
+    ``open_clip_config.json`` of a folder as on the hub; else from numbers that only OpenAI's own files hold. Heads that
+    no config tells are 64 wide, in the vision towers of ViT-H, g and bigG 80, 88 and 104.
 
     Args:
         weights: anything ``open_tensors`` reads.
         activation: "quick_gelu" (OpenAI's weights) or "gelu" (LAION's, HPSv2's).
 
     Raises:
-        ValueError: one line: the file cannot be read or is no such CLIP, or its activation cannot be known.
-        ImportError: PyTorch, which reads its own formats, is not installed.
+        LanternError: the file cannot be read or is not such a CLIP, or its activation is unknown.
     """
     weights = Path(weights)
     tensors = open_tensors(weights)
@@ -128,15 +127,15 @@ def read_clip(weights: str | Path, activation: str | None = None) -> tuple[ClipC
 def convert_clip(
     tensors: Mapping[str, Any], told: Mapping[str, Any] | None = None
 ) -> tuple[ClipConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a CLIP from its published tensors in either layout.
+    """Converts the published tensors of a CLIP, in either layout, to its config and ``{"params": ...}``.
 
     Args:
-        tensors: {name: array}; position ids and the temperature in them are left out on purpose.
-        told: what shapes do not tell, "activation", "vision_heads" and "text_heads"; and, to be checked against the
-            shapes, "vision_width" and "text_width".
+        tensors: {name: array}; position ids and the temperature among them are left out.
+        told: what shapes do not tell: "activation", "vision_heads" and "text_heads"; and "vision_width" and
+            "text_width", which are checked against shapes.
 
     Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor, or asks for the activation.
+        LanternError: one line that lists every missing, unexpected and misshapen tensor, or asks for the activation.
     """
     layout = _layout(tensors)
     config = clip_config_from_shapes(tensors, layout, told or {})
@@ -151,7 +150,7 @@ def convert_clip(
 def clip_config_from_shapes(
     tensors: Mapping[str, Any], layout: ClipLayout, told: Mapping[str, Any]
 ) -> ClipConfig:
-    """The config from names and shapes (anything with ``.shape``); ``told`` as in ``convert_clip``."""
+    """Returns the config by names and shapes (anything with ``.shape``); ``told`` as in ``convert_clip``."""
     single = layout.single
     ups = {tower: layout.layers[tower].format(i=0) + layout.parts["up"] + "weight" for tower in _TOWERS}
     axes = {name: {"class_embedding": 1, "patches": 4}.get(part, 2) for (_, part), name in single.items()}
@@ -169,7 +168,7 @@ def clip_config_from_shapes(
         heads = told.get(f"{name}_heads")
         if heads is None and width % usual:
             raise LanternError(
-                f"how many heads a {name} tower of width {width} has cannot be told from shapes: "
+                f"shapes do not tell how many heads a {name} tower of width {width} has: "
                 "put its config.json beside it"
             )
         first = layout.layers[name] + layout.parts["attention_norm"] + "weight"
@@ -178,7 +177,7 @@ def clip_config_from_shapes(
 
     cells, patch = shapes[single["vision", "positions"]][0] - 1, shapes[single["vision", "patches"]][2]
     if math.isqrt(max(cells, 0)) ** 2 != cells or cells < 1:
-        raise LanternError(f"these tensors are not a {WHAT}: {cells} patches are no square")
+        raise LanternError(f"these tensors are not a {WHAT}: {cells} patches are not a square")
     projection = shapes[single["vision", "projection"]]
     return ClipConfig(
         vision=tower("vision"),
@@ -193,7 +192,7 @@ def clip_config_from_shapes(
 
 
 def clip_table(config: ClipConfig, layout: ClipLayout) -> dict[str, Entry]:
-    """{published name: Entry} of a CLIP; queries, keys and values that come apart are left so for joining."""
+    """Returns {published name: Entry} of a CLIP; queries, keys and values that come apart are joined later."""
     towers = {"vision": config.vision, "text": config.text}
     cells = (config.side // config.patch) ** 2
     table = {
@@ -223,7 +222,7 @@ def clip_table(config: ClipConfig, layout: ClipLayout) -> dict[str, Entry]:
 
 
 def norm_entries(start: str, path: tuple[str, ...], width: int) -> dict[str, Entry]:
-    """The entries of a layer norm at ``path``, published as ``start`` and "weight" or "bias"."""
+    """Returns the entries of a layer norm at ``path``, published as ``start`` and "weight" or "bias"."""
     return {
         f"{start}weight": Entry((*path, "scale"), (width,)),
         f"{start}bias": Entry((*path, "bias"), (width,)),
@@ -233,7 +232,7 @@ def norm_entries(start: str, path: tuple[str, ...], width: int) -> dict[str, Ent
 def linear_entries(
     start: str, path: tuple[str, ...], shape: tuple[int, int], piece: tuple[str, ...] = ()
 ) -> dict[str, Entry]:
-    """The entries of a linear layer of published shape [out, in]; ``piece`` names it where others will join it."""
+    """Returns the entries of a linear layer of published shape [out, in]; ``piece`` names a part to be joined."""
     return {
         f"{start}weight": Entry((*path, "kernel", *piece), shape, transpose),
         f"{start}bias": Entry((*path, "bias", *piece), shape[:1]),
@@ -254,7 +253,7 @@ def _layer_entries(layout: ClipLayout, path: tuple[str, ...], start: str, tower:
 
 
 def _join_pieces(layer: Any) -> None:
-    """Puts queries, keys and values that were read apart side by side, in place; other things are left as they are."""
+    """Joins queries, keys and values of a layer that were read apart, in place; leaves all else as it is."""
     if isinstance(layer, dict) and "qkv" in layer:
         for name, pieces in layer["qkv"].items():
             if isinstance(pieces, dict):
@@ -276,13 +275,13 @@ def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:
     if all(name in tensors for name in _OPENAI_MARKS):
         return "quick_gelu"
     raise LanternError(
-        "the activation cannot be told from tensors: give quick_gelu (OpenAI's weights) or gelu (LAION's, HPSv2's), "
+        "tensors do not tell the activation: give quick_gelu (OpenAI's weights) or gelu (LAION's, HPSv2's), "
         "or put its config.json beside it"
     )
 
 
 def _told_beside(weights: Path) -> dict[str, Any]:
-    """What the configs of a folder tell, for ``convert_clip``; nothing for a file that is not named as on the hub."""
+    """Returns what the configs of a folder tell, for ``convert_clip``; nothing for a file not named as on the hub."""
     if not weights.is_dir() and not _HUB_NAMES.fullmatch(weights.name):
         return {}
     folder = weights if weights.is_dir() else weights.parent

@@ -1,4 +1,4 @@
-"""Texts to CLIP's ids, as the published tokenizer makes them: cleaned, in lower case, byte pairs, start and end token.
+"""CLIP's tokenizer: texts are cleaned, put in lower case and made byte pairs between a start and an end token.
 
 Axes: n texts, P positions.
 """
@@ -22,9 +22,9 @@ from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
-# The published list of merges goes on beyond those that CLIP uses.
+# The published list of merges is longer than CLIP's.
 _MERGES = 49152 - 256 - 2
-# Unpacked it has 3 MB; what a file has beyond that is not read.
+# Unpacked it has 3 MB; what lies beyond this is not read.
 _MOST_BYTES = 16 * 2**20
 _BPE_NAMES = ("bpe_simple_vocab_16e6.txt.gz", "bpe_simple_vocab_16e6.txt")
 _GIVE = f"give CLIP's tokenizer.json or {_BPE_NAMES[0]}"
@@ -35,11 +35,11 @@ _PIECES = (
 
 @dataclass(frozen=True)
 class ClipTokenizer:
-    """Makes ids of texts.
+    """From texts to ids.
 
     Attributes:
         tokenizer: gives a cleaned text's ids, without start and end.
-        start, end: ids of the start and the end token; ``end`` is the greatest of all, which is how CLIP finds it.
+        start, end: ids of the start and the end token; CLIP finds ``end`` as the greatest of all.
     """
 
     tokenizer: TextTokenizer
@@ -47,12 +47,11 @@ class ClipTokenizer:
     end: int
 
     def encode(self, texts: Sequence[str], context: int = 77, prefix: str = "") -> Int[np.ndarray, "n P"]:
-        """int32 [n, context]: start, ids, end, zeros; what is too long is cut before the end token.
+        """Returns int32 [n, context]: start, ids, end, zeros; too long a text is cut before the end token.
 
         Args:
             context: P.
-            prefix: a text whose ids are put before those of each text, as LANTERN's evaluation does with
-                "A photo depicts ".
+            prefix: a text whose ids come before each text's, as "A photo depicts " in LANTERN's evaluation.
         """
         ids = np.zeros((len(texts), context), np.int32)
         before = self.tokenizer.encode(clean(prefix))
@@ -63,10 +62,10 @@ class ClipTokenizer:
 
 
 def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
-    """The tokenizer of a ``tokenizer.json`` or ``bpe_simple_vocab_16e6.txt.gz``, or of a folder that holds either.
+    """Reads the tokenizer of a ``tokenizer.json`` or ``bpe_simple_vocab_16e6.txt.gz``, or of a folder with either.
 
     Raises:
-        ValueError: one line: there is no such file, it is damaged, or it is not CLIP's.
+        LanternError: there is no such file, it is damaged, or it is not CLIP's.
         ImportError: the package tokenizers is not installed.
     """
     path = Path(path)
@@ -83,10 +82,10 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
 
 
 def clean(text: str) -> str:
-    """A text as CLIP's tokenizer takes it: broken characters mended, entities resolved, one space, lower case.
+    """Returns a text as CLIP's tokenizer takes it: characters mended, entities resolved, one space, lower case.
 
-    The original mends by the package ftfy, which is used where it is installed. Without it, quotes, ligatures and wide
-    characters get their plain form, as ftfy gives it; text that was decoded with the wrong encoding stays as it is.
+    The original mends by the package ftfy, used here where it is installed. Without it quotes, ligatures and wide
+    characters get their plain form, as by ftfy, but text that was decoded with the wrong encoding stays as it is.
     """
     text = html.unescape(html.unescape(_mend()(text)))
     return re.sub(r"\s+", " ", text).strip().lower()
@@ -102,7 +101,7 @@ def _mend() -> Callable[[str], str]:
 
 
 def _from_merges(path: Path) -> TextTokenizer:
-    """The tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
+    """Reads the tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
     if not path.is_file():
         raise LanternError(f"{path} is not a file: {_GIVE}")
     try:
@@ -138,6 +137,6 @@ def _from_merges(path: Path) -> TextTokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """A printable character for each byte, in the order of the vocabulary: those that print first, as themselves."""
+    """Returns a printable character for each byte, in the vocabulary's order: first bytes that print, as themselves."""
     printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(code) for code in (*printing, *range(0x100, 0x200 - len(printing)))]

@@ -1,4 +1,4 @@
-"""CMMD (arXiv 2401.09603): how far two sets of pictures are apart, by the mean discrepancy of CLIP's embeddings.
+"""CMMD (arXiv 2401.09603): the maximum mean discrepancy of two sets' CLIP embeddings.
 
 Axes: n m pictures of either set, F embedding.
 """
@@ -11,26 +11,26 @@ from jaxtyping import Float
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip_files import read_clip
-from lantern_jax.metrics.clip_pictures import square_input
 from lantern_jax.metrics.clip_scores import embedding_reader
 from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.preprocessing import square_input
 
 SIGMA = 10.0
 SCALE = 1000.0
-# Rows of the kernel made at once.
+# Rows of the kernel held together.
 _ROWS = 1024
 
 
 def cmmd(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"], *, unbiased: bool = False) -> float:
-    """1000 times the squared maximum mean discrepancy under a Gaussian kernel of width 10.
+    """Returns 1000 times the squared maximum mean discrepancy under a Gaussian kernel of width 10.
 
     Args:
         left, right: embeddings of length 1, as ``cmmd_features`` reads them.
         unbiased: leave out each picture's likeness to itself. The published code counts it, which makes the value
-            greater, the more the smaller the sets, and never less than 0.
+            greater, above all for small sets, and never negative.
 
     Raises:
-        ValueError: one line: features of other widths, that are not finite, or too few of them.
+        LanternError: features of different widths, that are not finite, or too few.
     """
     sets = [np.asarray(features, np.float64) for features in (left, right)]
     least = 2 if unbiased else 1
@@ -48,14 +48,14 @@ def cmmd(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"], *, unb
 
 
 def cmmd_features(weights: str | Path, *, activation: str | None = None, batch: int = 16) -> FeatureReader:
-    """The reader of the embeddings that CMMD compares; the published one is CLIP ViT-L/14 of 336 pixels.
+    """Returns the reader of CMMD's embeddings; the published CLIP is ViT-L/14 of 336 pixels.
 
     Args:
         weights, activation: see ``read_clip``.
-        batch: pictures read at once.
+        batch: pictures read together.
 
     Raises:
-        ValueError, ImportError: as ``read_clip``.
+        LanternError, ImportError: as ``read_clip``.
     """
     config, params = read_clip(weights, activation)
     name = f"{config.name} picture embedding, middle square, bicubic"
@@ -63,7 +63,7 @@ def cmmd_features(weights: str | Path, *, activation: str | None = None, batch: 
 
 
 def _mean_kernel(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"]) -> float:
-    """The mean of exp(-|x - y|² / (2 σ²)) over all pairs."""
+    """Returns the mean of exp(-|x - y|² / (2 σ²)) over all pairs."""
     squares, total = np.sum(right**2, axis=1), 0.0
     for start in range(0, len(left), _ROWS):
         rows = left[start : start + _ROWS]

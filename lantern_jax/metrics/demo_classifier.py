@@ -1,8 +1,8 @@
-"""A small network that names what a landscape shows: time of day, terrain, weather and water.
+"""A small network that tells a landscape's time of day, terrain, weather and water.
 
-It is made for pictures of the demo's size, as painted or as its tokenizer reconstructs them, and ships with the package
-(``train.classifier`` trains it). Its features keep the rows of the picture apart, since sky and ground mean different
-things, and pool over the columns, since landscapes may be mirrored.
+It reads pictures of the demo's size, painted or reconstructed by its tokenizer, and ships with the package
+(``train.classifier`` trains it). Its features keep the rows apart, since sky and ground mean different things, and pool
+over the columns, since landscapes may be mirrored.
 
 Axes: n pictures, H W height and width, F features, V values of all attributes.
 """
@@ -23,7 +23,7 @@ from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES
 
-# Counted up with every change of the file or of the preprocessing: features of two versions are not compared.
+# Raised with every change of the file or of the preprocessing: features of two versions are not compared.
 VERSION = 1
 FEATURES = 48
 # Pixels of a picture's side.
@@ -36,8 +36,8 @@ class DemoClassifier(nn.Module):
 
     Attributes:
         widths: channels of the convolutions.
-        strides: of the same.
-        fold: side of the squares of pixels that the first one takes as channels.
+        strides: of the convolutions.
+        fold: side of the squares of pixels that become channels before.
     """
 
     widths: tuple[int, ...] = (32, 64, 64, 96, 96)
@@ -46,7 +46,7 @@ class DemoClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, pictures: Float[Array, "n H W 3"]) -> tuple[Float[Array, "n F"], Float[Array, "n V"]]:
-        """``pictures`` in [-1, 1]; H and W divisible by 16."""
+        """Reads ``pictures`` in [-1, 1]; H and W divisible by 16."""
         x = rearrange(pictures, "n (h p) (w q) c -> n h w (p q c)", p=self.fold, q=self.fold)
         for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
             x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
@@ -57,24 +57,24 @@ class DemoClassifier(nn.Module):
 
 
 def by_attribute(scores: Float[Array, "n V"]) -> list[Float[Array, "n v"]]:
-    """The scores of each attribute's values, in the order of ``ATTRIBUTES``."""
+    """Splits scores into those of each attribute's values, in the order of ``ATTRIBUTES``."""
     ends = np.cumsum([len(values) for values in ATTRIBUTES.values()])
     return [scores[:, end - len(values) : end] for end, values in zip(ends, ATTRIBUTES.values(), strict=True)]
 
 
 def stored(params: PyTree) -> dict[str, np.ndarray]:
-    """Parameters by their path, float16, as the file has them."""
+    """Returns parameters by their path, float16, as the file holds them."""
     return {name: np.asarray(leaf, np.float16) for name, leaf in flatten_dict(params, sep="/").items()}
 
 
 @cache
 def shipped_classifier() -> PyTree:
-    """The parameters that ship with the package, float32. ValueError where the file is damaged."""
+    """Reads the parameters that ship with the package, float32; raises LanternError for a damaged file."""
     return read_classifier(Path(str(resources.files("lantern_jax") / "assets" / "demo_classifier.npz")))
 
 
 def read_classifier(path: Path) -> PyTree:
-    """Parameters from a file with the arrays of ``stored``, float32; ValueError for any other file."""
+    """Reads parameters, float32, from a file with the arrays of ``stored``; raises LanternError for any other."""
     example = jax.ShapeDtypeStruct((1, SIDE, SIDE, 3), jnp.float32)
     shapes = flatten_dict(
         jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"], sep="/"

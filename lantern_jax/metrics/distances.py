@@ -1,28 +1,29 @@
-"""Distances between two sets' features beside the Fréchet distance: kernel distance, precision and recall.
+"""Distances between two sets' features: kernel distance, precision and recall, and how far chance moves a number.
 
 Axes: n m pictures of one set and the other, F features.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from lantern_jax.io.errors import LanternError
 
-# Distances held at once: 128 MiB in float64.
+# Distances held together: 128 MiB in float64.
 _BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
 class KernelDistance:
-    """The squared maximum mean discrepancy over subsets; it may be negative where sets do not differ.
+    """The squared maximum mean discrepancy over subsets; it may be negative for sets that do not differ.
 
     Attributes:
-        mean: over the subsets; without bias, whatever their size.
+        mean: over the subsets; unbiased for any size.
         deviation: standard deviation over the subsets.
-        subsets: how many.
+        subsets: number of subsets.
         size: pictures of each set in a subset.
     """
 
@@ -40,16 +41,16 @@ def kernel_distance(
     size: int = 1000,
     seed: int = 2020,
 ) -> KernelDistance:
-    """KID: the unbiased squared maximum mean discrepancy under the kernel (x . y / F + 1)^3 (arXiv 1801.01401).
+    """Returns KID: the unbiased squared mean discrepancy under the kernel (x . y / F + 1)^3 (arXiv 1801.01401).
 
     Args:
-        left, right: features; float64 is computed in.
+        left, right: features; it computes in float64.
         subsets: pairs of subsets, each drawn without replacement.
-        size: pictures of each set in a subset; all of the smaller set where it has fewer.
+        size: pictures of each set in a subset; all of the smaller set if it has fewer.
         seed: of the draws.
 
     Raises:
-        ValueError: fewer than two pictures in a set.
+        LanternError: fewer than two pictures in a set.
     """
     size = min(size, len(left), len(right))
     if size < 2:
@@ -72,7 +73,7 @@ def _squared_discrepancy(left: Float[np.ndarray, "n F"], right: Float[np.ndarray
         return (x @ y.T / width + 1) ** 3
 
     def within(x):
-        """The mean over pairs of different pictures."""
+        """Returns the mean over pairs of different pictures."""
         values = kernel(x, x)
         return (values.sum() - np.trace(values)) / (count * (count - 1))
 
@@ -81,7 +82,7 @@ def _squared_discrepancy(left: Float[np.ndarray, "n F"], right: Float[np.ndarray
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """How many generated pictures lie among the real ones, and how many real ones among the generated."""
+    """Shares of the generated pictures among the real ones, and of the real ones among the generated."""
 
     precision: float
     recall: float
@@ -90,19 +91,19 @@ class PrecisionRecall:
 def precision_recall(
     made: Float[np.ndarray, "n F"], real: Float[np.ndarray, "m F"], *, k: int = 3, strict: bool = False
 ) -> PrecisionRecall:
-    """Shares of each set within the balls around the other's pictures (arXiv 1904.06991).
+    """Returns the shares of each set within the balls around the other's pictures (arXiv 1904.06991).
 
     A picture's ball reaches to its k-th nearest neighbour in its own set, itself not counted.
 
     Args:
         made: features of the generated pictures.
         real: features of the reference.
-        k: which neighbour.
-        strict: a picture on a ball's surface is not in it, as LANTERN has it; else it is, as the paper's code, ADM and
-            torch-fidelity have it.
+        k: the neighbour that a ball reaches to.
+        strict: a picture on a ball's surface is outside, as in LANTERN's program; else inside, as in the paper's code,
+            ADM and torch-fidelity.
 
     Raises:
-        ValueError: a set has no k-th neighbour.
+        LanternError: a set has no k-th neighbour.
     """
     for name, features in (("generated", made), ("reference", real)):
         if len(features) <= k:
@@ -132,10 +133,38 @@ def _squared_radii(features: Float[np.ndarray, "n F"], k: int) -> Float[np.ndarr
 def _squared_distances(
     left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"]
 ) -> Iterator[tuple[slice, Float[np.ndarray, "b m"]]]:
-    """(rows of left, their squared distances to all of right), some rows at a time; never below 0."""
+    """Yields (rows of left, their squared distances to all of right), some rows at a time; never below 0."""
     left_squares, right_squares = (np.einsum("nf,nf->n", features, features) for features in (left, right))
     step = max(1, _BLOCK // len(right))
     for start in range(0, len(left), step):
         rows = slice(start, min(start + step, len(left)))
         squares = left_squares[rows, None] + right_squares - 2 * (left[rows] @ right.T)
         yield rows, np.maximum(squares, 0, out=squares)
+
+
+class Interval(NamedTuple):
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap_draws(count: int, replicates: int, seed: int = 0) -> Int[np.ndarray, "1+replicates count"]:
+    """Returns 0 to ``count`` - 1 in order, then as drawn with replacement for each replicate.
+
+    Equal seeds draw alike: replicates of two sets of the same prompts may be subtracted.
+    """
+    drawn = np.random.default_rng(seed).integers(count, size=(replicates, count))
+    return np.concatenate([np.arange(count)[None], drawn])
+
+
+def interval(values: Float[np.ndarray, " 1+replicates"]) -> Interval:
+    """Returns the first value with the 95 % interval of the others.
+
+    Replicates hold fewer different pictures than the set, and so lie further away on average: they are moved so that
+    their mean is the value.
+    """
+    value, drawn = values[0], values[1:]
+    low, high = np.percentile(drawn, (2.5, 97.5)) + value - np.mean(drawn)
+    return Interval(float(value), float(low), float(high))

@@ -1,4 +1,4 @@
-"""ImageReward (arXiv 2304.05977): what people think of a picture for a prompt, as a BLIP with a head learned it.
+"""ImageReward (arXiv 2304.05977): people's choices among pictures for a prompt, learned by a BLIP with a head.
 
 A vision transformer reads the picture; BERT reads the prompt and, in every layer, the picture's positions; a chain of
 linear layers turns the first position into one number. Published as ``ImageReward.pt`` of THUDM/ImageReward.
@@ -22,8 +22,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import ClipLayer, Tower, layer_norm
 from lantern_jax.metrics.clip_files import linear_entries, norm_entries
-from lantern_jax.metrics.clip_pictures import clip_input
-from lantern_jax.metrics.scores import Score
+from lantern_jax.metrics.features import filled
+from lantern_jax.metrics.preprocessing import clip_input
+from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, convolution, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
@@ -32,14 +33,14 @@ from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 WHAT = "checkpoint of ImageReward"
 # Tokens of a prompt, with [CLS] and [SEP].
 CONTEXT = 35
-# Of the answers to the prompts of its training, which scores are measured by.
+# Mean and deviation of scores in its training: the unit of its scores.
 _MEAN, _DEVIATION = 0.16717362830052426, 1.0333394966054072
 _HEAD_WIDTH = 64
 _VISION_EPSILON, _TEXT_EPSILON = 1e-6, 1e-12
-# The numbers under which the linear layers of the head are published, and their widths.
+# Published numbers of the head's linear layers, and their widths.
 _HEAD = {0: 1024, 2: 128, 4: 64, 6: 16, 7: 1}
 _VISION, _TEXT = "blip.visual_encoder.", "blip.text_encoder."
-# What BLIP was trained with and its score does without.
+# Parts of BLIP's training that the score does without.
 _UNREAD = ("blip.vision_proj.", "blip.text_proj.", f"{_TEXT}embeddings.position_ids")
 
 
@@ -99,7 +100,7 @@ class BertLayer(nn.Module):
 
 
 class ImageReward(nn.Module):
-    """Normalized pictures and ids to scores; ``mask`` is False where a prompt is filled up."""
+    """From normalized pictures and ids to scores; ``mask`` is False where a prompt is filled up."""
 
     config: RewardConfig
 
@@ -134,10 +135,10 @@ class ImageReward(nn.Module):
 
 
 def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
-    """The config from names and shapes (anything with ``.shape``); heads are 64 wide.
+    """Returns the config by names and shapes (anything with ``.shape``); heads are 64 wide.
 
     Raises:
-        ValueError: tensors that decide a size are missing or impossible.
+        LanternError: tensors that decide a size are missing or impossible.
     """
     names = {
         f"{_VISION}pos_embed": 3, f"{_VISION}patch_embed.proj.weight": 4, f"{_VISION}blocks.0.mlp.fc1.weight": 2,
@@ -149,7 +150,7 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
     side = math.isqrt(max(seen[1] - 1, 0))
     if side**2 != seen[1] - 1 or not side or seen[2] % _HEAD_WIDTH or tokens[1] % _HEAD_WIDTH:
         raise LanternError(
-            f"these tensors are not a {WHAT}: its patches are no square, or a width has no heads"
+            f"these tensors are not a {WHAT}: its patches are not a square, or a width has no heads"
         )
 
     def tower(width: int, hidden: int, layers: str) -> Tower:
@@ -166,7 +167,7 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
 
 
 def reward_table(config: RewardConfig) -> dict[str, Entry]:
-    """{published name: Entry} of an ImageReward."""
+    """Returns {published name: Entry} of an ImageReward."""
     vision, text, embeddings = config.vision, config.text, f"{_TEXT}embeddings."
     cells = (config.side // config.patch) ** 2
     patches = (vision.width, 3, config.patch, config.patch)
@@ -221,10 +222,10 @@ def _text_entries(start: str, layer: str, tower: Tower, seen: int) -> dict[str, 
 
 
 def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` from the published tensors.
+    """Converts the published tensors to the config and ``{"params": ...}``.
 
     Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor.
+        LanternError: one line that lists every missing, unexpected and misshapen tensor.
     """
     config = reward_config_from_shapes(tensors)
     ignored = [name for name in tensors if name.startswith(_UNREAD)]
@@ -240,15 +241,15 @@ def _rewards(config: RewardConfig, params: Any, pictures: Array, ids: Array, mas
 def image_reward_scores(
     weights: str | Path, tokenizer: str | Path | None = None, *, batch: int = 16
 ) -> Score:
-    """ImageReward's own number: 0 for an average picture of its training's pairs, 1 a standard deviation above.
+    """Returns ImageReward's score: 0 for an average picture of its training, 1 a standard deviation above.
 
     Args:
         weights: ``ImageReward.pt``, or the same tensors in another file.
         tokenizer: the ``tokenizer.json`` of bert-base-uncased; None is that of the weights' folder.
-        batch: pictures read at once.
+        batch: pictures read together.
 
     Raises:
-        ValueError: one line: a file cannot be read or is not of ImageReward.
+        LanternError: a file cannot be read or is not of ImageReward.
         ImportError: a package that reads them is not installed.
     """
     weights = Path(weights)
@@ -267,22 +268,16 @@ def image_reward_scores(
     params = jax.device_put(params)
 
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
-        if len(pictures) != len(prompts):
-            raise LanternError(
-                f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture"
-            )
+        check_pairs(pictures, prompts)
         ids, mask = _encode(words, *marks, prompts)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
-        found = []
+        found = [np.zeros(0)]
         for start in range(0, len(pictures), batch):
-            some = [clip_input(picture, config.side) for picture in pictures[start : start + batch]]
-            # One batch size, one compiled program.
-            rows = [min(start + i, len(pictures) - 1) for i in range(batch)]
-            seen = np.stack(some + some[-1:] * (batch - len(some)))
-            rewards = _rewards(config, params, seen, ids[rows], mask[rows])
-            found.append(np.asarray(rewards, np.float64)[: len(some)])
-        return np.concatenate(found) if found else np.zeros(0)
+            part = slice(start, start + batch)
+            seen = np.stack([clip_input(picture, config.side) for picture in pictures[part]])
+            found.append(filled(partial(_rewards, config, params), batch, seen, ids[part], mask[part]))
+        return np.concatenate(found)
 
     return Score("ImageReward", of)
 
@@ -290,7 +285,7 @@ def image_reward_scores(
 def _encode(
     words: TextTokenizer, start: list[int], end: list[int], prompts: Sequence[str]
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Ids of prompts between [CLS] and [SEP], cut at ``CONTEXT`` and filled up with 0, and where they are."""
+    """Returns the prompts' ids between [CLS] and [SEP], cut at ``CONTEXT``, filled up with 0, and where they are."""
     ids, mask = np.zeros((len(prompts), CONTEXT), np.int32), np.zeros((len(prompts), CONTEXT), bool)
     for i, prompt in enumerate(prompts):
         row = start + words.encode(prompt)[: CONTEXT - 2] + end

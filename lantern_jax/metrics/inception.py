@@ -1,8 +1,8 @@
 """The Inception v3 network of the Fréchet Inception distance, in the 2015 weights' own form.
 
-It is the network of arXiv 1512.00567 as TensorFlow's graph of 2015-12-05 has it: averages of the pool branches leave
-out the padding, the last block pools by the maximum, and there are 1008 classes, whose layer is not read here.
-Its usual file is ``pt_inception-2015-12-05-6726825d.pth`` of pytorch-fid, whose tensors are named like torchvision's.
+It is the network of arXiv 1512.00567 as in TensorFlow's graph of 2015-12-05: averages of the pool branches leave out
+the padding, the last block pools by the maximum, and the layer of the 1008 classes is not read here. Its usual file is
+pytorch-fid's ``pt_inception-2015-12-05-6726825d.pth``, with names like torchvision's.
 
 Axes: n pictures, h w height and width, c d channels.
 """
@@ -27,7 +27,7 @@ from lantern_jax.tensors.tensor_files import open_tensors
 WHAT = "FID Inception v3 (pt_inception-2015-12-05-6726825d.pth)"
 NAME, WIDTH = "inception pool_3", 2048
 _EPSILON = 1e-3
-# The layer of the classes, not read; with another shape the file is of another network, such as torchvision's own.
+# The unread layer of the classes; with another shape the file is of another network, such as torchvision's own.
 _CLASSES = {"fc.weight": (1008, WIDTH), "fc.bias": (1008,)}
 # How the parameters of our modules are published.
 _PUBLISHED = {
@@ -52,18 +52,25 @@ class ConvNorm(nn.Module):
         return nn.relu(x)
 
 
+def branch(name: str, x: Float[Array, "n h w c"], *layers: tuple) -> Float[Array, "n i j d"]:
+    """Applies ``ConvNorm`` of these arguments in turn, named with numbers from 1."""
+    for number, layer in enumerate(layers, 1):
+        x = ConvNorm(*layer, name=f"{name}_{number}")(x)
+    return x
+
+
 def average_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h w c"]:
-    """3 x 3 means that leave out what is beyond the edge."""
+    """Returns 3 x 3 means that leave out what is beyond the edge."""
     return nn.avg_pool(x, (3, 3), padding="SAME", count_include_pad=False)
 
 
 def halve(x: Float[Array, "n h w c"]) -> Float[Array, "n i j c"]:
-    """3 x 3 maxima at every other place, without padding."""
+    """Returns 3 x 3 maxima at every other place, without padding."""
     return nn.max_pool(x, (3, 3), strides=(2, 2))
 
 
 def maximum_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h w c"]:
-    """3 x 3 maxima at every place."""
+    """Returns 3 x 3 maxima at every place."""
     return nn.max_pool(x, (3, 3), padding="SAME")
 
 
@@ -79,11 +86,8 @@ class Block35(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n h w d"]:
         one = ConvNorm(64, name="branch1x1")(x)
-        five = ConvNorm(48, name="branch5x5_1")(x)
-        five = ConvNorm(64, (5, 5), name="branch5x5_2")(five)
-        double = ConvNorm(64, name="branch3x3dbl_1")(x)
-        double = ConvNorm(96, (3, 3), name="branch3x3dbl_2")(double)
-        double = ConvNorm(96, (3, 3), name="branch3x3dbl_3")(double)
+        five = branch("branch5x5", x, (48,), (64, (5, 5)))
+        double = branch("branch3x3dbl", x, (64,), (96, (3, 3)), (96, (3, 3)))
         pool = ConvNorm(self.pooled, name="branch_pool")(average_pool(x))
         return join(one, five, double, pool)
 
@@ -94,9 +98,7 @@ class From35To17(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n i j d"]:
         three = ConvNorm(384, (3, 3), 2, valid=True, name="branch3x3")(x)
-        double = ConvNorm(64, name="branch3x3dbl_1")(x)
-        double = ConvNorm(96, (3, 3), name="branch3x3dbl_2")(double)
-        double = ConvNorm(96, (3, 3), 2, valid=True, name="branch3x3dbl_3")(double)
+        double = branch("branch3x3dbl", x, (64,), (96, (3, 3)), (96, (3, 3), 2, True))
         return join(three, double, halve(x))
 
 
@@ -109,14 +111,9 @@ class Block17(nn.Module):
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n h w d"]:
         width, along, down = self.width, (1, 7), (7, 1)
         one = ConvNorm(192, name="branch1x1")(x)
-        seven = ConvNorm(width, name="branch7x7_1")(x)
-        seven = ConvNorm(width, along, name="branch7x7_2")(seven)
-        seven = ConvNorm(192, down, name="branch7x7_3")(seven)
-        double = ConvNorm(width, name="branch7x7dbl_1")(x)
-        double = ConvNorm(width, down, name="branch7x7dbl_2")(double)
-        double = ConvNorm(width, along, name="branch7x7dbl_3")(double)
-        double = ConvNorm(width, down, name="branch7x7dbl_4")(double)
-        double = ConvNorm(192, along, name="branch7x7dbl_5")(double)
+        seven = branch("branch7x7", x, (width,), (width, along), (192, down))
+        layers = ((width,), (width, down), (width, along), (width, down), (192, along))
+        double = branch("branch7x7dbl", x, *layers)
         pool = ConvNorm(192, name="branch_pool")(average_pool(x))
         return join(one, seven, double, pool)
 
@@ -126,37 +123,26 @@ class From17To8(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n i j d"]:
-        three = ConvNorm(192, name="branch3x3_1")(x)
-        three = ConvNorm(320, (3, 3), 2, valid=True, name="branch3x3_2")(three)
-        seven = ConvNorm(192, name="branch7x7x3_1")(x)
-        seven = ConvNorm(192, (1, 7), name="branch7x7x3_2")(seven)
-        seven = ConvNorm(192, (7, 1), name="branch7x7x3_3")(seven)
-        seven = ConvNorm(192, (3, 3), 2, valid=True, name="branch7x7x3_4")(seven)
+        last = ((3, 3), 2, True)
+        three = branch("branch3x3", x, (192,), (320, *last))
+        seven = branch("branch7x7x3", x, (192,), (192, (1, 7)), (192, (7, 1)), (192, *last))
         return join(three, seven, halve(x))
 
 
 class Block8(nn.Module):
-    """Mixed_7b and 7c, on 8 x 8 places; the last one pools by the maximum, as the graph of 2015 does."""
+    """Mixed_7b and 7c, on 8 x 8 places; the last one pools by the maximum, as in the graph of 2015."""
 
     last: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n h w d"]:
-        along, down = (1, 3), (3, 1)
-        one = ConvNorm(320, name="branch1x1")(x)
-        three = ConvNorm(384, name="branch3x3_1")(x)
-        three = [
-            ConvNorm(384, along, name="branch3x3_2a")(three),
-            ConvNorm(384, down, name="branch3x3_2b")(three),
-        ]
-        double = ConvNorm(448, name="branch3x3dbl_1")(x)
-        double = ConvNorm(384, (3, 3), name="branch3x3dbl_2")(double)
-        double = [
-            ConvNorm(384, along, name="branch3x3dbl_3a")(double),
-            ConvNorm(384, down, name="branch3x3dbl_3b")(double),
-        ]
+        parts = [ConvNorm(320, name="branch1x1")(x)]
+        for name, layers in (("branch3x3", [(384,)]), ("branch3x3dbl", [(448,), (384, (3, 3))])):
+            stem = branch(name, x, *layers)
+            for letter, kernel in (("a", (1, 3)), ("b", (3, 1))):
+                parts.append(ConvNorm(384, kernel, name=f"{name}_{len(layers) + 1}{letter}")(stem))
         pool = maximum_pool(x) if self.last else average_pool(x)
-        return join(one, *three, *double, ConvNorm(192, name="branch_pool")(pool))
+        return join(*parts, ConvNorm(192, name="branch_pool")(pool))
 
 
 class Inception(nn.Module):
@@ -182,7 +168,7 @@ class Inception(nn.Module):
 
 @cache
 def inception_table() -> dict[str, Entry]:
-    """{published name: Entry} of everything that the features depend on."""
+    """Returns {published name: Entry} of everything that the features depend on."""
     pictures = jax.ShapeDtypeStruct((1, INCEPTION_SIDE, INCEPTION_SIDE, 3), jnp.float32)
     shapes = jax.eval_shape(Inception().init, jax.random.key(0), pictures)
     table = {}
@@ -198,10 +184,10 @@ def inception_table() -> dict[str, Entry]:
 
 
 def convert_inception(tensors: Mapping[str, Any]) -> PyTree:
-    """``Inception``'s variables from the published tensors.
+    """Converts the published tensors to ``Inception``'s variables.
 
     Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor.
+        LanternError: one line that lists every missing, unexpected and misshapen tensor.
     """
     ignored = [name for name in tensors if name.endswith(".num_batches_tracked")]
     ignored += [
@@ -213,15 +199,15 @@ def convert_inception(tensors: Mapping[str, Any]) -> PyTree:
 def inception_features(
     weights: str | Path, preprocessing: str = "clean", batch: int | None = None
 ) -> FeatureReader:
-    """The reader of ``pool_3`` with the weights of a file.
+    """Returns the reader of ``pool_3`` with the weights of a file.
 
     Args:
         weights: ``pt_inception-2015-12-05-6726825d.pth``, or the same tensors as .safetensors.
         preprocessing: one of ``preprocessing.INCEPTION``.
-        batch: pictures read at once; None for what suits the device.
+        batch: pictures read together; None for what suits the device.
 
     Raises:
-        ValueError: the file cannot be read or holds another network; an unknown preprocessing.
+        LanternError: the file cannot be read or holds another network; an unknown preprocessing.
     """
     if preprocessing not in INCEPTION:
         raise errors.unknown("preprocessing", preprocessing, INCEPTION)

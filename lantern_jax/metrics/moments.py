@@ -1,4 +1,4 @@
-"""Sums of features that can be merged, and the Fréchet distance of what they describe.
+"""Sums of features, which can be merged, and the Fréchet distance of the laws that they describe.
 
 Axes: n pictures, F features.
 """
@@ -14,7 +14,7 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True)
 class Moments:
-    """What is kept of n pictures' features; sets are merged by ``+``, in any order.
+    """Sums of n pictures' features; sets are merged by ``+``, in any order.
 
     Attributes:
         count: n.
@@ -28,7 +28,7 @@ class Moments:
 
     @classmethod
     def of(cls, features: Float[np.ndarray, "n F"]) -> "Moments":
-        """The moments of these features."""
+        """Sums up features."""
         features = np.asarray(features, np.float64)
         return cls(len(features), features.sum(axis=0), features.T @ features)
 
@@ -37,25 +37,25 @@ class Moments:
 
     @property
     def mean(self) -> Float[np.ndarray, " F"]:
-        """float64 [F]."""
+        """The mean, float64 [F]."""
         return self.total / self.count
 
     @property
     def covariance(self) -> Float[np.ndarray, "F F"]:
-        """float64 [F, F], divided by n - 1. ValueError for fewer than two pictures."""
+        """The covariance, float64 [F, F], divided by n - 1; raises LanternError for fewer than two pictures."""
         if self.count < 2:
             raise LanternError(f"{self.count} picture(s) have no covariance: give at least 2")
         return (self.outer - self.count * np.outer(self.mean, self.mean)) / (self.count - 1)
 
     @cached_property
     def root(self) -> Float[np.ndarray, "F F"]:
-        """float64 [F, F], the covariance's square root."""
+        """The covariance's square root, float64 [F, F]."""
         return _root(self.covariance)
 
 
 @dataclass(frozen=True)
 class Normal:
-    """The normal law that a Fréchet distance takes a set for; it cannot be merged.
+    """The normal law by which a Fréchet distance describes a set; it cannot be merged.
 
     Attributes:
         mean: float64 [F].
@@ -67,22 +67,22 @@ class Normal:
 
     @classmethod
     def of_covariance(cls, mean: Float[np.ndarray, " F"], covariance: Float[np.ndarray, "F F"]) -> "Normal":
-        """From mean and covariance, which has no negative eigenvalue but for rounding."""
+        """Makes it of mean and covariance, whose negative eigenvalues are rounding."""
         return cls(mean, _root(covariance))
 
     @classmethod
     def of_features(cls, features: Float[np.ndarray, "n F"]) -> "Normal":
-        """From at least two pictures' features: with fewer pictures than features the quick way."""
+        """Makes it of at least two pictures' features: quick with fewer pictures than features."""
         features = np.asarray(features, np.float64)
         mean = features.mean(axis=0)
         return cls(mean, (features - mean) / np.sqrt(len(features) - 1))
 
 
 def frechet_distance(left: Moments | Normal, right: Moments | Normal) -> float:
-    """The squared Fréchet (2-Wasserstein) distance of two normal distributions (arXiv 1706.08500, equation 6).
+    """Returns the squared Fréchet (2-Wasserstein) distance of two normal laws (arXiv 1706.08500, equation 6).
 
-    With S = R^T R the trace of (S_l S_r)^(1/2) is the sum of the singular values of R_l R_r^T: no root of a matrix that
-    is not symmetric is needed, and sets with fewer pictures than features are no special case.
+    With S = R^T R the trace of (S_l S_r)^(1/2) is the sum of the singular values of R_l R_r^T: it needs no root of an
+    asymmetric matrix, and no special case for fewer pictures than features.
     """
     spread = np.sum(left.root**2) + np.sum(right.root**2)
     shared = np.linalg.svd(left.root @ right.root.T, compute_uv=False).sum()

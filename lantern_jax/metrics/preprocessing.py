@@ -1,71 +1,156 @@
-"""From pictures to what the networks of the metrics take, on the host.
+"""Preprocessing: from pictures to the inputs of the metrics' networks, on the host.
 
 The same network gives other features after another resizing, so a preprocessing is part of a reader's name.
 
-Axes: H W height and width of a picture, h w of what a network takes.
+Axes: H W height and width of a picture, h w of a network's input, s its side.
 """
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
+from lantern_jax.io.errors import LanternError
+
 INCEPTION_SIDE, VGG_SIDE, PROTOCOL_SIDE = 299, 224, 256
-# The means and standard deviations of ImageNet's channels that torchvision's weights were trained with.
-_IMAGENET_MEAN = np.array((0.485, 0.456, 0.406), np.float32)
-_IMAGENET_DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
+# Means and standard deviations of channels: ImageNet's, of torchvision's weights, and CLIP's.
+_IMAGENET = np.array(((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), np.float32)
+CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
+CLIP_DEVIATION = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+_BICUBIC = Image.Resampling.BICUBIC
+# PyTorch's cubic without antialiasing; with it, and in Pillow, -0.5.
+_CUBIC = -0.75
 
 
 def inception_clean(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "299 299 3"]:
-    """Antialiased: Pillow's bicubic filter on each channel as floats, cut to 0 to 255, unrounded (arXiv 2104.11222)."""
-    size = (INCEPTION_SIDE, INCEPTION_SIDE)
-    channels = [
-        np.asarray(Image.fromarray(channel).resize(size, Image.Resampling.BICUBIC))
-        for channel in np.ascontiguousarray(picture.astype(np.float32).transpose(2, 0, 1))
-    ]
-    return (np.clip(np.stack(channels, axis=-1), 0, 255) - np.float32(128)) / np.float32(128)
+    """Resizes with antialiasing: Pillow's bicubic on floats, cut to 0 to 255, unrounded (arXiv 2104.11222)."""
+    resized = _resize_floats(picture.astype(np.float32), INCEPTION_SIDE, INCEPTION_SIDE)
+    return (np.clip(resized, 0, 255) - np.float32(128)) / np.float32(128)
 
 
 def inception_pytorch_fid(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "299 299 3"]:
-    """Not antialiased: bilinear between pixel centres, as PyTorch interpolates with ``align_corners=False``."""
+    """Resizes without antialiasing: bilinear between pixel centres, PyTorch's ``align_corners=False``."""
     unit = picture.astype(np.float32) / np.float32(255)
     return 2 * bilinear(unit, INCEPTION_SIDE, centres=True) - 1
 
 
 def inception_tf(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "299 299 3"]:
-    """Not antialiased: bilinear between pixels' upper left corners, as TensorFlow 1 has it inside the 2015 graph."""
+    """Resizes without antialiasing: bilinear between upper left corners, as TensorFlow 1 does in the 2015 graph."""
     sized = bilinear(picture.astype(np.float32), INCEPTION_SIDE, centres=False)
     return (sized - np.float32(128)) / np.float32(128)
-
-
-def vgg_imagenet(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "224 224 3"]:
-    """Antialiased, to a square whatever the sides: Pillow's bilinear filter, then ImageNet's mean and deviation."""
-    sized = Image.fromarray(picture).resize((VGG_SIDE, VGG_SIDE), Image.Resampling.BILINEAR)
-    return (np.asarray(sized, np.float32) / np.float32(255) - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
 
 
 INCEPTION = {"clean": inception_clean, "pytorch-fid": inception_pytorch_fid, "tf": inception_tf}
 
 
+def vgg_imagenet(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "224 224 3"]:
+    """Resizes any sides to a square by Pillow's bilinear filter; takes out ImageNet's mean and deviation."""
+    sized = Image.fromarray(picture).resize((VGG_SIDE, VGG_SIDE), Image.Resampling.BILINEAR)
+    return (np.asarray(sized, np.float32) / np.float32(255) - _IMAGENET[0]) / _IMAGENET[1]
+
+
 def lantern_square(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "256 256 3"]:
-    """The middle square of a picture, by Pillow's Lanczos filter to 256 pixels: LANTERN's first step of both sides."""
+    """Cuts out the middle square, by Pillow's Lanczos filter to 256 pixels: LANTERN's first step of both sides."""
     height, width = picture.shape[:2]
     side = min(height, width)
-    # Halves are rounded to even, as torchvision's centre crop has it.
+    # Halves are rounded to even, as in torchvision's centre crop.
     top, left = round((height - side) / 2), round((width - side) / 2)
     square = Image.fromarray(picture[top : top + side, left : left + side])
     return np.asarray(square.resize((PROTOCOL_SIDE, PROTOCOL_SIDE), Image.Resampling.LANCZOS))
 
 
 def truncate_levels(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "H W 3"]:
-    """LANTERN's slip before CLIP: to -1 to 1 and back without rounding, by which 63 of the 256 levels drop by one."""
+    """Repeats LANTERN's slip before CLIP: to -1 to 1 and back without rounding drops 63 of the 256 levels by one."""
     signed = (picture.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
     return np.clip((signed + np.float32(1)) * np.float32(127.5), 0, 255).astype(np.uint8)
+
+
+def clip_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "s s 3"]:
+    """Prepares a picture as CLIP does: Pillow's bicubic (antialiased, rounded) to a shortest side, then the middle.
+
+    The middle is OpenAI's (torchvision's), which rounds half a pixel to even; transformers rounds it down.
+    """
+    image = Image.fromarray(_checked(picture))
+    short = min(image.size)
+    width, height = (side if extent == short else int(side * extent / short) for extent in image.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    image = image.resize((width, height), _BICUBIC).crop((left, top, left + side, top + side))
+    return _normalized(np.asarray(image, np.float32) / 255)
+
+
+def square_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "s s 3"]:
+    """Prepares a picture as CMMD does: the middle square, then Pillow's bicubic (antialiased, rounded)."""
+    picture = _checked(picture)
+    extent = min(picture.shape[:2])
+    top, left = ((whole - extent) // 2 for whole in picture.shape[:2])
+    square = Image.fromarray(picture[top : top + extent, left : left + extent])
+    return _normalized(np.asarray(square.resize((side, side), _BICUBIC), np.float32) / 255)
+
+
+def padded_input(
+    picture: UInt8[np.ndarray, "H W 3"], side: int, antialias: bool = True
+) -> Float[np.ndarray, "s s 3"]:
+    """Prepares a picture as HPSv2 does: the longest side becomes ``side``, nothing is cut off, the rest is black.
+
+    The original resizes a float tensor, so nothing is rounded or clipped.
+
+    Args:
+        antialias: as torchvision does since 0.17; False is what it did before, which gives other scores.
+    """
+    values = _checked(picture).astype(np.float32) / 255
+    scale = side / max(values.shape[:2])
+    height, width = (max(1, round(extent * scale)) for extent in values.shape[:2])
+    resized = (_resize_floats if antialias else _resize_plainly)(values, height, width)
+    top, left = (side - height) // 2, (side - width) // 2
+    padded = np.zeros((side, side, 3), np.float32)
+    padded[top : top + height, left : left + width] = resized
+    return _normalized(padded)
+
+
+def _checked(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "H W 3"]:
+    picture = np.asarray(picture)
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3 or not picture.size:
+        raise LanternError(
+            f"a picture is {picture.dtype} {list(picture.shape)}: give uint8 [height, width, 3], red green blue"
+        )
+    return picture
+
+
+def _normalized(values: Float[np.ndarray, "s s 3"]) -> Float[np.ndarray, "s s 3"]:
+    return (values - CLIP_MEAN) / CLIP_DEVIATION
+
+
+def _resize_floats(values: Float[np.ndarray, "H W 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
+    """Resizes by Pillow's antialiased bicubic, channel by channel: its float pictures have one."""
+    channels = (Image.fromarray(np.ascontiguousarray(values[..., c])) for c in range(values.shape[-1]))
+    return np.stack([np.asarray(image.resize((width, height), _BICUBIC)) for image in channels], axis=-1)
+
+
+def _resize_plainly(
+    values: Float[np.ndarray, "H W 3"], height: int, width: int
+) -> Float[np.ndarray, "h w 3"]:
+    """Resizes by a bicubic of the four nearest pixels each way, however small the result is."""
+    down, along = _cubic_weights(values.shape[0], height), _cubic_weights(values.shape[1], width)
+    return np.einsum("hH,HWc,wW->hwc", down, values, along, optimize=True)
+
+
+def _cubic_weights(whole: int, wanted: int) -> Float[np.ndarray, "wanted whole"]:
+    """Returns the weight of each old pixel in each new one; the edge continues beyond itself (Keys' cubic, 1981)."""
+    place = (np.arange(wanted) + 0.5) * whole / wanted - 0.5
+    first = np.floor(place).astype(int)
+    weights = np.zeros((wanted, whole))
+    for offset in (-1, 0, 1, 2):
+        distance = np.abs(place - (first + offset))
+        near = ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance**2 + 1
+        far = _CUBIC * (((distance - 5) * distance + 8) * distance - 4)
+        pixel = np.clip(first + offset, 0, whole - 1)
+        np.add.at(weights, (np.arange(wanted), pixel), np.where(distance <= 1, near, far))
+    return weights.astype(np.float32)
 
 
 def bilinear(
     picture: Float[np.ndarray, "H W c"], side: int, *, centres: bool
 ) -> Float[np.ndarray, "side side c"]:
-    """float32 [side, side, c] by linear interpolation between two pixels each way, however much smaller it gets.
+    """Resizes to float32 [side, side, c] by linear interpolation between two pixels each way, however small.
 
     Args:
         centres: places are those of pixels' centres; else of their upper left corners.
@@ -79,7 +164,7 @@ def bilinear(
 def _neighbours(
     length: int, side: int, centres: bool
 ) -> tuple[Int[np.ndarray, " side"], Int[np.ndarray, " side"], Float[np.ndarray, " side"]]:
-    """The pixels before and after each new place, and how far it is from the one before; in float32 as published."""
+    """Returns the pixels before and after each new place, and its distance from the first; in float32 as published."""
     half, scale = np.float32(0.5 if centres else 0), np.float32(length) / np.float32(side)
     place = np.maximum((np.arange(side, dtype=np.float32) + half) * scale - half, np.float32(0))
     low = np.minimum(place.astype(np.int64), length - 1)

@@ -1,4 +1,4 @@
-"""How published tables measure: which network reads which pictures, and the slips their programs are known for."""
+"""Published ways to measure: which network reads which pictures, and the known slips of their programs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from lantern_jax.metrics.preprocessing import PROTOCOL_SIDE, lantern_square, tru
 
 Step = Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
 FRECHET, KERNEL, MANIFOLDS, CMMD = "frechet", "kid", "precision and recall", "cmmd"
-# What is computed unless a reader or preset says so; CMMD is of CLIP alone.
+# Computed unless a reader or preset says otherwise; CMMD is of CLIP alone.
 ALL = (FRECHET, KERNEL, MANIFOLDS)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reader of both sets, and what is computed of its features.
+    """A reader of both sets, and what is computed of its features.
 
     Attributes:
         features: name in ``registry.READERS``.
         preprocessing: one of the reader's.
         measures: some of ``ALL``, or ``CMMD``.
-        step: what is done to every picture before, with a name; None for nothing.
+        step: a step before it for every picture, with its name; None for none.
         k, strict: of precision and recall.
     """
 
@@ -41,8 +41,8 @@ class Slip:
 
     Attributes:
         what: one sentence.
-        step: what it does to pictures before a score; None where it is not reproduced.
-        scores: which scores it touches.
+        step: what it does to pictures before a score; None if it is not reproduced.
+        scores: names of the scores that it changes.
     """
 
     what: str
@@ -52,13 +52,13 @@ class Slip:
 
 @dataclass(frozen=True)
 class Preset:
-    """How a paper measures.
+    """A paper's way to measure.
 
     Attributes:
         readings: what is computed, in the order of its table.
-        scores: what is done to pictures before a score, by the score's name.
+        scores: a step for pictures before a score, by the score's name.
         slips: off unless asked for.
-        one_size: all pictures of both sets must measure the same, since small differences of resizing show.
+        one_size: all pictures of both sets must have one size, since small differences of resizing show.
     """
 
     readings: tuple[Reading, ...]
@@ -67,7 +67,7 @@ class Preset:
     one_size: bool = False
 
     def score_steps(self, name: str, with_slips: bool) -> list[Step]:
-        """What is done to a picture before this score, in order."""
+        """Returns the steps for a picture before this score, in order."""
         steps = [self.scores[name]] if name in self.scores else []
         slips = self.slips if with_slips else ()
         return steps + [slip.step for slip in slips if slip.step is not None and name in slip.scores]
@@ -103,7 +103,7 @@ PRESETS = {"lantern": LANTERN, "adm": ADM}
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name; ValueError for an unknown one."""
+    """Returns the preset of this name; raises LanternError for an unknown one."""
     if name not in PRESETS:
         raise errors.unknown("preset", name, PRESETS)
     return PRESETS[name]

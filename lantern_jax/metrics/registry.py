@@ -1,4 +1,4 @@
-"""The readers and scores there are, by name, with the file each needs; networks are imported when they are built."""
+"""All readers and scores by name, with the file that each needs; networks are imported when they are built."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -173,7 +173,7 @@ def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
 
 
 def check_names(given: str, kinds: Mapping[str, object], what: str) -> list[str]:
-    """The names of a list with commas; ValueError for an unknown one or none."""
+    """Splits a list with commas; raises LanternError for an unknown name or none."""
     names = [name.strip() for name in given.split(",")]
     for name in names:
         if name not in kinds:
@@ -182,10 +182,10 @@ def check_names(given: str, kinds: Mapping[str, object], what: str) -> list[str]
 
 
 def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) -> dict[str, Path | None]:
-    """The file of every kind that was asked for, from ``FILE`` or ``NAME=FILE``; None for one that needs none.
+    """Returns the file of every kind asked for, from ``FILE`` or ``NAME=FILE``; None for one that needs none.
 
     Raises:
-        ValueError: a kind lacks its file, a file is of no kind, or it is not clear of which.
+        LanternError: a kind lacks its file, or it is not clear which kind a file is for.
     """
     needing = [name for name, kind in kinds.items() if kind.weights is not None]
     files: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""VGG16 up to its second fully connected layer, the features of precision and recall (arXiv 1904.06991).
+"""VGG16 up to its second fully connected layer: the features of precision and recall (arXiv 1904.06991).
 
 The network is that of arXiv 1409.1556 with torchvision's weights for ImageNet.
 
@@ -24,10 +24,10 @@ _NAMES = {"fc1": "classifier.0", "fc2": "classifier.3"}
 
 @dataclasses.dataclass(frozen=True)
 class VGGConfig:
-    """Sizes; the defaults are VGG16's.
+    """Sizes; by default VGG16's.
 
     Attributes:
-        widths: of the convolutions between two halvings.
+        widths: of the convolutions before each halving.
         hidden: width of the two fully connected layers.
     """
 
@@ -41,10 +41,10 @@ class VGGConfig:
 
 
 class VGG(nn.Module):
-    """Normalized pictures of 224 x 224 to the second fully connected layer.
+    """From normalized pictures of 224 x 224 to the second fully connected layer.
 
     Attributes:
-        rectified: the layer after its ReLU; else before.
+        rectified: whether its ReLU is applied.
     """
 
     config: VGGConfig
@@ -64,7 +64,7 @@ class VGG(nn.Module):
 
 
 def conv_names(config: VGGConfig) -> list[list[str]]:
-    """The names of the convolutions, numbered as published: each takes two numbers, each halving one."""
+    """Returns the convolutions' names, numbered as published: each takes two numbers, each halving one."""
     names, number = [], 0
     for widths in config.widths:
         names.append([f"conv_{number + 2 * i}" for i in range(len(widths))])
@@ -73,29 +73,29 @@ def conv_names(config: VGGConfig) -> list[list[str]]:
 
 
 def vgg_table(config: VGGConfig) -> dict[str, Entry]:
-    """{published name: Entry} of everything that the features depend on."""
+    """Returns {published name: Entry} of everything that the features depend on."""
     table, inputs = {}, 3
+
+    def add(name: str, published: str, shape: tuple[int, ...], turn) -> None:
+        table[f"{published}.weight"] = Entry(("params", name, "kernel"), shape, turn)
+        table[f"{published}.bias"] = Entry(("params", name, "bias"), shape[:1], identity)
+
     for names, widths in zip(conv_names(config), config.widths, strict=True):
         for name, width in zip(names, widths, strict=True):
-            published = name.replace("conv_", "features.")
-            table[f"{published}.weight"] = Entry(
-                ("params", name, "kernel"), (width, inputs, 3, 3), convolution
-            )
-            table[f"{published}.bias"] = Entry(("params", name, "bias"), (width,), identity)
+            add(name, name.replace("conv_", "features."), (width, inputs, 3, 3), convolution)
             inputs = width
     sizes = inputs * config.cells**2
     for name, published in _NAMES.items():
-        table[f"{published}.weight"] = Entry(("params", name, "kernel"), (config.hidden, sizes), transpose)
-        table[f"{published}.bias"] = Entry(("params", name, "bias"), (config.hidden,), identity)
+        add(name, published, (config.hidden, sizes), transpose)
         sizes = config.hidden
     return table
 
 
 def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
-    """``VGG``'s variables from the published tensors; the layer of the classes is not read.
+    """Converts the published tensors to ``VGG``'s variables; the layer of the classes is not read.
 
     Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor.
+        LanternError: one line that lists every missing, unexpected and misshapen tensor.
     """
     ignored = [name for name in tensors if name.startswith("classifier.6.")]
     return read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)
@@ -104,16 +104,16 @@ def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
 def vgg_features(
     weights: str | Path, *, rectified: bool = False, batch: int | None = None, config: VGGConfig | None = None
 ) -> FeatureReader:
-    """The reader of ``fc2`` with the weights of a file.
+    """Returns the reader of ``fc2`` with the weights of a file.
 
     Args:
         weights: torchvision's ``vgg16-397923af.pth``, or the same tensors as .safetensors.
-        rectified: after the ReLU, as torch-fidelity has it; LANTERN reads what is before.
-        batch: pictures read at once; None for what suits the device.
-        config: other sizes than VGG16's.
+        rectified: read after the ReLU, as torch-fidelity does; LANTERN reads before it.
+        batch: pictures read together; None for what suits the device.
+        config: sizes other than VGG16's.
 
     Raises:
-        ValueError: the file cannot be read or holds another network.
+        LanternError: the file cannot be read or holds another network.
     """
     config = VGGConfig() if config is None else config
     read = network(VGG(config, rectified).apply, convert_vgg(open_tensors(weights), config))

@@ -1,4 +1,4 @@
-"""A target from one function of somebody else's: prompts, padding, guidance and the cache are brought.
+"""A target from one function of another library: prompts, padding, guidance and the cache are added here.
 
 Axes: G guidance rows, B batch, P prefix, N new positions, S slots of the cache (prefix first, then tokens), V codes,
 D width.
@@ -19,16 +19,17 @@ from lantern_jax.decoding.concrete import check_ids, check_prompts
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.transformer import padded_causal_mask
+from lantern_jax.models.targets import batched
+from lantern_jax.models.transformer import padded_causal_mask, row_positions
 
 
 @flax.struct.dataclass
 class AppliedCache:
-    """What a model made of everything committed.
+    """A model's keys and values of everything committed.
 
     Attributes:
-        past: leaves [G, B, S, ...], its keys and values.
-        prefix_mask: bool [G, B, P], which prefix slots hold something.
+        past: leaves [G, B, S, ...].
+        prefix_mask: bool [G, B, P], prefix slots in use.
         length: int32 [B], tokens committed after the prefix.
         guidance: float32 [B]; None where G is 1.
     """
@@ -49,30 +50,30 @@ def target_from_apply(
     forced_tokens: tuple[int, ...] | None = None,
     vocab_size: int | None = None,
 ) -> Target:
-    """The target record of a transformer that is conditioned on tokens.
+    """Returns the target record of a transformer that is conditioned on tokens.
 
     Its conditioning is int32 [B, P], ids of the model's vocabulary, or anything with such ``tokens`` and a ``mask``,
-    bool [B, P], that is False at padding, on the left. A prompt has at least one token: what begins a picture, if
-    nothing else. Make a record once: each is a new compilation.
+    bool [B, P], False at padding, which is on the left. A prompt has at least one token, if only the one that begins
+    a picture. Make a record once: each is compiled anew.
 
     Args:
         apply: (params, tokens, positions, mask, past) -> (logits, features, keys and values).
             tokens int32 [B, N]: ids of the model's vocabulary.
-            positions int32 [B, N]: counted from 0 at the first token that is no padding; guesses beyond the picture's
-            end stand at its last place, so there are P + T - 1 at most.
-            mask bool [B, N, S + N]: which slots of the past, and then which new positions, each position sees.
-            past: None at first, when S is 0; then what was returned earlier with S slots: leaves [B, S, ...].
-            logits [B, N, at least first_code + V]; features [B, N, D], or None where no drafter wants them; keys and
-            values of the new positions alone: any pytree with leaves [B, N, ...].
+            positions int32 [B, N]: counted from 0 at the first token that is not padding; guesses beyond the
+            picture's end get its last place, so there are at most P + T - 1.
+            mask bool [B, N, S + N]: which slots of the past, then which new positions, each position sees.
+            past: None at first, when S is 0; then the earlier results with S slots: leaves [B, S, ...].
+            logits [B, N, at least first_code + V]; features [B, N, D], or None if no drafter needs them; keys and
+            values of the new positions only: any pytree with leaves [B, N, ...].
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
-        first_code: the model's id of code 0; the others follow. None: 0, of a model that has no ids but the codes.
-        unconditional: the id that takes the place of each token of the prompt in unconditional rows; None: decode
-            without guidance alone.
-        vocab_size: how many ids the model knows, to refuse prompts with others; None: those that are negative alone.
+        first_code: the model's id of code 0; the others follow. None: 0, of a model whose only ids are the codes.
+        unconditional: the id that replaces each token of the prompt in unconditional rows; None: decode without
+            guidance only.
+        vocab_size: number of the model's ids, to refuse prompts with others; None: only negative ids are refused.
 
     Raises:
-        ValueError: ids that are not below ``vocab_size``; when a prompt is read, one that is no whole number or not
-            among the model's ids, or padding on the right.
+        LanternError: ids that are not below ``vocab_size``; when a prompt is read, ids that are not whole numbers or
+            not the model's, or padding on the right.
 
     Example:
         >>> def apply(params, tokens, positions, mask, past):  # what follows a code depends on it alone
@@ -96,7 +97,7 @@ def target_from_apply(
 
 @dataclass(frozen=True)
 class _Model:
-    """Somebody's function with what ``target_from_apply`` was told of it."""
+    """The arguments of ``target_from_apply``; its methods are the target's functions."""
 
     apply: Callable
     num_codes: int
@@ -111,18 +112,18 @@ class _Model:
         return self.first_code or 0
 
     def check(self, conditioning) -> None:
-        """As ``Target.check``."""
+        """Checks prompts, as ``Target.check``."""
         check_prompts(self.vocab_size, conditioning)
 
     def prefill(self, params, conditioning, guidance, slots):
-        """As ``Target.prefill``."""
+        """Runs prompts, as ``Target.prefill``."""
         self.check(conditioning)
         if guidance is not None and self.unconditional is None:
             raise LanternError(
                 "this target has no unconditional rows: give target_from_apply unconditional=ID"
             )
         tokens, valid = _rows(conditioning, None if guidance is None else self.unconditional)
-        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
+        positions = row_positions(valid)
         logits, features, made = self.run(params, tokens, positions, padded_causal_mask(valid), None)
         past = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, 0), (0, 0), (0, slots), *[(0, 0)] * (leaf.ndim - 3)]), made
@@ -132,13 +133,12 @@ class _Model:
         return cache, apply_guidance(logits[:, :, -1], guidance), prefix
 
     def score(self, params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
-        """As ``Target.score``."""
+        """Scores a block, as ``Target.score``."""
         rows, (batch, new) = cache.prefix_mask.shape[0], tokens.shape
-        depth, ancestors = jnp.asarray(depth, jnp.int32), jnp.asarray(ancestors)
-        depth = jnp.broadcast_to(depth[None] if depth.ndim == 1 else depth, (batch, new))
-        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
+        depth, ancestors = batched(depth, ancestors)
+        depth = jnp.broadcast_to(depth, (batch, new))
         before = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
-        # The last token is never read: what is guessed behind it is thrown away, and needs no position of its own.
+        # The last token is never read: guesses behind it are discarded and need no position of their own.
         places = jnp.minimum(cache.length[:, None] + depth, np.int32(max(self.num_tokens - 2, 0)))
         positions = before[:, :, None] + places[None]
         slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
@@ -150,7 +150,7 @@ class _Model:
         return apply_guidance(logits, cache.guidance), features, made
 
     def run(self, params, tokens, positions, mask, past):
-        """The model on rows [G, B, ...]; the logits of codes in float32."""
+        """Runs the model on rows [G, B, ...]; the codes' logits are float32."""
         rows, batch, new = tokens.shape
         given = jax.tree.map(_joined, (tokens, positions, mask, past))
         logits, features, made = self.apply(params, *given)
@@ -158,15 +158,14 @@ class _Model:
             features = jnp.zeros((rows * batch, new, 1), jnp.float32)
         if self.first_code is None and logits.shape[-1] != self.num_codes:
             raise LanternError(
-                f"the model gives {logits.shape[-1]} logits for {self.num_codes} codes: say which is code 0's by "
-                "first_code"
+                f"the model gives {logits.shape[-1]} logits for {self.num_codes} codes: give code 0's id as first_code"
             )
         codes = logits[..., self.first : self.first + self.num_codes].astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf.reshape(rows, batch, *leaf.shape[1:]), (codes, features, made))
 
 
 def _rows(conditioning: Any, unconditional: int | None) -> tuple[Int[Array, "G B P"], Bool[Array, "G B P"]]:
-    """Tokens and mask of prompts, and of unconditional rows where a token stands for them."""
+    """Returns tokens and mask of prompts, and of unconditional rows if there is a token for them."""
     tokens = jnp.asarray(getattr(conditioning, "tokens", conditioning), jnp.int32)[None]
     valid = getattr(conditioning, "mask", None)
     valid = jnp.ones(tokens.shape, bool) if valid is None else jnp.asarray(valid, bool)[None]
@@ -176,14 +175,14 @@ def _rows(conditioning: Any, unconditional: int | None) -> tuple[Int[Array, "G B
 
 
 def _joined(leaf: Array) -> Array:
-    """[G, B, ...] as [G B, ...]."""
+    """Reshapes [G, B, ...] to [G B, ...]."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
 def _commit(
     cache: AppliedCache, block: PyTree, path: Int[Array, "B L"], count: Int[Array, " B"]
 ) -> AppliedCache:
-    """As ``cache.commit``, of any pytree: all L rows are written, those past ``count`` beyond the new length."""
+    """Commits as ``cache.commit``, for any pytree: all L rows are written, even beyond the new length."""
     which, prefix = jnp.arange(len(path), dtype=jnp.int32)[:, None], cache.prefix_mask.shape[2]
     slots, nodes = (jax.tree.leaves(rows)[0].shape[2] for rows in (cache.past, block))
     check_room(cache.length, slots - prefix, path, nodes)

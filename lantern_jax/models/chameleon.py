@@ -1,52 +1,43 @@
 """Chameleon (arXiv 2405.09818) as Anole-7B and Lumina-mGPT-7B use it: text tokens in, image tokens out.
 
 Token ids are *stream ids*: the codes first, in the codebook's order, then the row end and the image end, then the
-rest of the published vocabulary (``lantern_jax.text.chameleon``). The head has the codes' columns only: other ids
-are never sampled, so their logits are never computed.
+rest of the published vocabulary (``lantern_jax.text.chameleon``). The head has only the codes' columns, since other
+ids are never sampled.
 
 Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D width, E head width.
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
-from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.concrete import check_prompts
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.models.targets import check_taps, transformer_target
-from lantern_jax.models.transformer import (
-    Dense,
-    Transformer,
-    TransformerConfig,
-    line_rotary,
-    padded_causal_mask,
-)
+from lantern_jax.models.targets import StreamModel, stream_target
+from lantern_jax.models.transformer import TransformerConfig, line_rotary, padded_causal_mask, row_positions
 
 LAYOUTS = ("anole", "lumina")
 
 
 @dataclass(frozen=True)
 class ChameleonConfig:
-    """A Chameleon target. The defaults are those of the 7B models.
+    """A Chameleon target. The defaults are the 7B models'.
 
     Attributes:
         dim, num_layers, num_heads, hidden_dim: D, layers, heads, feed-forward width.
         vocab_size: rows of the embedding table, text included.
         num_codes: V, size of the codebook.
         grid: cells a side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
-        layout: the stream of a picture. "anole": grid * grid codes. "lumina": each row of codes is closed by the
-            row end, the last one also by the image end; both are forced.
+        layout: the stream of a picture. "anole": grid * grid codes. "lumina": the row end follows each row of codes,
+            the image end the last row end; both are forced.
 
     Example:
         >>> config = lantern_jax.ChameleonConfig(grid=48, layout="lumina")
@@ -65,6 +56,8 @@ class ChameleonConfig:
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
 
+    rotary = "line"
+
     def __post_init__(self):
         check_sizes(self)
         if self.layout not in LAYOUTS:
@@ -76,17 +69,17 @@ class ChameleonConfig:
 
     @property
     def row_end(self) -> int:
-        """Stream id of the token that closes a row."""
+        """Stream id of the token after each row."""
         return self.num_codes
 
     @property
     def image_end(self) -> int:
-        """Stream id of the token that closes a picture."""
+        """Stream id of the token after a picture."""
         return self.num_codes + 1
 
     @property
     def forced_tokens(self) -> tuple[int, ...] | None:
-        """The forced id of each stream position, -1 where it is free; None when all are free."""
+        """The forced id of each stream position, -1 where it is free; None if all are free."""
         if self.layout == "anole":
             return None
         return ((-1,) * self.grid + (self.row_end,)) * self.grid + (self.image_end,)
@@ -98,7 +91,7 @@ class ChameleonConfig:
     @property
     def shared_with_drafter(self) -> dict[str, Any]:
         """Settings of a ``DrafterConfig`` that this target decides."""
-        return {"dim": self.dim, "vocab_size": self.vocab_size, "rotary": "line"}
+        return {"dim": self.dim, "vocab_size": self.vocab_size, "rotary": self.rotary}
 
     @property
     def transformer(self) -> TransformerConfig:
@@ -118,7 +111,7 @@ class TokenConditioning:
     Example:
         >>> tokens, mask = np.array([[0, 0, 7], [4, 5, 6]]), np.array([[False, False, True], [True, True, True]])
         >>> prompts = lantern_jax.TokenConditioning(tokens, mask)
-        >>> prompts.mask.sum(axis=1)  # their lengths
+        >>> prompts.mask.sum(axis=1)  # lengths
         array([1, 3])
     """
 
@@ -127,10 +120,10 @@ class TokenConditioning:
 
 
 def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:
-    """The unconditional rows [B, P] of prompts [B, P]: what the layout's model was trained with for no prompt.
+    """Returns the unconditional rows [B, P] of prompts [B, P], as the layout's model was trained without a prompt.
 
-    A prompt ends with the layout's own tokens. "lumina": the image start and the two size tokens stay, the rest is
-    masked. "anole": the start of the sequence, which a prompt begins with, then the image start.
+    "lumina" keeps the last three tokens, the image start and two size tokens, and masks the rest. "anole" keeps the
+    prompt's first token, the start of the sequence, and its last, the image start.
     """
     tokens, mask = jnp.asarray(conditioning.tokens), conditioning.mask
     kept = 3 if layout == "lumina" else 2
@@ -141,10 +134,8 @@ def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenCond
     return TokenConditioning(tokens, jnp.broadcast_to(last[(None,) * (tokens.ndim - 1)], tokens.shape))
 
 
-class Chameleon(nn.Module):
-    """The model. Parameters: tokens (all ids), transformer, head (the codes' columns).
-
-    ``taps`` as in ``Transformer``.
+class Chameleon(StreamModel):
+    """The model, a ``StreamModel`` whose ``tokens`` embed all ids.
 
     Example:
         >>> config = lantern_jax.ChameleonConfig(
@@ -158,16 +149,12 @@ class Chameleon(nn.Module):
         ((1, 5, 16), (1, 5, 64))
     """
 
-    config: ChameleonConfig
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
-    taps: tuple[int, ...] = ()
+    first_code = 0
 
-    def setup(self):
-        config, init = self.config, nn.initializers.normal(0.02)
-        self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
-        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype, self.taps)
-        self.head = Dense(config.num_codes, self.dtype, self.param_dtype, jnp.float32)
+    @staticmethod
+    def check(config: ChameleonConfig, conditioning: TokenConditioning) -> None:
+        """Raises LanternError unless prompts are the model's ids, padded on the left."""
+        check_prompts(config.vocab_size, conditioning)
 
     def prefill(self, conditioning: TokenConditioning, guided: bool):
         """Runs prompts, as ``transformer_target`` asks."""
@@ -178,53 +165,30 @@ class Chameleon(nn.Module):
 
     def run(self, conditioning: TokenConditioning):
         """Runs whole rows: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
-        valid = conditioning.mask
-        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
+        config, valid = self.config, conditioning.mask
+        positions = row_positions(valid)
+        rotary = line_rotary(positions, config.transformer.head_dim, config.rope_base)
         features, block = self.transformer(
-            self.tokens(conditioning.tokens), self._rotary(positions), padded_causal_mask(valid)
+            self.tokens(conditioning.tokens), rotary, padded_causal_mask(valid)
         )
         return features, block, conditioning.tokens, valid, positions
 
-    def extend(self, tokens, positions, mask, cache: KVCache):
-        """New stream tokens on top of a cache, as ``transformer_target`` asks."""
-        rows, batch = cache.prefix_mask.shape[:2]
-        start = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
-        x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
-        rotary = self._rotary(start[..., None] + positions[None])
-        return self.transformer(x, rotary, mask[None], (cache.layers,), (cache.mask,))
-
-    def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
-        """The codes' logits in float32."""
-        return self.head(features)
-
     def __call__(self, conditioning: TokenConditioning):
-        """Hidden states [..., P, D] after the final norm and logits [..., P, V] of whole sequences."""
+        """Returns final hidden states [..., P, D] and logits [..., P, V] of whole sequences."""
         features = self.run(conditioning)[0]
         return features, self.logits(features)
-
-    def _rotary(self, positions):
-        return line_rotary(positions, self.config.transformer.head_dim, self.config.rope_base)
 
 
 def chameleon_target(
     config: ChameleonConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
-    """The target record of a Chameleon model; conditioning is a TokenConditioning [B, P].
+    """Returns the target record of a Chameleon model; conditioning is a TokenConditioning [B, P].
 
-    ``taps`` as in ``llamagen_target``. The same arguments return the same record, so compiled programs are reused.
-    Raises ValueError for a tap that is no layer.
+    ``taps``, the same record and errors as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.chameleon_target(lantern_jax.ChameleonConfig(grid=48, layout="lumina"))
         >>> target.forced_tokens[48], target.forced_tokens[-1]  # row end, image end
         (8192, 8193)
     """
-    return _target(config, dtype, check_taps(taps, config.num_layers))
-
-
-@cache
-def _target(config: ChameleonConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
-    return transformer_target(
-        Chameleon(config, dtype, taps=taps), config.num_codes, config.num_tokens, config.forced_tokens,
-        first_code=0, check=partial(check_prompts, config.vocab_size),
-    )  # fmt: skip
+    return stream_target(Chameleon, config, dtype, tuple(taps))

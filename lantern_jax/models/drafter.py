@@ -1,10 +1,10 @@
 """The EAGLE-style drafter (arXiv 2401.15077, as released with LANTERN): one layer that predicts features.
 
-The drafter's sequence is the target's, shifted by one: position j holds the target's feature of position j and
-the token at j + 1, and predicts the feature of position j + 1. The target's own head turns features into logits.
+The drafter's sequence is the target's, shifted by one: position j holds the target's feature at j and the token at
+j + 1, and predicts the feature at j + 1. The target's own head turns features into logits.
 
-Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M nodes of a level, X expanded nodes
-at most (root excluded), S cache slots, D width, V codes, E head width.
+Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M nodes of a level, X room for expanded
+nodes (root excluded), S cache slots, D width, V codes, E head width.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ from lantern_jax.models.transformer import (
     grid_rotary,
     line_rotary,
     padded_causal_mask,
+    row_positions,
+    stream_rotary,
 )
 
 
@@ -41,9 +43,9 @@ class DrafterConfig:
 
     Attributes:
         dim: D, the target's; heads and feed-forward width are the drafter's own.
-        vocab_size, grid: those of the target; ``vocab_size`` counts embeddings, codes or not.
-        prefix_length: P of the target. The first P - 1 positions are prefix (rotary factors zero), position
-            P - 1 + g belongs to grid cell g. Only for ``rotary`` "grid".
+        vocab_size, grid: the target's; ``vocab_size`` counts all embeddings, of codes and of other tokens.
+        prefix_length: the target's P, for ``rotary`` "grid" only. The first P - 1 positions are prefix (rotary
+            factors zero), position P - 1 + g belongs to grid cell g.
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
 
@@ -68,7 +70,7 @@ class DrafterConfig:
         check_sizes(self)
         if self.rotary not in ("grid", "line"):
             raise LanternError(f"unknown rotary {self.rotary!r}: choose grid or line")
-        _ = self.transformer  # It checks head width and norms.
+        _ = self.transformer  # Checks head width and norms.
 
     @property
     def transformer(self) -> TransformerConfig:
@@ -79,7 +81,7 @@ class DrafterConfig:
 
 
 class DrafterModel(nn.Module):
-    """Parameters: tokens (its own table), fc, transformer/layer_0 (no input norm, no final norm).
+    """The drafter's network. Parameters: tokens, fc, transformer/layer_0 (no input norm, no final norm).
 
     Call:
         features: [..., N, D], of the position before each token.
@@ -103,78 +105,81 @@ class DrafterModel(nn.Module):
     dtype: jnp.dtype = jnp.float32
     param_dtype: jnp.dtype = jnp.float32
 
-    @nn.compact
-    def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        config = self.config
-        init = nn.initializers.normal(0.02)
-        embed = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init, name="tokens")
-        x = jnp.concatenate([whole(embed(tokens)), features.astype(self.dtype)], axis=-1)
-        x = Dense(
-            config.dim, self.dtype, self.param_dtype, use_bias=True, name="fc",
-            kernel_init=nn.initializers.lecun_normal(),
-        )(x)  # fmt: skip
-        transformer = Transformer(config.transformer, self.dtype, self.param_dtype, name="transformer")
-        return transformer(x, rotary, mask, past, past_masks)
+    def setup(self):
+        config, types = self.config, (self.dtype, self.param_dtype)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, nn.initializers.normal(0.02))
+        self.fc = Dense(config.dim, *types, use_bias=True, kernel_init=nn.initializers.lecun_normal())
+        self.transformer = Transformer(config.transformer, *types)
 
-    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        """The call with the target's own features."""
-        return self(features, tokens, rotary, mask, past, past_masks)
+    def __call__(self, features, tokens, rotary, mask, past=(), past_masks=()):
+        return self.run(self.read(features, tokens), rotary, mask, past, past_masks)
+
+    def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
+        """Joins features and tokens into the layer's inputs [..., N, D]."""
+        both = [whole(self.tokens(tokens)), features.astype(self.dtype)]
+        return whole(self.fc(jnp.concatenate(both, axis=-1)))
+
+    def run(self, x, rotary, mask, past=(), past_masks=()):
+        """Runs the layer on its inputs."""
+        return self.transformer(x, rotary, mask, past, past_masks)
+
+    def committed(self, *inputs):
+        """Runs committed positions: the call with the target's own features."""
+        return self(*inputs)
 
     def head_input(self, predicted):
-        """What the target's head reads: predicted features."""
+        """Returns what the target's head reads: the predicted features."""
         return predicted
 
 
 def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
-    """The abstract parameter tree of a drafter."""
-    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
-    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
+    """Returns the abstract parameter tree of a drafter, ``{"params": ...}``."""
+    return sequence_shapes(DrafterModel(config), config.dim, "committed")
+
+
+def sequence_shapes(model: nn.Module, width: int, method: str = "whole") -> dict[str, Any]:
+    """Returns the abstract parameter tree of a module over the drafter's sequence, by a method that uses all of them.
+
+    Args:
+        width: of the target's features, as the method reads them.
+    """
+    features = jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
+    rotary = jax.ShapeDtypeStruct((1, 1, model.config.transformer.head_dim // 2, 2), jnp.float32)
     tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
-    return jax.eval_shape(DrafterModel(config).init, jax.random.key(0), features, tokens, rotary, mask)
+    return jax.eval_shape(
+        partial(model.init, method=method), jax.random.key(0), features, tokens, rotary, mask
+    )
 
 
 def sequence_rotary(
     config: DrafterConfig, valid: Bool[Array, "*rows S"]
 ) -> Float[Array, "*rows_or_ones S E/2 2"]:
-    """Rotation factors of the first S positions of the drafter's sequence; ``valid`` is False at padding.
+    """Returns rotation factors of the first S positions of the drafter's sequence; ``valid`` is False at padding.
 
-    On a grid: zero on the prefix, then those of each cell. On a line: those of each row's own count of positions.
+    On a grid: zero on the prefix, then each cell's. On a line: by each row's own count of positions.
     """
     head_dim = config.transformer.head_dim
     if config.rotary == "line":
-        positions = jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
-        return line_rotary(positions, head_dim, config.rope_base)
+        return line_rotary(row_positions(valid), head_dim, config.rope_base)
     cells = grid_rotary(config.grid, head_dim, config.rope_base)
     factors = np.concatenate([np.zeros((config.prefix_length - 1, *cells.shape[1:]), np.float32), cells])
     return jnp.asarray(factors[: valid.shape[-1]])[(None,) * (valid.ndim - 1)]
 
 
-def stream_rotary(
-    config: DrafterConfig, prefix_mask: Bool[Array, "G B P-1"], positions: Int[Array, "B N"]
-) -> Float[Array, "G_or_1 B N E/2 2"]:
-    """Rotation factors of stream positions (0 = the first sampled token)."""
-    head_dim = config.transformer.head_dim
-    if config.rotary == "line":
-        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
-        return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
-    table = grid_rotary(config.grid, head_dim, config.rope_base)
-    return jnp.asarray(table)[jnp.clip(positions, 0, len(table) - 1)][None]
-
-
 @flax.struct.dataclass
 class DrafterState:
-    """What a drafter that goes on from its own output remembers of the committed tokens, and this round's nodes.
+    """Committed tokens and this round's nodes, for a drafter that continues from its own output.
 
     Attributes:
-        cache: keys and values of what earlier rounds absorbed; ``length`` counts tokens.
-        recent: keys and values [G, B, H, L, E] of what this round absorbed. They enter the cache at the start of
-            the next ``absorb``: writing before anything reads keeps the cache free of copies.
-        count: int32 [B], how many of the recent rows hold something.
+        cache: keys and values absorbed in earlier rounds; ``length`` counts tokens.
+        recent: keys and values [G, B, H, L, E] absorbed this round. They enter the cache at the start of the next
+            ``absorb``: a cache that is written before it is read is not copied.
+        count: int32 [B], number of recent rows in use.
         features: [G, B, 1 + X, D], predicted features: the root's, then each expanded node's.
         nodes: keys and values [G, B, H, X, E] of the expanded nodes.
         ancestors: bool [B, 1 + X, X], which expanded nodes each node sees (the root none).
         depth: int32 [B, 1 + X], below the root.
-        expanded: int32 [], how many of the X places are taken.
+        expanded: int32 [], number of the X places in use.
     """
 
     cache: KVCache
@@ -189,7 +194,7 @@ class DrafterState:
 
 @cache
 def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """The drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``.
+    """Returns the drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``.
 
     The same config and dtype return the same record, so compiled programs are reused.
 
@@ -202,15 +207,15 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
 
 def chained_drafter(model: nn.Module) -> Drafter:
-    """The record of a module whose output at a node is what its children read: ``DrafterModel`` or ``Eagle3Model``.
+    """Returns the record of a module whose output at a node is what its children read.
 
-    Its methods: the call, ``committed`` and ``head_input`` of ``DrafterModel``.
+    The module has the call, ``committed`` and ``head_input`` of ``DrafterModel``.
     """
     return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
 
 
 def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:
-    """The cache of a drafter that has read the prefix."""
+    """Runs the prefix; returns the drafter's cache of it."""
     valid = prefix.mask[:, :, :-1]
     _, block = model.apply(
         params["drafter"],
@@ -224,7 +229,7 @@ def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:
 
 
 def empty_places(model: nn.Module, cache: KVCache, places: int):
-    """Keys and values of as many places, zeros."""
+    """Returns zeros for the keys and values of ``places`` positions."""
     config, (rows, batch) = model.config, cache.prefix_mask.shape[:2]
     shape = (rows, batch, config.num_heads, places, config.transformer.head_dim)
     zeros = split(jnp.zeros_like(cache.layers[0][0], shape=shape), 2)
@@ -232,11 +237,16 @@ def empty_places(model: nn.Module, cache: KVCache, places: int):
 
 
 def write_recent(cache: KVCache, recent, count: Int[Array, " B"]) -> KVCache:
-    """The cache with what the last round absorbed, ``count`` rows of it."""
+    """Appends the ``count`` rows that the last round absorbed."""
     start = cache.prefix_mask.shape[-1] + cache.length
     pairs = zip(cache.layers[0], recent, strict=True)
     layer = tuple(write_rows(slots, new, start) for slots, new in pairs)
     return cache.replace(layers=(layer,), length=cache.length + count)
+
+
+def last_absorbed(states: Float[Array, "G B L D"], count: Int[Array, " B"]) -> Float[Array, "G B 1 D"]:
+    """Takes each sequence's state at its last absorbed position: the root of the tree."""
+    return jnp.take_along_axis(states, jnp.maximum(count - 1, 0)[None, :, None, None], axis=2)
 
 
 def _init(model: nn.Module, params, prefix, slots: int, span: int, nodes: int) -> DrafterState:
@@ -264,9 +274,8 @@ def _absorb(model: nn.Module, params, state: DrafterState, features, tokens, cou
         params["drafter"], features, tokens, stream_rotary(model.config, cache.prefix_mask, positions), causal,
         (cache.layers,), (cache.mask,), method="committed",
     )  # fmt: skip
-    last = jnp.maximum(count - 1, 0)[None, :, None, None]
-    root = jnp.take_along_axis(predicted, last, axis=2)
-    # Places after ``expanded`` are seen by no node: what they hold is of no account.
+    root = last_absorbed(predicted, count)
+    # No node sees places past ``expanded``, so they keep what they hold.
     features = lax.dynamic_update_slice_in_dim(state.features, root.astype(model.dtype), 0, axis=2)
     state = state.replace(
         cache=cache, recent=recent, count=count, features=features, expanded=jnp.zeros_like(state.expanded)
@@ -315,6 +324,6 @@ def _guided_logits(model: nn.Module, params, state: DrafterState, features):
 
 
 def head_logits(features: Float[Array, "*rows D"], head: Float[Array, "D V"]) -> Float[Array, "*rows V"]:
-    """float32 logits of features by the target's head, in the features' precision."""
+    """Returns float32 logits: features times the target's head, in the features' precision."""
     head = head.astype(features.dtype)
     return jnp.einsum("...d,dv->...v", features, head, preferred_element_type=jnp.float32)

@@ -1,13 +1,12 @@
 """The EAGLE-3 drafter (arXiv 2503.01840): features of several layers of the target, trained on tokens alone.
 
-The sequence is that of ``models.drafter``: position j holds the target's states at position j and the token at j + 1.
-Nothing asks the output to be the target's next feature: below the root a node reads its parent's output, and training
-goes through several such steps.
+The sequence is that of ``models.drafter``: position j holds the target's states at j and the token at j + 1. The
+output need not be the target's next feature: below the root a node reads its parent's output, and training goes
+through several such steps.
 
-The published drafters have a head of their own over the 32000 most frequent tokens of a text vocabulary. Codes of
-pictures are used far more evenly, so nothing can be left out; and at 16384 codes a full head would be the largest
-part of the drafter. So the logits are the target's own head's, behind a norm of the drafter's own. The paper says
-nothing of pictures: this is our choice.
+The published drafters have their own head over the 32000 most frequent tokens of a text vocabulary. Codes of pictures
+are used far more evenly, and at 16384 codes a full head would be the largest part of the drafter. So this one uses the
+target's head, behind a norm of its own. The paper does not cover pictures: this is our choice.
 
 Axes: D width, N positions.
 """
@@ -17,13 +16,12 @@ from functools import cache
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.devices.partition import whole
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig, chained_drafter
+from lantern_jax.models.drafter import DrafterConfig, chained_drafter, sequence_shapes
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
 
 
@@ -32,13 +30,12 @@ class Eagle3Config(DrafterConfig):
     """An EAGLE-3 drafter for one target; the fields of a ``DrafterConfig``, and
 
     Attributes:
-        taps: the target's layers whose inputs are read, those of ``family.target(config, dtype, taps)``. The paper's
-            are 2, half of the layers, and the third from the end.
+        taps: the target's layers whose inputs are read (``family.target(config, dtype, taps)``). The paper takes 2,
+            half of the layers, and the third from the end.
 
     Example:
-        >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
-        >>> config.taps
-        (2, 6, 9)
+        >>> lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
+        2
     """
 
     taps: tuple[int, ...] = ()
@@ -51,10 +48,9 @@ class Eagle3Config(DrafterConfig):
 
 
 class Eagle3Model(nn.Module):
-    """Parameters: tokens, fc [taps * D, D], token_norm, hidden_norm, layer_0 (its qkv reads 2 D), norm.
+    """The network. Parameters: tokens, fc [taps * D, D], token_norm, hidden_norm, layer_0 (its qkv reads 2 D), norm.
 
-    The call is ``DrafterModel``'s: features [..., N, D] are ``fuse`` of the target's, or outputs of this model. It
-    returns outputs [..., N, D] and the new keys and values.
+    The call is ``DrafterModel``'s; its features [..., N, D] are outputs of this model, or the target's after ``fuse``.
     """
 
     config: Eagle3Config
@@ -76,31 +72,30 @@ class Eagle3Model(nn.Module):
         both = jnp.concatenate(
             [self.token_norm(whole(self.tokens(tokens))), self.hidden_norm(features)], axis=-1
         )
-        # The residual is that of the features alone: tokens act through attention.
+        # Only features are in the residual: tokens act through attention.
         out, block = self.layer_0(features, rotary, mask, [place[0] for place in past], past_masks, both)
         return out, (block,)
 
     def fuse(self, features):
-        """The tapped states [..., taps * D] as one feature [..., D]."""
+        """Joins tapped states [..., taps * D] into one feature [..., D]."""
         return whole(self.fc(features))
 
     def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        """The call with the target's own tapped states."""
+        """Runs committed positions: the call with the target's tapped states."""
         return self(self.fuse(features), tokens, rotary, mask, past, past_masks)
 
     def head_input(self, predicted):
-        """What the target's head reads."""
+        """Returns what the target's head reads."""
         return self.norm(predicted)
 
     def whole(self, features, tokens, rotary, mask):
-        """All parts once: what parameters are made with."""
+        """Uses every parameter once, to create them."""
         return self.head_input(self.committed(features, tokens, rotary, mask)[0])
 
 
 @cache
 def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """The drafter record, for a target record with the same taps. Parameters: ``{"drafter": Eagle3Model's, "head":
-    kernel [D, V] of the target}``. The same config and dtype return the same record.
+    """Returns the drafter record for a target with the same taps, as ``eagle_drafter`` does.
 
     Example:
         >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
@@ -111,13 +106,5 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
 
 
 def eagle3_shapes(config: Eagle3Config) -> dict[str, Any]:
-    """The abstract parameter tree, ``{"params": ...}``."""
-    model = Eagle3Model(config)
-    features = jax.ShapeDtypeStruct((1, 1, len(config.taps) * config.dim), jnp.float32)
-    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
-    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
-
-    def init(key, *inputs):
-        return model.init(key, *inputs, method="whole")
-
-    return jax.eval_shape(init, jax.random.key(0), features, tokens, rotary, mask)
+    """Returns the abstract parameter tree, ``{"params": ...}``."""
+    return sequence_shapes(Eagle3Model(config), len(config.taps) * config.dim)

@@ -1,11 +1,10 @@
-"""LlamaGen's GPT (arXiv 2406.06525): class- or caption-conditional, and the target record made of it.
+"""LlamaGen's GPT (arXiv 2406.06525), class- or caption-conditional, and its target record.
 
 Axes: G guidance rows, B batch, P prefix, N nodes, T tokens of a picture, V codes, D width, C label slots,
 F caption feature width, E head width.
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,20 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
-from lantern_jax.models.targets import check_taps, transformer_target
-from lantern_jax.models.transformer import (
-    Dense,
-    Transformer,
-    TransformerConfig,
-    grid_rotary,
-    padded_causal_mask,
-)
+from lantern_jax.models.targets import StreamModel, stream_target
+from lantern_jax.models.transformer import TransformerConfig, grid_rotary, padded_causal_mask
 
 
 @dataclass(frozen=True)
@@ -38,14 +30,13 @@ class LlamaGenConfig:
         dim, num_layers, num_heads, vocab_size: D, layers, heads, V.
         grid: cells a side; T = grid * grid.
         hidden_dim: feed-forward width; None is LlamaGen's rule, 8/3 D rounded up to a multiple of 256.
-        num_labels: rows of the label table when conditioning is on labels (class-conditional: classes + 1, the
-            last one unconditional); 0 when it is on captions.
-        label_slots: prefix length P under label conditioning (1 for a class, one an attribute for the demo).
+        num_labels: rows of the label table under label conditioning (class-conditional: classes + 1, the last one
+            unconditional); 0 under caption conditioning.
+        label_slots: prefix length P under label conditioning (1 for a class, one per attribute for the demo).
         null_labels: label ids [C] of the unconditional row; None is the last label in every slot.
-        caption_dim: F, width of the text encoder's features; 0 when conditioning is on labels.
+        caption_dim: F, width of the text encoder's features; 0 under label conditioning.
         caption_length: P under caption conditioning.
-        qk_norm: norm of queries and keys, as in ``TransformerConfig`` ("rms" for the demo; none in the published
-            models).
+        qk_norm: as in ``TransformerConfig`` ("rms" for the demo; none in the published models).
         rotate_prefix: False is the published quirk, cosine = sine = 0 at prefix positions, so every attention
             logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
 
@@ -73,6 +64,8 @@ class LlamaGenConfig:
     qk_norm: str = ""
     rotate_prefix: bool = False
 
+    rotary = "grid"
+
     def __post_init__(self):
         check_sizes(self, may_be_zero=("num_labels", "caption_dim"))
         if bool(self.num_labels) == bool(self.caption_dim):
@@ -81,7 +74,7 @@ class LlamaGenConfig:
             )
         if self.null_labels is not None:
             object.__setattr__(self, "null_labels", self._checked_null_labels())
-        _ = self.transformer  # It checks head width and norms.
+        _ = self.transformer  # Checks head width and norms.
 
     def _checked_null_labels(self) -> tuple[int, ...]:
         labels = self.null_labels
@@ -99,8 +92,12 @@ class LlamaGenConfig:
 
     @property
     def num_codes(self) -> int:
-        """Size of the codebook: every token is a code."""
+        """V: every token is a code."""
         return self.vocab_size
+
+    @property
+    def forced_tokens(self) -> None:
+        """All stream positions are free."""
 
     @property
     def unconditional_labels(self) -> tuple[int, ...]:
@@ -115,19 +112,14 @@ class LlamaGenConfig:
     def shared_with_drafter(self) -> dict[str, Any]:
         """Settings of a ``DrafterConfig`` that this target decides."""
         names = ("dim", "vocab_size", "grid", "prefix_length")
-        return {name: getattr(self, name) for name in names} | {"rotary": "grid"}
+        return {name: getattr(self, name) for name in names} | {"rotary": self.rotary}
 
     @property
     def transformer(self) -> TransformerConfig:
-        hidden = self.hidden_dim or feed_forward_width(self.dim)
+        hidden = self.hidden_dim or -(-int(8 * self.dim / 3) // 256) * 256
         return TransformerConfig(
             self.dim, self.num_layers, self.num_heads, hidden, self.norm_eps, self.qk_norm
         )
-
-
-def feed_forward_width(dim: int, multiple_of: int = 256) -> int:
-    """LlamaGen's F: two thirds of 4 D, rounded up to a multiple."""
-    return -(-int(8 * dim / 3) // multiple_of) * multiple_of
 
 
 # Published sizes (LlamaGen, table 1): layers, heads, D.
@@ -146,7 +138,7 @@ T5_XL_DIM = 2048
 
 
 def published_config(size: str, conditioning: str = "class", grid: int = 16) -> LlamaGenConfig:
-    """The config of a published size.
+    """Returns the config of a published size.
 
     Args:
         size: one of B, L, XL, XXL, XXXL, 1B, 3B, 7B.
@@ -154,7 +146,7 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
         grid: cells a side: 16 (256 px), 24 (384 px) or 32 (512 px).
 
     Raises:
-        ValueError: an unknown size or conditioning.
+        LanternError: an unknown size or conditioning.
 
     Example:
         >>> config = lantern_jax.published_config("XL", "caption", grid=32)
@@ -193,18 +185,8 @@ class CaptionConditioning:
 Conditioning = Int[Array, "B C"] | CaptionConditioning
 
 
-def check_conditioning(config: LlamaGenConfig, conditioning: Conditioning) -> None:
-    """Raises ValueError unless labels are the model's, as many as it has slots, and captions are padded on the left."""
-    if not config.num_labels:
-        check_padding(conditioning.mask, conditioning.features.shape[:-1])
-        return
-    if conditioning.shape[-1:] != (config.label_slots,):
-        raise LanternError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
-    check_ids("labels", conditioning, config.num_labels)
-
-
-class LlamaGen(nn.Module):
-    """The GPT. Parameters: labels | caption, tokens, transformer, head (untied). ``taps``: see ``Transformer``.
+class LlamaGen(StreamModel):
+    """The GPT, a ``StreamModel``. Parameters besides its own: labels or caption.
 
     Example:
         >>> config = lantern_jax.LlamaGenConfig(
@@ -217,24 +199,26 @@ class LlamaGen(nn.Module):
         ((1, 16, 16), (1, 16, 64))
     """
 
-    config: LlamaGenConfig
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
-    taps: tuple[int, ...] = ()
-
     def setup(self):
-        config = self.config
-        init = nn.initializers.normal(0.02)
+        super().setup()
+        config, types = self.config, (self.dtype, self.param_dtype)
         if config.num_labels:
-            self.labels = nn.Embed(config.num_labels, config.dim, self.dtype, self.param_dtype, init)
+            self.labels = nn.Embed(config.num_labels, config.dim, *types, nn.initializers.normal(0.02))
         else:
-            self.caption = CaptionProjection(config, self.dtype, self.param_dtype)
-        self.tokens = nn.Embed(config.vocab_size, config.dim, self.dtype, self.param_dtype, init)
-        self.transformer = Transformer(config.transformer, self.dtype, self.param_dtype, self.taps)
-        self.head = Dense(config.vocab_size, self.dtype, self.param_dtype, jnp.float32)
+            self.caption = CaptionProjection(config, *types)
+
+    @staticmethod
+    def check(config: LlamaGenConfig, conditioning: Conditioning) -> None:
+        """Raises LanternError unless labels are the model's, one per slot, and captions are padded on the left."""
+        if not config.num_labels:
+            check_padding(conditioning.mask, conditioning.features.shape[:-1])
+            return
+        if conditioning.shape[-1:] != (config.label_slots,):
+            raise LanternError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
+        check_ids("labels", conditioning, config.num_labels)
 
     def embed_prefix(self, conditioning: Conditioning, guided: bool):
-        """Embeddings [G, B, P, D] and validity mask [G, B, P]; a second row, unconditional, where guided."""
+        """Returns embeddings [G, B, P, D] and validity mask [G, B, P]; the second row, if guided, is unconditional."""
         rows = 2 if guided else 1
         if not self.config.num_labels:
             mask = jnp.broadcast_to(conditioning.mask[None], (rows, *conditioning.mask.shape))
@@ -246,13 +230,10 @@ class LlamaGen(nn.Module):
         return self.labels(labels), jnp.ones(labels.shape, bool)
 
     def prefix_rotary(self) -> Float[np.ndarray, "P E/2 2"]:
-        """Rotation factors of the prefix: zero in the published models."""
+        """Returns the rotation factors of the prefix: zero in the published models."""
         rotary = np.zeros((self.config.prefix_length, self.config.transformer.head_dim // 2, 2), np.float32)
         rotary[..., 0] = float(self.config.rotate_prefix)
         return rotary
-
-    def grid_rotary(self) -> Float[np.ndarray, "T E/2 2"]:
-        return grid_rotary(self.config.grid, self.config.transformer.head_dim, self.config.rope_base)
 
     def prefill(self, conditioning: Conditioning, guided: bool):
         """Runs the prefix, as ``transformer_target`` asks; it holds no tokens, so they are all 0."""
@@ -262,30 +243,21 @@ class LlamaGen(nn.Module):
         positions = jnp.broadcast_to(jnp.arange(valid.shape[-1], dtype=jnp.int32), valid.shape)
         return features, block, jnp.zeros(valid.shape, jnp.int32), valid, positions
 
-    def extend(self, tokens, positions, mask, cache: KVCache):
-        """New tokens on top of a cache, as ``transformer_target`` asks."""
-        rows, batch = cache.prefix_mask.shape[:2]
-        x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
-        rotary = jnp.asarray(self.grid_rotary())[jnp.clip(positions, 0, self.config.num_tokens - 1)]
-        return self.transformer(x, rotary[None], mask[None], (cache.layers,), (cache.mask,))
-
-    def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
-        """The head's logits in float32."""
-        return self.head(features)
-
     def __call__(self, conditioning: Conditioning, tokens: Int[Array, "B T"]):
-        """Teacher-forced pass: features [B, T, D] and float32 logits [B, T, V] that predict each token."""
+        """Runs teacher-forced: features [B, T, D] and float32 logits [B, T, V] that predict each token."""
+        config = self.config
         prefix, valid = (rows[0] for rows in self.embed_prefix(conditioning, guided=False))
         x = jnp.concatenate([prefix, self.tokens(tokens[:, :-1])], axis=1)
         valid = jnp.pad(valid, ((0, 0), (0, tokens.shape[1] - 1)), constant_values=True)
-        rotary = np.concatenate([self.prefix_rotary(), self.grid_rotary()[: tokens.shape[1] - 1]])
+        cells = grid_rotary(config.grid, config.transformer.head_dim, config.rope_base)
+        rotary = np.concatenate([self.prefix_rotary(), cells[: tokens.shape[1] - 1]])
         features, _ = self.transformer(x, jnp.asarray(rotary)[None], padded_causal_mask(valid))
-        features = features[:, self.config.prefix_length - 1 :]
+        features = features[:, config.prefix_length - 1 :]
         return features, self.logits(features)
 
 
 class CaptionProjection(nn.Module):
-    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; the unconditional row has learned features."""
+    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; the unconditional row's features are learned."""
 
     config: LlamaGenConfig
     dtype: jnp.dtype
@@ -312,23 +284,15 @@ class CaptionProjection(nn.Module):
 def llamagen_target(
     config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
-    """The target record of a LlamaGen GPT; conditioning is label ids int32 [B, C] or a CaptionConditioning.
+    """Returns the target record of a LlamaGen GPT; conditioning is label ids int32 [B, C] or a CaptionConditioning.
 
-    ``taps``: the features are the states entering these layers side by side [..., taps * D], the number of layers
-    standing for the final features; none: the final features. The same arguments return the same record, so
-    compiled programs are reused. Raises ValueError for a tap that is no layer.
+    With ``taps`` its features are the inputs of these layers side by side [..., taps * D], the number of layers
+    standing for the final features; without, the final features. The same arguments return the same record, so
+    compiled programs are reused. Raises LanternError for a tap that is no layer.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("XL", "caption", grid=32))
         >>> target.vocab_size, target.num_tokens
         (16384, 1024)
     """
-    return _target(config, dtype, check_taps(taps, config.num_layers))
-
-
-@cache
-def _target(config: LlamaGenConfig, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
-    return transformer_target(
-        LlamaGen(config, dtype, taps=taps), config.num_codes, config.num_tokens,
-        check=partial(check_conditioning, config),
-    )  # fmt: skip
+    return stream_target(LlamaGen, config, dtype, tuple(taps))

@@ -1,13 +1,13 @@
-"""Medusa heads (arXiv 2401.10774): every depth of the tree from the target's one feature, without a pass.
+"""Medusa heads (arXiv 2401.10774): every depth of the tree from one feature of the target, without a pass.
 
-Head i (from 0) reads the target's feature h at position t, the last committed one, and predicts the token at
-t + 2 + i: that at t + 1, the root, was sampled from the target itself. A head is a few blocks h + SiLU(W h + b), W
-zero at first, then a matrix of its own that starts as the target's head, or the target's head itself.
+Head i (from 0) reads the target's feature h at the last committed position t and predicts the token at t + 2 + i: the
+token at t + 1, the root, was sampled from the target itself. A head is a few blocks h + SiLU(W h + b), W initially
+zero, then the target's head or a matrix of its own that starts as the target's head.
 
-Heads do not know the tokens between. A Markov term (DSpark, arXiv 2607.05147) gives back a part of it: W2 W1[x] added
-to the logits after token x, of low rank.
+Heads do not know the tokens between. A Markov term of low rank (DSpark, arXiv 2607.05147) makes up for part of that:
+W2 W1[x] is added to the logits after token x.
 
-Axes: G guidance rows, B batch, K heads, M nodes of a level, X expanded nodes at most, V codes, D width.
+Axes: G guidance rows, B batch, K heads, M nodes of a level, X room for expanded nodes, V codes, D width.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
-from lantern_jax.models.drafter import head_logits
+from lantern_jax.models.drafter import head_logits, last_absorbed
 from lantern_jax.models.sizes import check_sizes
 
 
@@ -32,16 +32,15 @@ class MedusaConfig:
     """Heads for one target.
 
     Attributes:
-        dim, vocab_size, num_codes: D, the target's embeddings and V.
+        dim, vocab_size, num_codes: D, number of the target's embeddings, V.
         heads: K; deeper nodes get the last head's logits.
-        layers: residual blocks a head.
-        shared_head: whether the heads end in the target's head, or each in a matrix [D, V] of its own.
-        markov_rank: of the Markov term; 0 for none.
+        layers: residual blocks per head.
+        shared_head: whether all heads end in the target's head instead of a matrix [D, V] each.
+        markov_rank: rank of the Markov term; 0 for none.
 
     Example:
-        >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
-        >>> config.heads, config.shared_head
-        (4, False)
+        >>> lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64).heads
+        5
     """
 
     dim: int
@@ -57,7 +56,10 @@ class MedusaConfig:
 
 
 class Markov(nn.Module):
-    """W2 W1[x], zero at first. Parameters: tokens [vocab, rank], out [rank, V]. Returns float32."""
+    """The Markov term W2 W1[x], float32. Parameters: tokens [vocab, rank], out [rank, V], initially zero.
+
+    With rank 0 it is 0 and has no parameters.
+    """
 
     vocab_size: int
     num_codes: int
@@ -67,6 +69,8 @@ class Markov(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Int[Array, "*rows"]) -> Float[Array, "*rows V"]:
+        if not self.rank:
+            return jnp.zeros((*tokens.shape, self.num_codes), jnp.float32)
         init = nn.initializers.normal(1.0)
         read = nn.Embed(self.vocab_size, self.rank, self.dtype, self.param_dtype, init, name="tokens")(tokens)
         out = self.param("out", nn.initializers.zeros, (self.rank, self.num_codes), self.param_dtype)
@@ -74,9 +78,10 @@ class Markov(nn.Module):
 
 
 class MedusaModel(nn.Module):
-    """Parameters: kernel [K, layers, D, D], bias [K, layers, D], heads [K, D, V] if not shared, markov.
+    """The heads. Parameters: kernel [K, layers, D, D], bias [K, layers, D], heads [K, D, V] if not shared, markov.
 
-    The call: features [..., D] and the target's head [D, V] to float32 logits [..., K, V], without the Markov term.
+    The call takes features [..., D] and the target's head [D, V]; it returns float32 logits [..., K, V] without the
+    Markov term, which ``markov`` adds.
     """
 
     config: MedusaConfig
@@ -84,7 +89,7 @@ class MedusaModel(nn.Module):
     param_dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        config, zeros = self.config, nn.initializers.zeros
+        config, zeros, types = self.config, nn.initializers.zeros, (self.dtype, self.param_dtype)
         shape = (config.heads, config.layers, config.dim, config.dim)
         self.kernel = self.param("kernel", zeros, shape, self.param_dtype)
         self.bias = self.param("bias", zeros, shape[:-1], self.param_dtype)
@@ -93,10 +98,7 @@ class MedusaModel(nn.Module):
             self.heads = self.param(
                 "heads", init, (config.heads, config.dim, config.num_codes), self.param_dtype
             )
-        if config.markov_rank:
-            self.markov_head = Markov(
-                config.vocab_size, config.num_codes, config.markov_rank, self.dtype, self.param_dtype, name="markov"
-            )  # fmt: skip
+        self.markov = Markov(config.vocab_size, config.num_codes, config.markov_rank, *types)
 
     def __call__(
         self, features: Float[Array, "*rows D"], head: Float[Array, "D V"]
@@ -114,24 +116,22 @@ class MedusaModel(nn.Module):
         return jnp.einsum("...kd,kdv->...kv", x, heads, preferred_element_type=jnp.float32)
 
     def after(self, tokens: Int[Array, "*rows"]) -> Float[Array, "*rows V"]:
-        """The Markov term after each token, float32; 0 without one."""
-        if not self.config.markov_rank:
-            return jnp.zeros((*tokens.shape, self.config.num_codes), jnp.float32)
-        return self.markov_head(tokens)
+        """Returns the Markov term after each token, float32."""
+        return self.markov(tokens)
 
     def whole(self, features, head, tokens):
-        """All parts once: what parameters are made with."""
+        """Uses every parameter once, to create them."""
         return self(features, head), self.after(tokens)
 
 
 @flax.struct.dataclass
 class OnePassState:
-    """What a drafter keeps of its one pass a round.
+    """The result of a drafter's one pass per round.
 
     Attributes:
-        logits: float32 [B, K, V], guided, of each depth; the last one's serve all that are deeper.
+        logits: float32 [B, K, V], guided, of each depth; the last one's serve all deeper nodes.
         depth: int32 [B, 1 + X], of the root and the expanded nodes.
-        expanded: int32 [], how many of the X places are taken.
+        expanded: int32 [], number of the X places in use.
         guidance: float32 [B], or None.
     """
 
@@ -142,7 +142,7 @@ class OnePassState:
 
 
 def empty_logits(prefix: Any, depths: int, num_codes: int, nodes: int) -> OnePassState:
-    """The state before any pass."""
+    """Returns the state before the first pass."""
     batch = prefix.tokens.shape[1]
     return OnePassState(
         logits=split(jnp.zeros((batch, depths, num_codes), jnp.float32), -1),
@@ -153,9 +153,9 @@ def empty_logits(prefix: Any, depths: int, num_codes: int, nodes: int) -> OnePas
 
 
 def expand_depths(state: OnePassState, tokens: Int[Array, "B M"], parents, after: Float[Array, "B M V"]):
-    """(state, logits [B, M, V]) with new nodes: the pass's logits of each one's depth, and what its token adds.
+    """Adds nodes; returns the state and their logits [B, M, V]: the pass's at each node's depth plus ``after``.
 
-    That is the same in both guidance rows, so it is not scaled by guidance.
+    The Markov term ``after`` is the same in both guidance rows, so guidance does not scale it.
     """
     parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
     depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
@@ -167,9 +167,7 @@ def expand_depths(state: OnePassState, tokens: Int[Array, "B M"], parents, after
 
 @cache
 def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """The drafter record. Parameters: ``{"drafter": MedusaModel's, "head": kernel [D, V] of the target}``.
-
-    The same config and dtype return the same record, so compiled programs are reused.
+    """Returns the drafter record, as ``eagle_drafter`` does.
 
     Example:
         >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
@@ -181,15 +179,10 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
 
 def medusa_shapes(config: MedusaConfig) -> dict[str, Any]:
-    """The abstract parameter tree, ``{"params": ...}``."""
-    model = MedusaModel(config)
+    """Returns the abstract parameter tree, ``{"params": ...}``."""
     features = jax.ShapeDtypeStruct((1, config.dim), jnp.float32)
     head = jax.ShapeDtypeStruct((config.dim, config.num_codes), jnp.float32)
-    tokens = jax.ShapeDtypeStruct((1,), jnp.int32)
-
-    def init(key, *inputs):
-        return model.init(key, *inputs, method="whole")
-
+    tokens, init = jax.ShapeDtypeStruct((1,), jnp.int32), partial(MedusaModel(config).init, method="whole")
     return jax.eval_shape(init, jax.random.key(0), features, head, tokens)
 
 
@@ -198,10 +191,8 @@ def _init(model: MedusaModel, params, prefix, slots: int, span: int, nodes: int)
 
 
 def _absorb(model: MedusaModel, params, state: OnePassState, features, tokens, count):
-    last = jnp.maximum(count - 1, 0)
-    feature = jnp.take_along_axis(features, last[None, :, None, None], axis=2)[:, :, 0]
-    root = jnp.take_along_axis(tokens, last[:, None], axis=1)
-    logits = model.apply(params["drafter"], feature, params["head"])
+    root = jnp.take_along_axis(tokens, jnp.maximum(count - 1, 0)[:, None], axis=1)
+    logits = model.apply(params["drafter"], last_absorbed(features, count)[:, :, 0], params["head"])
     state = state.replace(
         logits=apply_guidance(logits, state.guidance), expanded=jnp.zeros_like(state.expanded)
     )

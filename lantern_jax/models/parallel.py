@@ -1,14 +1,13 @@
 """A drafter that predicts several positions in one pass (ParallelSpec, arXiv 2410.05589), with a Markov head.
 
-The sequence is that of ``models.drafter``, and behind the last committed position stand K *masks*: elements with a
-learned input in the place of token and feature. Mask d predicts what a chain of d nodes below the root would. The
-paper leaves much open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``). There all masks share one input;
-here each depth has its own, D numbers more.
+The sequence is that of ``models.drafter``, with K *masks* behind the last committed position: elements with a learned
+input instead of token and feature. Mask d predicts what a chain of d nodes below the root would. The paper leaves much
+open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``), but each depth has its own input, D numbers more.
 
-The masks cannot know which tokens were drafted above them. As in Medusa's heads a Markov term (DSpark, arXiv
-2607.05147) adds what a node's token says of the next one, without a pass.
+Masks do not know the tokens drafted above them. As with Medusa's heads, a Markov term (``models.medusa``) adds what a
+node's token tells of the next one, without a pass.
 
-Axes: G guidance rows, B batch, S absorbed positions at most, K masks, M nodes of a level, V codes, D width.
+Axes: G guidance rows, B batch, S room for absorbed positions, K masks, M nodes of a level, V codes, D width.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -25,18 +23,19 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.devices.partition import whole
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import (
     DrafterConfig,
+    DrafterModel,
     empty_places,
     head_logits,
+    last_absorbed,
     prefix_cache,
-    stream_rotary,
+    sequence_shapes,
     write_recent,
 )
 from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
-from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.models.transformer import stream_rotary
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,12 @@ class ParallelConfig(DrafterConfig):
 
     Attributes:
         num_codes: V.
-        masks: K: depths 1 to K are predicted together with depth 0; deeper nodes get the last one's logits.
-        markov_rank: of the Markov term; 0 for none.
+        masks: K; depths 1 to K are predicted together with depth 0, deeper nodes get the last one's logits.
+        markov_rank: rank of the Markov term; 0 for none.
 
     Example:
-        >>> config = lantern_jax.ParallelConfig(
-        ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
-        ... )
-        >>> config.masks, config.markov_rank
-        (3, 64)
+        >>> lantern_jax.ParallelConfig(dim=16, num_heads=2, hidden_dim=32, masks=3).markov_rank
+        64
     """
 
     num_codes: int = 16384
@@ -66,64 +62,43 @@ class ParallelConfig(DrafterConfig):
             raise LanternError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
 
 
-class ParallelModel(nn.Module):
-    """Parameters: tokens, fc, transformer/layer_0 (``DrafterModel``'s, which training may start from), masks [K, D],
-    markov.
+class ParallelModel(DrafterModel):
+    """A ``DrafterModel``, which training may start from, with the parameters masks [K, D] and markov.
 
-    The call takes inputs [..., N, D], of ``read`` and ``masked``, and rotary, mask, past, past_masks as Transformer's;
-    it returns predicted features [..., N, D], the target's head's to read, and the new keys and values.
+    Inputs for ``run`` come from ``read`` and ``masked``; its predicted features [..., N, D] are for the target's head.
     """
 
     config: ParallelConfig
-    dtype: jnp.dtype = jnp.float32
-    param_dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        config, types = self.config, (self.dtype, self.param_dtype)
-        init = nn.initializers.normal(0.02)
-        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, init)
-        self.fc = Dense(config.dim, *types, use_bias=True, kernel_init=nn.initializers.lecun_normal())
-        self.transformer = Transformer(config.transformer, *types)
-        self.masks = self.param(
-            "masks", nn.initializers.normal(1.0), (config.masks, config.dim), self.param_dtype
+        super().setup()
+        config = self.config
+        shape, init = (config.masks, config.dim), nn.initializers.normal(1.0)
+        self.masks = self.param("masks", init, shape, self.param_dtype)
+        self.markov = Markov(
+            config.vocab_size, config.num_codes, config.markov_rank, self.dtype, self.param_dtype
         )
-        if config.markov_rank:
-            self.markov_head = Markov(
-                config.vocab_size, config.num_codes, config.markov_rank, *types, name="markov"
-            )
-
-    def __call__(self, x, rotary, mask, past=(), past_masks=()):
-        return self.transformer(x, rotary, mask, past, past_masks)
-
-    def read(self, features: Float[Array, "*rows N D"], tokens: Int[Array, "*rows N"]):
-        """Inputs of committed positions."""
-        both = [whole(self.tokens(tokens)), features.astype(self.dtype)]
-        return whole(self.fc(jnp.concatenate(both, axis=-1)))
-
-    def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        """The call at committed positions."""
-        return self(self.read(features, tokens), rotary, mask, past, past_masks)
 
     def masked(self):
-        """Inputs of the masks [K, D], depth 1 first."""
+        """Returns the inputs of the masks [K, D], depth 1 first."""
         return self.masks.astype(self.dtype)
 
     def after(self, tokens: Int[Array, "*rows"]) -> Float[Array, "*rows V"]:
-        """The Markov term after each token, float32; 0 without one."""
-        if not self.config.markov_rank:
-            return jnp.zeros((*tokens.shape, self.config.num_codes), jnp.float32)
-        return self.markov_head(tokens)
+        """Returns the Markov term after each token, float32."""
+        return self.markov(tokens)
 
     def whole(self, features, tokens, rotary, mask):
-        """All parts once: what parameters are made with."""
-        return self.committed(features, tokens, rotary, mask), self.after(tokens)
+        """Uses every parameter once, to create them."""
+        return self(features, tokens, rotary, mask), self.after(tokens)
 
 
 @flax.struct.dataclass
 class ParallelState:
-    """Attributes:
-    cache, recent, count: as in ``DrafterState``; masks are in none of them.
-    draft: what the last pass predicted.
+    """Committed tokens and the last pass.
+
+    Attributes:
+        cache, recent, count: as in ``DrafterState``; masks are in none of them.
+        draft: predictions of the last pass.
     """
 
     cache: KVCache
@@ -134,9 +109,7 @@ class ParallelState:
 
 @cache
 def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """The drafter record. Parameters: ``{"drafter": ParallelModel's, "head": kernel [D, V] of the target}``.
-
-    The same config and dtype return the same record, so compiled programs are reused.
+    """Returns the drafter record, as ``eagle_drafter`` does.
 
     Example:
         >>> config = lantern_jax.ParallelConfig(
@@ -150,16 +123,8 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
 
 
 def parallel_shapes(config: ParallelConfig) -> dict[str, Any]:
-    """The abstract parameter tree, ``{"params": ...}``."""
-    model = ParallelModel(config)
-    features = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.float32)
-    rotary = jax.ShapeDtypeStruct((1, 1, config.transformer.head_dim // 2, 2), jnp.float32)
-    tokens, mask = jax.ShapeDtypeStruct((1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
-
-    def init(key, *inputs):
-        return model.init(key, *inputs, method="whole")
-
-    return jax.eval_shape(init, jax.random.key(0), features, tokens, rotary, mask)
+    """Returns the abstract parameter tree, ``{"params": ...}``."""
+    return sequence_shapes(ParallelModel(config), config.dim)
 
 
 def _init(model: ParallelModel, params, prefix, slots: int, span: int, nodes: int) -> ParallelState:
@@ -178,8 +143,8 @@ def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens
     (rows, batch, span), masks = features.shape[:3], model.config.masks
     steps = jnp.arange(span + masks, dtype=jnp.int32)
     # The first mask stands behind the last absorbed position.
-    behind = jnp.where(steps < span, 0, 1 - span)[None] + jnp.where(steps < span, 0, count[:, None] - 1)
-    positions = cache.length[:, None] + steps[None] + behind
+    offset = jnp.where((steps < span)[None], steps[None], count[:, None] + (steps - span)[None])
+    positions = cache.length[:, None] + offset
     x = model.apply(
         params["drafter"], features, jnp.broadcast_to(tokens[None], features.shape[:3]), method="read"
     )
@@ -192,10 +157,9 @@ def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens
         block_mask(span, masks, count)[None],
         (cache.layers,),
         (cache.mask,),
+        method="run",
     )
-    last = jnp.maximum(count - 1, 0)[None, :, None, None]
-    root = jnp.take_along_axis(predicted, last, axis=2)
-    predicted = jnp.concatenate([root, predicted[:, :, span:]], axis=2)
+    predicted = jnp.concatenate([last_absorbed(predicted, count), predicted[:, :, span:]], axis=2)
     logits = apply_guidance(head_logits(predicted, params["head"]), cache.guidance)
     draft = state.draft.replace(logits=logits, expanded=jnp.zeros_like(state.draft.expanded))
     recent = tuple(places[..., :span, :] for places in block)
@@ -203,8 +167,8 @@ def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens
 
 
 def block_mask(span: int, masks: int, count: Int[Array, " B"]):
-    """bool [B, S + K, S + K], row sees column: committed ones are causal, a mask sees the ``count`` that are there,
-    the masks before it and itself."""
+    """Returns bool [B, S + K, S + K], row sees column: absorbed positions are causal; a mask sees the first ``count``
+    of them, the masks before it and itself."""
     size = span + masks
     causal = np.tril(np.ones((size, size), bool))
     there = np.arange(size, dtype=np.int32)

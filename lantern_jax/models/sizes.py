@@ -1,4 +1,4 @@
-"""Checks of model configs: they come from files as well, so every number in them may be wrong."""
+"""Checks of model configs, which may come from files: any number in them may be wrong."""
 
 import dataclasses
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 
 from lantern_jax.io import errors
 
-# The greatest whole number that a config's field of that name may hold, far above every published model's; those of
-# other names are widths and tables of arrays.
+# The greatest whole number for config fields of these names, far above every published model's; fields of other names
+# are widths and table sizes.
 _MOST = {
     "num_layers": 512, "num_heads": 4096, "grid": 128, "patch": 64, "encoder_blocks": 64, "decoder_blocks": 64,
     "caption_length": 4096, "label_slots": 4096, "prefix_length": 4096, "heads": 4096, "layers": 256, "masks": 256,
@@ -20,12 +20,11 @@ _LEAST_NUMBER, _MOST_NUMBER = 1e-18, 1e18
 
 
 def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
-    """Raises ValueError unless every field of a config holds what its annotation says.
+    """Raises LanternError unless every field of a config holds what its annotation says.
 
     Args:
-        config: a dataclass: ``int`` fields must be whole numbers >= 1 that a model may have, ``float`` fields positive
-            numbers of float32, ``bool`` and ``str`` fields such. None passes where ``| None`` is annotated; other
-            types are not checked.
+        config: a dataclass: ``int`` fields must be whole numbers >= 1 within limits, ``float`` fields positive numbers
+            of float32. None is accepted where ``| None`` is annotated; other types are not checked.
         may_be_zero: names of ``int`` fields that may be 0.
     """
     for field in dataclasses.fields(config):
@@ -42,7 +41,7 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
             valid = number and _LEAST_NUMBER <= value <= _MOST_NUMBER
             wanted = f"a number from {_LEAST_NUMBER:g} to {_MOST_NUMBER:g}"
             if valid:
-                # Whole numbers of JSON need not fit int32.
+                # A whole number from JSON may not fit int32.
                 object.__setattr__(config, field.name, float(value))
         elif kind is bool:
             valid, wanted = isinstance(value, bool | np.bool_), "true or false"
@@ -53,5 +52,5 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
 
 
 def is_size(value: Any, least: int = 1) -> bool:
-    """Whether a value is a whole number of at least ``least``."""
+    """Tells whether a value is a whole number of at least ``least``."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least

@@ -1,4 +1,4 @@
-"""The encoder of T5 1.1 and Flan-T5 (arXiv 1910.10683, 2210.11416): what LlamaGen reads captions with.
+"""The encoder of T5 1.1 and Flan-T5 (arXiv 1910.10683, 2210.11416), LlamaGen's text encoder.
 
 Axes: B batch, P tokens, D width, H heads, E head width.
 """
@@ -18,18 +18,17 @@ from lantern_jax.models.transformer import RMSNorm
 
 @dataclass(frozen=True)
 class T5Config:
-    """A T5 encoder. The defaults are those of Flan-T5-XL.
+    """A T5 encoder. The defaults are Flan-T5-XL's.
 
     Attributes:
         dim, num_layers, num_heads, head_dim: D, layers, H, E; H * E need not be D.
         hidden_dim: width of the gated feed-forward layers.
         vocab_size: rows of the embedding table.
-        num_buckets, max_distance: of the relative position bias, which layer 0 holds for all layers.
+        num_buckets, max_distance: of the relative position bias, which all layers share.
 
     Example:
-        >>> config = lantern_jax.T5Config()  # Flan-T5-XL's encoder
-        >>> config.dim, config.num_layers
-        (2048, 24)
+        >>> lantern_jax.T5Config().dim  # Flan-T5-XL's
+        2048
     """
 
     dim: int = 2048
@@ -52,15 +51,15 @@ class T5Config:
 
 
 def relative_buckets(length: int, num_buckets: int, max_distance: int) -> Int[np.ndarray, "P P"]:
-    """int32: the bucket of each (query, key) pair.
+    """Returns the int32 bucket of each (query, key) pair.
 
-    Half of the buckets are for keys after the query. Of either half, half are for one distance each, the others
-    grow with the logarithm of the distance up to ``max_distance``; the last takes all that are further away.
+    Half of the buckets are for keys after the query. In each half, the first half is for one distance each; the
+    others grow with the logarithm of the distance up to ``max_distance``, and the last takes all beyond.
     """
     offset = np.arange(length)[None, :] - np.arange(length)[:, None]
     half, exact = num_buckets // 2, num_buckets // 4
     distance = np.abs(offset)
-    # In float32, as the weights were trained: a distance of 16 lies on the edge of a bucket.
+    # float32, as in training: a distance of 16 lies on the edge of a bucket.
     ratio = np.maximum(distance, 1).astype(np.float32) / np.float32(exact)
     steps = np.log(ratio) / np.float32(np.log(max_distance / exact)) * np.float32(half - exact)
     far = np.minimum(exact + steps.astype(np.int32), half - 1)
@@ -75,7 +74,7 @@ class T5Encoder(nn.Module):
         mask: bool [B, P], False at padding, which no position sees.
 
     Returns:
-        features [B, P, D] after the final norm; those at padding mean nothing.
+        features [B, P, D] after the final norm; meaningless at padding.
 
     Example:
         >>> config = lantern_jax.T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
@@ -129,7 +128,7 @@ class T5Layer(nn.Module):
             for name in ("query", "key", "value")
         )
         scores = jnp.einsum("bnhe,bshe->bhns", queries, keys, preferred_element_type=jnp.float32) + bias[None]
-        # Not -inf: a row without any token must not be NaN.
+        # Not -inf: a row without tokens must not be NaN.
         scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
         attended = jnp.einsum("bhns,bshe->bnhe", weights, values)

@@ -1,26 +1,68 @@
-"""The target record of a transformer that implements three methods: one decoding step for every model family.
+"""The target record of a transformer, and what the models of all families have in common.
 
 Axes: G guidance rows, B batch, P prefix, N nodes, V codes, D width.
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.transformer import Dense, Transformer, stream_rotary
 
 
-def check_taps(taps: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
-    """The taps as a tuple. Raises ValueError where one is no layer."""
-    taps = tuple(taps)
-    if any(not 0 <= tap <= num_layers for tap in taps):
-        raise LanternError(f"taps {taps}: expected layers from 0 to {num_layers}, which is the final feature")
-    return taps
+class StreamModel(nn.Module):
+    """A model that continues a prefix with codes. Parameters: tokens, transformer, head; ``taps``: see ``Transformer``.
+
+    A family adds ``prefill`` (see ``transformer_target``) and ``check``, and sets ``first_code`` where prompts are ids
+    of one vocabulary with the codes.
+    """
+
+    config: Any
+    dtype: jnp.dtype = jnp.float32
+    param_dtype: jnp.dtype = jnp.float32
+    taps: tuple[int, ...] = ()
+
+    first_code = None
+
+    def setup(self):
+        config, types = self.config, (self.dtype, self.param_dtype)
+        self.tokens = nn.Embed(config.vocab_size, config.dim, *types, nn.initializers.normal(0.02))
+        self.transformer = Transformer(config.transformer, *types, self.taps)
+        self.head = Dense(config.num_codes, *types, jnp.float32)
+
+    def extend(self, tokens, positions, mask, cache: kv_cache.KVCache):
+        """Runs new stream tokens on top of a cache, as ``transformer_target`` asks."""
+        rows, batch = cache.prefix_mask.shape[:2]
+        x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
+        rotary = stream_rotary(self.config, cache.prefix_mask, positions)
+        return self.transformer(x, rotary, mask[None], (cache.layers,), (cache.mask,))
+
+    def logits(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
+        """Returns the codes' logits in float32."""
+        return self.head(features)
+
+
+@cache
+def stream_target(model: type[StreamModel], config: Any, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
+    """Returns the target record of a model class; the same arguments return the same record.
+
+    Raises LanternError for a tap that is no layer.
+    """
+    layers = config.num_layers
+    if any(not 0 <= tap <= layers for tap in taps):
+        raise LanternError(f"taps {taps}: expected layers from 0 to {layers}, which is the final feature")
+    return transformer_target(
+        model(config, dtype, taps=taps), config.num_codes, config.num_tokens, config.forced_tokens,
+        model.first_code, partial(model.check, config),
+    )  # fmt: skip
 
 
 def transformer_target(
@@ -31,7 +73,7 @@ def transformer_target(
     first_code: int | None = None,
     check: Callable[[Any], None] | None = None,
 ) -> Target:
-    """The target record of a model; conditioning leaves are [B, ...], the conditional rows.
+    """Returns the target record of a model; conditioning leaves are [B, ...], the conditional rows.
 
     Args:
         model: a module with the methods
@@ -40,10 +82,9 @@ def transformer_target(
             extend(tokens [B, N], positions [B, N], mask bool [B or 1, N, N], cache) -> (features [G, B, N, D],
             block), where positions count the stream's tokens from 0,
             logits(features [..., D]) -> float32 [..., V],
-            and ``config.dim``, D. A model with ``taps`` (``Transformer``) has their states in front of its features:
-            the record then gives out those, and the logits stay what they are.
-        num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
-        first_code, check: of prompts, as in ``Target``.
+            and ``config.dim``, D. With ``taps`` (``Transformer``), tapped states precede its features: they become the
+            record's features, and the logits do not change.
+        num_codes, num_tokens, forced_tokens, first_code, check: as in ``Target``.
 
     Example:
         >>> config = lantern_jax.LlamaGenConfig(
@@ -69,10 +110,7 @@ def transformer_target(
         return cache, apply_guidance(logits, guidance), Prefix(features, tokens, valid, positions, guidance)
 
     def score(params, cache, tokens, depth, ancestors, visible=None):
-        depth = jnp.asarray(depth, jnp.int32)
-        depth = depth[None] if depth.ndim == 1 else depth
-        ancestors = jnp.asarray(ancestors)
-        ancestors = ancestors[None] if ancestors.ndim == 2 else ancestors
+        depth, ancestors = batched(depth, ancestors)
         positions = cache.length[:, None] + depth
         cache = cache.replace(visible=visible)
         states, block = model.apply(params, tokens, positions, ancestors, cache, method="extend")
@@ -81,3 +119,10 @@ def transformer_target(
         return apply_guidance(logits, cache.guidance), features, block
 
     return Target(prefill, score, kv_cache.commit, num_codes, num_tokens, forced_tokens, first_code, check)
+
+
+def batched(depth: Int[Array, "*B N"], ancestors: Bool[Array, "*B N N"]) -> tuple[Array, Array]:
+    """Gives the nodes of a tree that all sequences share an axis of sequences."""
+    depth, ancestors = jnp.asarray(depth, jnp.int32), jnp.asarray(ancestors)
+    depth = depth[None] if depth.ndim == 1 else depth
+    return depth, ancestors[None] if ancestors.ndim == 2 else ancestors

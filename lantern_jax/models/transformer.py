@@ -1,15 +1,16 @@
 """The one transformer of the library: LlamaGen, Chameleon and EAGLE-style drafters are configurations of it.
 
-Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, S cache slots,
-H heads, E head width, D model width, F feed-forward width.
+Attention runs over several places under one softmax: the *past* (the cache's slots, which hold committed tokens only;
+for a drafter also the nodes expanded before) and the *block* (the N new positions, which see each other through a
+mask). Joining the arrays first would copy the whole cache in every layer.
 
-Attention runs over several places under one softmax: the *past* (the cache's slots, which hold committed tokens
-only; for a drafter also the nodes expanded before) and the *block* (the N new positions, which see each other
-through a mask). Joining the arrays first would copy the whole cache in every layer.
+Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, P prefix, S cache slots,
+H heads, E head width, D model width, F feed-forward width.
 """
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,7 +25,7 @@ from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.sizes import check_sizes
 
-# Keys and values of one layer, each [..., H, S, E], with the mask of who sees them.
+# Keys and values of one layer, each [..., H, S, E], with the mask of queries that see them.
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")
@@ -38,9 +39,9 @@ class TransformerConfig:
         dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
         norm_eps: RMSNorm's epsilon; statistics are float32.
         qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
-            all heads) or "layer" (Chameleon: LayerNorm with a scale and a bias of each head's own).
-        input_norm: False drops the norm in front of the first layer's attention (EAGLE's drafter has none).
-        final_norm: False returns the last layer's output as it is (EAGLE's drafter).
+            all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
+        input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
+        final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
     """
 
     dim: int
@@ -67,10 +68,10 @@ class TransformerConfig:
 
 
 def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.ndarray, "T E/2 2"]:
-    """Cosines and sines of LlamaGen's 2-D rotary embedding, one row a grid cell in raster order.
+    """Returns cosines and sines of LlamaGen's 2-D rotary embedding, one row per grid cell in raster order.
 
-    The first half of the rotation pairs turns with the cell's row, the second half with its column.
-    (LlamaGen, ``precompute_freqs_cis_2d``; conditioning positions are the caller's matter.)
+    The first half of the rotation pairs turns with the cell's row, the second half with its column
+    (LlamaGen's ``precompute_freqs_cis_2d`` without the conditioning positions).
     """
     quarter = head_dim // 4
     frequencies = base ** (-np.arange(quarter) / quarter)
@@ -84,16 +85,38 @@ def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.nda
 def line_rotary(
     positions: Int[Array, "*rows N"], head_dim: int, base: float = 10000.0
 ) -> Float[Array, "*rows N E/2 2"]:
-    """Cosines and sines of the 1-D rotary embedding of Llama at the given positions, float32."""
+    """Returns cosines and sines of Llama's 1-D rotary embedding at the given positions, float32."""
     frequencies = jnp.asarray(base ** (-np.arange(0, head_dim, 2) / head_dim), jnp.float32)
     angles = jnp.einsum("...n,e->...ne", positions.astype(jnp.float32), frequencies)
     return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
 
-def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
-    """Causal attention over a padded prefix: row sees column.
+def row_positions(valid: Bool[Array, "*rows P"]) -> Int[Array, "*rows P"]:
+    """Counts each row's positions from 0 at the first that is not padding (int32)."""
+    return jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
 
-    Padding is seen by none but itself: every position keeps seeing itself, since a row that sees nothing is NaN.
+
+def stream_rotary(
+    config: Any, prefix_mask: Bool[Array, "G B P"], positions: Int[Array, "B N"]
+) -> Float[Array, "G_or_1 B N E/2 2"]:
+    """Returns rotation factors of stream positions (0 = the first sampled token).
+
+    Args:
+        config: of a target or drafter. Where its ``rotary`` is "grid", a position turns with its grid cell, else
+            ("line") positions are counted on from each row's prefix.
+    """
+    head_dim = config.transformer.head_dim
+    if config.rotary == "line":
+        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
+        return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
+    cells = jnp.asarray(grid_rotary(config.grid, head_dim, config.rope_base))
+    return cells[jnp.clip(positions, 0, len(cells) - 1)][None]
+
+
+def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
+    """Returns the mask of causal attention over a padded prefix: row sees column.
+
+    Padding is seen by itself alone: attention of a row that sees nothing would be NaN.
     """
     length, leading = valid.shape[-1], (None,) * (valid.ndim - 1)
     causal = np.tril(np.ones((length, length), bool))[leading]
@@ -103,7 +126,7 @@ def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"
 def rotate(
     x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
 ) -> Float[Array, "*rows H N E"]:
-    """Rotates the pairs (e, e + E/2) of each head. Converters reorder interleaved checkpoints to this layout."""
+    """Rotates the pairs (e, e + E/2) of each head. Converters bring interleaved checkpoints into this layout."""
     cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -117,13 +140,13 @@ def rotate_and_attend(
     past: tuple[tuple[Array, Array], ...],
     past_masks: tuple[Bool[Array, "*rows N S"], ...],
 ) -> tuple[Float[Array, "*rows N H E"], tuple[Array, Array]]:
-    """What the block's positions find in the past and in each other; arguments but ``qkv`` as of ``Transformer``.
+    """Attends from the block's positions to the past and to each other.
 
     Args:
-        qkv: queries, keys and values, not yet rotated.
+        qkv: queries, keys and values, not yet rotated; the others as in ``Transformer``.
 
     Returns:
-        what was attended, and the block's rotated keys and its values, each [..., H, N, E].
+        the attention's output, and the block's rotated keys and its values, each [..., H, N, E].
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
     if shards() > 1 or not fits(qkv):
@@ -149,7 +172,7 @@ _by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tange
 
 
 def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array, "*rows H N E"]:
-    """Attention over several places of keys under one float32 softmax.
+    """Attends to several places of keys under one float32 softmax.
 
     Args:
         queries: rotated queries.
@@ -193,7 +216,7 @@ class RMSNorm(nn.Module):
 
 
 class HeadNorm(nn.Module):
-    """LayerNorm over each head's width, every head with its own scale and bias (Chameleon); float32 statistics."""
+    """LayerNorm over each head's width, with a scale and bias per head (Chameleon); float32 statistics."""
 
     eps: float
     param_dtype: jnp.dtype = jnp.float32
@@ -214,12 +237,11 @@ class Dense(nn.Module):
     """A matrix product summed in float32; ``out_dtype`` None means ``dtype``.
 
     The kernel's axes are the last ``inputs`` of x, which are summed over, and ``features``. It is never reshaped, so a
-    kernel that is split over devices along one of its axes stays split.
+    kernel that is split over devices stays split. With a ``kernel_scale`` beside it, it holds integers
+    (``quantization``).
 
-    For a product of bfloat16 to bfloat16, XLA's CPU compiler converts the matrices of a whole model to float32, ahead
-    of the decoding loop: a second copy of the parameters, twice as large. One to float32 it takes as it is.
-
-    Where the parameters have a ``kernel_scale``, the kernel holds integers (``quantization``).
+    The sum is float32 for XLA's CPU compiler as well: for products of bfloat16 to bfloat16 it would convert all
+    matrices of a model to float32 ahead of the decoding loop, a second copy of the parameters, twice as large.
     """
 
     features: int | tuple[int, ...]
@@ -247,10 +269,10 @@ class Dense(nn.Module):
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values.
 
-    ``attention_input`` [..., N, any width] is what attention reads, already normed, in place of x (EAGLE-3).
+    ``attention_input`` [..., N, any width], already normed, is what attention reads instead of x (EAGLE-3).
 
-    Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: heads
-    and feed-forward columns have axes of their own, along which a mesh's model axis can split them.
+    Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: a
+    mesh's model axis can split them along heads and feed-forward columns.
     """
 
     config: TransformerConfig
@@ -299,11 +321,11 @@ class Transformer(nn.Module):
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
 
     Attributes:
-        taps: layers whose input is wanted too; the number of layers stands for the final features.
+        taps: layers whose input is returned too; the number of layers stands for the final features.
 
     Returns:
-        features [..., N, D] (after the final norm, if there is one), with taps [..., N, (taps + 1) D]: the states
-        entering those layers, then the features; and each layer's new keys and values.
+        features [..., N, D] (after the final norm, if there is one), with taps [..., N, (taps + 1) D]: the inputs
+        of those layers, then the features; and each layer's new keys and values.
     """
 
     config: TransformerConfig

@@ -1,11 +1,10 @@
 """The VQ tokenizer of LlamaGen and of Chameleon: pictures to codes and back.
 
-A convolutional encoder, a codebook of small (by default l2-normalized) codes and a convolutional decoder,
-after taming-transformers' VQGAN (arXiv 2012.09841) and LlamaGen (arXiv 2406.06525). Pictures are
-channels-last everywhere.
+A convolutional encoder, a codebook of small (by default l2-normalized) codes and a convolutional decoder, after
+taming-transformers' VQGAN (arXiv 2012.09841) and LlamaGen (arXiv 2406.06525). Pictures are channels-last.
 
-Axis letters: B batch, H W picture height and width, h w code grid height and width (row-major where
-flattened), T = h * w tokens of a picture, V codebook size, C channels of a code.
+Axes: B batch, H W picture height and width, h w height and width of the code grid (row-major where flattened),
+T = h * w tokens of a picture, V codebook size, C channels of a code.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
 
-# Of a config: halvings of the side and one, and widths by the first level's.
+# Of a config: number of levels, and width of a level relative to ``ch``.
 MOST_LEVELS, MOST_FACTOR = 10, 256
 
 
@@ -29,10 +28,12 @@ MOST_LEVELS, MOST_FACTOR = 10, 256
 class VQConfig:
     """Sizes of a VQ tokenizer; the defaults are LlamaGen's VQ-16.
 
-    `patch` > 1 is an extension of ours: pictures are folded by space-to-depth before the encoder and unfolded
-    after the decoder, so that large pictures stay cheap. `decoder_ch` None means `ch`. `encoder_blocks` and
-    `decoder_blocks` count residual blocks a level. `level_attention` puts attention after each block of the
-    lowest-resolution level.
+    Attributes:
+        decoder_ch: None means ``ch``.
+        encoder_blocks, decoder_blocks: residual blocks per level.
+        level_attention: attention after each block of the lowest-resolution level.
+        patch: more than 1 is our extension: space-to-depth before the encoder, its inverse after the decoder, so that
+            large pictures stay cheap.
 
     Example:
         >>> config = lantern_jax.VQConfig()  # LlamaGen's VQ-16
@@ -70,11 +71,12 @@ class VQConfig:
 
     @property
     def decoder_width(self) -> int:
+        """Width of the decoder's first level."""
         return self.ch if self.decoder_ch is None else self.decoder_ch
 
     @property
     def downsampling(self) -> int:
-        """Picture pixels a code, along one side (f in the literature)."""
+        """Pixels per code along a side (f in the literature)."""
         return self.patch * 2 ** (len(self.ch_mult) - 1)
 
 
@@ -91,7 +93,7 @@ def group_norm(groups: int, name: str) -> nn.GroupNorm:
 
 
 class ResBlock(nn.Module):
-    """norm, silu, conv, twice, plus the input (through a 1x1 convolution where the width changes)."""
+    """Norm, SiLU, convolution, twice, plus the input (through a 1x1 convolution if the width changes)."""
 
     features: int
     groups: int
@@ -112,7 +114,7 @@ class AttnBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w c"]:
-        width, height, channels = x.shape[2], x.shape[1], x.shape[3]
+        _, height, width, channels = x.shape
         y = group_norm(self.groups, "norm")(x)
         q, k, v = (rearrange(conv1(channels, n)(y), "B h w c -> B (h w) c") for n in ("q", "k", "v"))
         weights = jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k) * channels**-0.5, axis=-1)
@@ -136,11 +138,10 @@ class Middle(nn.Module):
 
 
 class Level(nn.Module):
-    """The residual blocks of one resolution, each followed by attention where asked, then a change of
-    resolution.
+    """The residual blocks of one resolution, with attention after each if asked, then a change of resolution.
 
-    `resample` is "down" (pad bottom and right by one, stride-2 convolution), "up" (nearest neighbour,
-    convolution) or "".
+    ``resample`` is "down" (pad bottom and right by one, stride-2 convolution), "up" (nearest neighbour, convolution)
+    or "".
     """
 
     features: int
@@ -165,7 +166,7 @@ class Level(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Pictures (folded by `patch`) to z_channels features on the code grid."""
+    """Pictures (folded by ``patch``) to z_channels features on the code grid."""
 
     config: VQConfig
 
@@ -175,8 +176,7 @@ class Encoder(nn.Module):
         x = conv3(c.ch, "conv_in")(x)
         for i, mult in enumerate(c.ch_mult):
             last = i == len(c.ch_mult) - 1
-            attention = c.level_attention and last
-            resample = "" if last else "down"
+            attention, resample = c.level_attention and last, "" if last else "down"
             x = Level(c.ch * mult, c.encoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x)
         x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x)
         x = nn.silu(group_norm(c.groups, "norm_out")(x))
@@ -184,7 +184,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """z_channels features on the code grid to pictures (folded by `patch`); level 0 is the coarsest."""
+    """z_channels features on the code grid to pictures (folded by ``patch``); level 0 is the coarsest."""
 
     config: VQConfig
 
@@ -194,8 +194,7 @@ class Decoder(nn.Module):
         x = conv3(c.decoder_width * c.ch_mult[-1], "conv_in")(x)
         x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x)
         for i, mult in enumerate(reversed(c.ch_mult)):
-            attention = c.level_attention and i == 0
-            resample = "" if i == len(c.ch_mult) - 1 else "up"
+            attention, resample = c.level_attention and i == 0, "" if i == len(c.ch_mult) - 1 else "up"
             features = c.decoder_width * mult
             x = Level(features, c.decoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x)
         x = nn.silu(group_norm(c.groups, "norm_out")(x))
@@ -203,19 +202,17 @@ class Decoder(nn.Module):
 
 
 def space_to_depth(x: Float[Array, "B H W c"], patch: int) -> Float[Array, "B h w d"]:
-    """Fold each patch x patch block into channels, ordered row, column, channel; sides must be multiples of
-    `patch`.
-    """
+    """Folds each patch x patch block into channels, ordered row, column, channel; sides are multiples of ``patch``."""
     return rearrange(x, "B (h p) (w q) c -> B h w (p q c)", p=patch, q=patch)
 
 
 def depth_to_space(x: Float[Array, "B h w d"], patch: int) -> Float[Array, "B H W c"]:
-    """The inverse of `space_to_depth`."""
+    """Unfolds channels into blocks: the inverse of ``space_to_depth``."""
     return rearrange(x, "B h w (p q c) -> B (h p) (w q) c", p=patch, q=patch)
 
 
 def l2_normalize(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
-    """x over its length; vectors shorter than 1e-12 are divided by 1e-12. Differentiable at zero."""
+    """Divides vectors by their length, or by 1e-12 if shorter. Differentiable at zero."""
     square = jnp.sum(x * x, axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
@@ -223,9 +220,7 @@ def l2_normalize(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
 def nearest_code(
     z: Float[Array, "... C"], codebook: Float[Array, "V C"], *, l2_norm: bool = True
 ) -> Int[Array, "..."]:
-    """The code nearest to each vector in L2, int32, lowest id on ties; both sides normalized first if
-    `l2_norm`.
-    """
+    """Finds the nearest code (L2) of each vector, int32, lowest id on ties; both sides normalized if ``l2_norm``."""
     if l2_norm:
         z, codebook = l2_normalize(z), l2_normalize(codebook)
     product = jnp.einsum("...c,vc->...v", z, codebook, precision="highest")
@@ -235,11 +230,8 @@ def nearest_code(
 
 
 class VQModel(nn.Module):
-    """The tokenizer. Apply with `method="encode"`, `"quantize"`, `"decode"`; calling it chains the three.
-    `"codes"` is the first two, of uint8 pictures.
-
-    Its parameters are {"encoder", "decoder", "quant_conv", "post_quant_conv", "codebook"}; "codebook" is
-    float32 [V, C], as published, that is before normalization.
+    """The tokenizer. Parameters: encoder, decoder, quant_conv, post_quant_conv, codebook (float32 [V, C], as published:
+    before normalization).
 
     Example:
         >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
@@ -262,9 +254,9 @@ class VQModel(nn.Module):
         )
 
     def encode(self, pictures: Float[Array, "B H W 3"]) -> Float[Array, "B h w C"]:
-        """Pictures in [-1, 1] to code vectors before quantization.
+        """Encodes pictures in [-1, 1] to code vectors before quantization.
 
-        Raises ValueError where a side is not a multiple of `config.downsampling`.
+        Raises LanternError unless sides are multiples of ``config.downsampling``.
         """
         f = self.config.downsampling
         if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.shape[1] % f or pictures.shape[2] % f:
@@ -274,28 +266,28 @@ class VQModel(nn.Module):
         return self.quant_conv(self.encoder(space_to_depth(pictures, self.config.patch)))
 
     def quantize(self, z: Float[Array, "B h w C"]) -> Int[Array, "B T"]:
-        """The nearest code of each cell, int32, row-major."""
+        """Returns the nearest code of each cell, int32, row-major."""
         codes = nearest_code(z, self.codebook, l2_norm=self.config.l2_norm)
         return rearrange(codes, "B h w -> B (h w)")
 
     def codes(self, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
-        """The codes of pictures as files hold them; raises as ``encode``."""
+        """Encodes and quantizes pictures as files hold them; raises as ``encode``."""
         return self.quantize(self.encode(pictures.astype(jnp.float32) / 127.5 - 1.0))
 
     def code_vectors(self) -> Float[Array, "V C"]:
-        """The codebook as the decoder sees it: l2-normalized where the config says so."""
+        """Returns the codebook as the decoder sees it: l2-normalized if the config says so."""
         return l2_normalize(self.codebook) if self.config.l2_norm else self.codebook
 
     def decode_vectors(self, vectors: Float[Array, "B h w C"]) -> Float[Array, "B H W 3"]:
-        """Code vectors, as the decoder sees them, to pictures in about [-1, 1] (not clipped)."""
+        """Decodes code vectors, as the decoder sees them, to pictures in about [-1, 1] (not clipped)."""
         return depth_to_space(self.decoder(self.post_quant_conv(vectors)), self.config.patch)
 
     def decode(
         self, codes: Int[Array, "B T"], grid: tuple[int, int] | None = None
     ) -> Float[Array, "B H W 3"]:
-        """Codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
+        """Decodes codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
 
-        `grid` is (h, w); None means a square one. Raises ValueError where T is not h * w.
+        ``grid`` is (h, w), None for a square. Raises LanternError unless T is h * w.
         """
         side = math.isqrt(codes.shape[1])
         height, width = (side, side) if grid is None else grid
@@ -307,6 +299,6 @@ class VQModel(nn.Module):
         return self.decode_vectors(rearrange(vectors, "B (h w) c -> B h w c", h=height, w=width))
 
     def __call__(self, pictures: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
-        """Reconstructions: encode, quantize, decode."""
+        """Reconstructs pictures: encodes, quantizes, decodes."""
         z = self.encode(pictures)
         return self.decode(self.quantize(z), grid=(z.shape[1], z.shape[2]))

@@ -1,6 +1,6 @@
-"""Pictures as arrays: grids, side by side, the acceptance overlay, PNG bytes and the texts in them.
+"""Pictures as arrays: files, grids, pictures side by side, the acceptance overlay, PNG bytes with texts.
 
-Pictures are uint8 [H, W, 3] or, several at once, [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
+Pictures are uint8 [H, W, 3] or [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,42 +20,57 @@ from PIL.PngImagePlugin import PngInfo
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import open_file
 
 # Pillow knows others that are programs (EPS) or rarely read.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+# Endings of a folder's files that are taken for pictures.
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
 _TINT = 0.45
-# Few accepted tokens dark blue, many yellow; evenly bright steps, readable without red-green vision.
+# Few accepted tokens are dark blue, many yellow: even steps of brightness, readable without red-green vision.
 _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (253, 231, 37)], np.float32)
 
 
 def to_images(pictures: UInt8[np.ndarray, "n H W 3"]) -> list[Image.Image]:
-    """The pictures as PIL images."""
+    """Converts pictures to PIL images."""
     return [Image.fromarray(picture) for picture in pictures]
 
 
 def open_image(file: BinaryIO) -> Image.Image:
-    """A picture from an open file, its pixels not read yet.
+    """Opens a picture without reading its pixels.
 
-    Raises:
-        ValueError: one line: no PNG, JPEG, WebP, GIF or BMP, or more pixels than Pillow takes for harmless.
+    Raises LanternError unless it is a PNG, JPEG, WebP, GIF or BMP with no more pixels than Pillow thinks harmless.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(file, formats=_FORMATS)
-    # Pillow's readers raise whatever a damaged file leads them to.
+    # A damaged file makes Pillow's readers raise anything.
     except Exception as error:
         raise LanternError(errors.short(error)) from error
 
 
+def open_picture(file: Path) -> Image.Image:
+    """Reads a whole picture; raises LanternError if that is not possible."""
+    try:
+        with open_file(file) as stream, open_image(stream) as picture, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            picture.load()
+    except Exception as error:
+        raise LanternError(
+            f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
+        ) from error
+    return picture
+
+
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
-    """The middle of a picture, upright as its camera held it, as a square of so many pixels."""
+    """Crops the middle square of a picture, upright as its camera was held, and resizes it to ``side`` pixels."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
-        # A note that is broken, with whatever errors Pillow has for that, turns nothing.
+        # A damaged note of the camera's position is ignored, with any error of Pillow's.
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(image)
     return np.asarray(
@@ -67,10 +83,9 @@ def grid(
     columns: int | None = None,
     gap: int = 4,
 ) -> UInt8[np.ndarray, "GH GW 3"]:
-    """One picture of all: row by row, ``columns`` a row (None: as square as it goes), ``gap`` pixels apart.
+    """Joins pictures into one: ``columns`` per row (None: nearly square), ``gap`` pixels apart.
 
-    Raises:
-        ValueError: no pictures, or fewer than one column.
+    Raises LanternError for no pictures or fewer than one column.
 
     Example:
         >>> pictures = np.zeros((3, 128, 128, 3), np.uint8)
@@ -96,10 +111,9 @@ def grid(
 def side_by_side(
     pictures: Sequence[UInt8[np.ndarray, "H W 3"]], captions: Sequence[str] = (), gap: int = 4
 ) -> UInt8[np.ndarray, "SH SW 3"]:
-    """Pictures next to each other, bottoms of different heights filled up, with a line of text below each.
+    """Joins pictures in a row, with a line of text below each; lower ones are filled up at the bottom.
 
-    Raises:
-        ValueError: captions, but not one a picture.
+    Raises LanternError if there are captions, but not one per picture.
 
     Example:
         >>> pictures = np.zeros((2, 128, 128, 3), np.uint8)
@@ -119,7 +133,7 @@ def side_by_side(
 
 
 def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray, "sH sW 3"]:
-    """The picture ``scale`` times as large, smoothly."""
+    """Enlarges a picture ``scale`` times, smoothly."""
     height, width = picture.shape[:2]
     return np.asarray(
         Image.fromarray(picture).resize((width * scale, height * scale), Image.Resampling.BICUBIC)
@@ -127,15 +141,15 @@ def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray
 
 
 def acceptance_scale(picture_width: int, columns: int, cell: int = 24) -> int:
-    """How many times a picture is enlarged so that a token's cell measures about ``cell`` pixels."""
+    """Returns the enlargement at which a token's cell measures about ``cell`` pixels."""
     return max(1, round(cell * columns / picture_width))
 
 
 def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """For every token, how many draft tokens its round accepted: the round's tokens without the bonus token."""
+    """Returns for every token the number of draft tokens its round accepted: its tokens but the bonus token."""
     rounds = np.asarray(round_of_token)
     sizes = np.bincount(rounds, minlength=1)
-    # Round 0 accepted nothing: its tokens are the prefill's, or were given.
+    # Round 0 accepted nothing: its tokens are the prefill's or given ones.
     sizes[0] = 1
     return (sizes[rounds] - 1).astype(np.int32)
 
@@ -146,17 +160,16 @@ def draw_acceptance(
     columns: int,
     max_accepted: int,
 ) -> UInt8[np.ndarray, "OH OW 3"]:
-    """The picture, enlarged, each token's cell tinted by how many draft tokens its round accepted.
+    """Enlarges a picture and tints each token's cell by the number of draft tokens its round accepted.
 
-    Lines part the tokens of different rounds; a legend below shows the tints of 0 to ``max_accepted``.
+    Lines separate the tokens of different rounds; a legend below shows the tints of 0 to ``max_accepted``.
 
     Args:
-        round_of_token: as ``Decoded`` has it: tokens row by row, 0 for the token of the prefill.
-        columns: tokens a row; T must be a multiple.
+        round_of_token: as in ``Decoded``: tokens row by row, 0 for the prefill's token.
+        columns: tokens per row; T must be a multiple.
         max_accepted: the tree's depth.
 
-    Raises:
-        ValueError: T is not a multiple of ``columns``, or the picture's sides are no multiples of the cells'.
+    Raises LanternError if T is not a multiple of ``columns`` or the sides are not multiples of the cells'.
 
     Example:
         >>> picture, rounds = np.zeros((16, 16, 3), np.uint8), np.array([0, 1, 1, 2])
@@ -186,10 +199,10 @@ def draw_acceptance(
 
 
 def encode_png(picture: UInt8[np.ndarray, "H W c"], text: Mapping[str, str] | None = None) -> bytes:
-    """The picture as the contents of a PNG file, with texts in it by their keywords; c is 3, or 4 with opacity."""
+    """Encodes a picture as PNG, with texts by their keywords; c is 3, or 4 with opacity."""
     buffer, chunks = io.BytesIO(), PngInfo()
     for keyword, value in (text or {}).items():
-        # A command's argument may hold bytes that are no text.
+        # A command's argument may hold bytes that are not text.
         chunks.add_text(keyword, value.encode("utf-8", "replace").decode())
     Image.fromarray(picture).save(buffer, format="PNG", pnginfo=chunks)
     return buffer.getvalue()
@@ -198,12 +211,12 @@ def encode_png(picture: UInt8[np.ndarray, "H W c"], text: Mapping[str, str] | No
 def origin_text(
     prompt: str, seed: int, number: int, settings: Mapping[str, Any], tokens: Int[np.ndarray, " T"]
 ) -> dict[str, str]:
-    """What the PNG of a picture says of where it is from, for ``encode_png``: enough to make it again, with the
-    picture at hand where it goes on from one.
+    """Returns the texts of a picture's PNG, for ``encode_png``: all that is needed to make it again, except a picture
+    that it continues.
 
     Args:
-        settings: as ``settings_json`` gives them.
-        number: of the picture, which draws from ``seed`` and this.
+        number: the picture's, which it draws from together with ``seed``.
+        settings: from ``settings_json``.
     """
     return {
         "Software": "lantern_jax",
@@ -216,7 +229,7 @@ def origin_text(
 
 
 def tokens_digest(tokens: Int[np.ndarray, " T"]) -> str:
-    """SHA-256 of a picture's codes as little-endian int32, in hexadecimal: equal for equal pictures."""
+    """Returns the hexadecimal SHA-256 of a picture's codes as little-endian int32."""
     return hashlib.sha256(np.asarray(tokens, "<i4").tobytes()).hexdigest()
 
 
@@ -225,14 +238,14 @@ def _canvas(height: int, width: int) -> np.ndarray:
 
 
 def _stretched_grey(picture: np.ndarray) -> np.ndarray:
-    """float32 [H, W, 1]: the picture without colour, from black to white, so that it shows through a tint."""
+    """Returns the picture in grey, from black to white so that it shows through a tint, float32 [H, W, 1]."""
     grey = picture.mean(axis=-1, keepdims=True)
     low, high = np.percentile(grey, (1, 99))
     return np.clip((grey - low) / max(high - low, 1.0), 0, 1) * 255
 
 
 def _colours(max_accepted: int) -> np.ndarray:
-    """float32 [max_accepted + 1, 3]: the ramp, evenly sampled."""
+    """Samples the ramp evenly, float32 [max_accepted + 1, 3]."""
     at = np.linspace(0, len(_RAMP) - 1, max_accepted + 1)
     low = np.minimum(at.astype(int), len(_RAMP) - 2)
     part = (at - low)[:, None].astype(np.float32)
@@ -240,7 +253,7 @@ def _colours(max_accepted: int) -> np.ndarray:
 
 
 def _legend(width: int, colours: np.ndarray) -> np.ndarray:
-    """A strip with a swatch for every accepted count."""
+    """Draws a strip with a swatch for every accepted count."""
     strip = _canvas(_LINE_HEIGHT + 6, width)
     roomy = width >= 260
     texts = [((4, 6), "accepted a round")] if roomy else []

@@ -1,4 +1,4 @@
-"""How a ``Generation`` shows itself where it is the last line of a notebook's cell."""
+"""A ``Generation`` in a notebook."""
 
 import base64
 import html
@@ -6,12 +6,12 @@ from typing import Any
 
 from lantern_jax.pictures.images import encode_png, grid
 
-# A page of more is slow to scroll.
+# A page with more is slow to scroll.
 MOST_PICTURES = 64
 
 
 def line(generation: Any) -> str:
-    """Its figures in a line."""
+    """Returns a generation's figures in one line."""
     run = generation.statistics
     parts = [f"{run.pictures} picture{'s' * (run.pictures != 1)}"]
     if generation.pictures is not None:
@@ -28,7 +28,7 @@ def line(generation: Any) -> str:
 
 
 def as_html(generation: Any) -> str:
-    """Pictures with their prompts, and the line below; nothing is asked from elsewhere."""
+    """Returns pictures with their prompts and the line below; the page loads nothing."""
     figures = f"<p>{html.escape(line(generation))}</p>"
     if generation.pictures is None:
         return figures
@@ -40,7 +40,7 @@ def as_html(generation: Any) -> str:
 
 
 def as_png(generation: Any) -> bytes | None:
-    """All pictures in one; None where there are none."""
+    """Returns all pictures in one PNG; None without pictures."""
     return None if generation.pictures is None else encode_png(grid(generation.pictures))
 
 

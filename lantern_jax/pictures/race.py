@@ -1,4 +1,4 @@
-"""Plain and speculative decoding side by side, painting the same picture: an animation in real proportion of time.
+"""An animation of plain and speculative decoding painting the same picture, in true proportion of their times.
 
 Axes: T tokens, H W height and width, f frames.
 """
@@ -20,21 +20,21 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.pictures.images import enlarge, side_by_side
 
-# File ending -> what Pillow calls the format.
+# File ending -> Pillow's name of the format.
 FORMATS = {".webp": "WEBP", ".gif": "GIF", ".png": "PNG"}
 FRAMES_A_SECOND = 15
-# A longer race is shown quicker: nobody looks on for a minute.
+# A longer race is sped up.
 LONGEST_SECONDS = 12.0
-# How long the end stays.
+# Time that the last frame is shown.
 END_SECONDS = 2.5
-# Pixels of a side, about.
+# Approximate pixels of a side.
 SIDE = 256
 _UNKNOWN = 30
 _LIT = 0.55
 
 
 def check_race(path: str | Path) -> Path:
-    """The path; ValueError unless its ending is that of a format that moves."""
+    """Returns the path; raises LanternError unless it ends as an animated format does."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise errors.invalid("race", str(path), f"a file that ends in {', '.join(FORMATS)}")
@@ -43,11 +43,11 @@ def check_race(path: str | Path) -> Path:
 
 @dataclass(frozen=True, repr=False)
 class Race:
-    """The race of one picture. In a notebook it runs.
+    """The race of one picture; a notebook plays it.
 
     Attributes:
         generation: with plain decoding beside it.
-        number: which of its pictures, from 0.
+        number: of the picture, from 0.
     """
 
     generation: Any
@@ -62,20 +62,19 @@ class Race:
         return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
 
     def save(self, path: str | Path) -> None:
-        """Writes the animation; ValueError unless the path ends in .webp, .gif or .png."""
+        """Writes the animation; raises LanternError unless the path ends in .webp, .gif or .png."""
         write_file(path, encode_race(self.generation, check_race(path).suffix, self.number))
 
 
 def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> bytes:
-    """The race of one picture as the contents of a file.
+    """Encodes the race of one picture as a file's contents.
 
     Args:
         generation: a ``Generation`` with plain decoding beside it (``compare=True``).
         suffix: of the file: .webp, .gif, or .png for an animated PNG.
-        number: which of the generation's pictures, from 0.
+        number: of the picture, from 0.
 
-    Raises:
-        ValueError: no plain decoding beside it, no pictures, or an ending of no such format.
+    Raises LanternError without plain decoding or pictures, or for another suffix.
     """
     kind = FORMATS[check_race(f"race{suffix}").suffix.lower()]
     pictures, milliseconds = race_frames(generation, number)
@@ -89,7 +88,7 @@ def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> byte
 
 
 def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
-    """The frames of a race, and the milliseconds that each is shown; raises as ``encode_race``."""
+    """Returns the frames of a race and the milliseconds that each is shown; raises as ``encode_race``."""
     if generation.plain is None or generation.pictures is None:
         raise LanternError(
             "a race needs pictures with plain decoding beside them: generate with compare=True"
@@ -107,10 +106,10 @@ def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f 
 
 
 class _Runner:
-    """One picture on its way.
+    """One picture being painted.
 
     Attributes:
-        seconds: that its decoding took; of several pictures at once its share of them.
+        seconds: its share of the time that decoding took.
     """
 
     def __init__(self, generation: Any, number: int):
@@ -124,7 +123,7 @@ class _Runner:
         self.seconds = float(generation.statistics.seconds / len(generation.pictures) * share)
 
     def picture(self, now: float) -> UInt8[np.ndarray, "H W 3"]:
-        """What is painted after so many seconds, the last round's tokens lit; at the end nothing is."""
+        """Returns the part painted after ``now`` seconds, the last round's tokens lit until the end."""
         last = int(self._rounds.max())
         done = last if now >= self.seconds else int(now / self.seconds * last)
         known = self._cells(self._rounds <= done)

@@ -42,25 +42,24 @@ def load(
     tuned: str | Path | None = AUTO,
     mesh: str | Mesh | None = None,
 ) -> "Pipeline":
-    """Opens a checkpoint: "demo", the model that ships with the package, or a directory.
+    """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
     programs are kept for later processes if ``lantern_jax.keep_compiled_programs()`` was called.
 
     Args:
-        model: "demo" or a directory that ``lantern convert`` or ``checkpoints.store.save`` wrote.
-        dtype: of the target's and drafter's parameters and matrix products; None is float32 on a CPU and
-            bfloat16 elsewhere.
-        tuned: "auto" uses what ``lantern tune`` found for a call's checkpoint, device, batch, dtype, guidance and
-            sampling, where the call says nothing else of how to decode; "off" does not, nor does "auto" on a mesh of
-            several processes; or one file of it.
+        model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
+            hub: "owner/name" or "owner/name@revision".
+        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs, else bfloat16.
+        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless that says how to decode
+            or several processes share the mesh; "off" takes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
 
     Raises:
-        ValueError: the directory is missing, incomplete, damaged or something else than a checkpoint; a mesh that is
-            not valid; a platform that JAX is asked for and has not here.
+        LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
+            without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     devices, dtype, shelf = device_grid(mesh), parameter_dtype(dtype), Shelf.of(tuned)
     return Pipeline(load_checkpoint(model_directory(model), abstract=True), dtype, shelf, devices)

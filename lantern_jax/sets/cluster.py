@@ -1,11 +1,11 @@
-"""Which worker of how many a process is, as the cluster that started it says in its environment.
+"""The worker that a process is, as the environment says in which a cluster started it.
 
     SLURM array       SLURM_ARRAY_TASK_ID, _MIN, _MAX, _STEP, _COUNT
     SLURM step        SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS; srun sets SLURM_STEP_ID with them
     Kubernetes        JOB_COMPLETION_INDEX of an indexed job; JOB_COMPLETIONS, which the job must set itself
     jax.distributed   process i of n
 
-The tasks of a step that runs in each task of an array are counted through.
+Tasks of a step in each task of an array are numbered through.
 """
 
 import contextlib
@@ -17,27 +17,27 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import Worker
 
 _GIVE = "give --worker i/N"
-# Longer numbers are none of a cluster's.
+# No cluster gives longer numbers.
 _DIGITS = 9
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """Which worker a process is, and why, in words; nothing where that goes without saying."""
+    """Which worker a process is, and why, in words; empty where that is plain."""
 
     worker: Worker
     why: str
 
 
 def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Assigned | None:
-    """Which worker the cluster makes of this process; None where nothing speaks of one.
+    """Returns the worker that the cluster makes of this process; None where nothing says so.
 
     Args:
         environment: variables by name.
-        processes: index and number of the processes that ``jax.distributed`` knows; None where it was not begun.
+        processes: index and number of processes of ``jax.distributed``; None where it was not begun.
 
     Raises:
-        ValueError: one line: variables that are missing, no numbers, or do not fit together.
+        LanternError: variables that are missing, no numbers, or do not fit together.
     """
     array, step = _array(environment), _step(environment)
     if processes is not None:
@@ -54,14 +54,14 @@ def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None =
 def chosen(
     given: str | None, environment: Mapping[str, str], processes: tuple[int, int] | None = None
 ) -> Assigned:
-    """The worker that a process is to be: the one given; for "auto" and for None the cluster's.
+    """Returns the worker that a process is to be: the one given; for "auto" and None the cluster's.
 
     Args:
-        given: i/N, "auto" or None; with None a process that no cluster speaks of makes the whole set.
+        given: i/N, "auto" or None; with None a process outside any cluster makes the whole set.
         environment, processes: as ``assigned``.
 
     Raises:
-        ValueError: as ``assigned``; an i/N that is none; or "auto" where nothing says which worker it is.
+        LanternError: as ``assigned``; an i/N that is not valid; or "auto" outside any cluster.
     """
     if given not in (None, "auto"):
         return _insisted(Worker.parse(given), environment, processes)
@@ -82,7 +82,7 @@ def chosen(
 
 
 def _insisted(worker: Worker, environment: Mapping[str, str], processes: tuple[int, int] | None) -> Assigned:
-    """A worker that was given; why says so where the cluster says otherwise."""
+    """Returns a worker that was given; ``why`` says so where the cluster says otherwise."""
     found = None
     with contextlib.suppress(ValueError):
         found = assigned(environment, processes)
@@ -99,7 +99,7 @@ def _array(environment: Mapping[str, str]) -> Assigned | None:
     first = _number(environment, "SLURM_ARRAY_TASK_MIN")
     step = _number(environment, "SLURM_ARRAY_TASK_STEP", 1, least=1)
     last = _number(environment, "SLURM_ARRAY_TASK_MAX", first + (count - 1) * step)
-    # A list such as 1,5,7 has no rule by which a task knows how many come before it.
+    # In a list such as 1,5,7 a task cannot know how many come before it.
     if last != first + (count - 1) * step or task not in range(first, last + 1, step):
         raise LanternError(
             f"task {task} of a SLURM array of {count} tasks from {first} to {last}, step {step}, has no place in a "
@@ -113,7 +113,7 @@ def _step(environment: Mapping[str, str]) -> Assigned | None:
     if not environment.get("SLURM_PROCID"):
         return None
     task = _number(environment, "SLURM_PROCID")
-    # A batch script is process 0 of a job of many tasks, and of a step only under srun.
+    # A batch script is process 0 of a job of many tasks; only srun makes a step.
     if task == 0 and not (environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID")):
         return None
     name = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
@@ -140,7 +140,7 @@ def _place(of: str, index: int, count: int, name: str = "process") -> Assigned:
 
 
 def _nested(outer: Assigned | None, inner: Assigned | None) -> Assigned | None:
-    """Worker j of M inside worker i of N; one of a single process says nothing."""
+    """Returns worker j of M inside worker i of N; a step of one process says nothing."""
     if outer is None or inner is None:
         return outer or inner
     if inner.worker.count == 1:
@@ -154,7 +154,7 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     text = environment.get(name)
     if not text:
         if default is None:
-            raise LanternError(f"{name} is not set, so that this worker does not know its place: {_GIVE}")
+            raise LanternError(f"{name} is not set, so this worker does not know its place: {_GIVE}")
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) >= least):
         raise LanternError(f"{name} is {errors.quoted(text)}, not a whole number from {least} on: {_GIVE}")

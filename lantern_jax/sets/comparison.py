@@ -1,4 +1,4 @@
-"""Two sets of pictures compared, and pictures scored with their prompts: numbers with what they depend on.
+"""Comparing two sets of pictures, and scoring pictures with their prompts: numbers with what they depend on.
 
 Axes: n pictures.
 """
@@ -6,30 +6,30 @@ Axes: n pictures.
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
-from lantern_jax.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.metrics.distances import bootstrap_draws, interval, kernel_distance, precision_recall
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 from lantern_jax.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
 from lantern_jax.metrics.registry import READERS
 from lantern_jax.metrics.scores import Score
-from lantern_jax.sets.reference import Statistics
 from lantern_jax.sets.sources import NumberedPicture
+from lantern_jax.sets.statistics import Statistics
 
-# Bootstrap replicates of a Fréchet distance, where a replicate takes little time.
+# Bootstrap replicates of a Fréchet distance, and up to how many features: a replicate must take little time.
 REPLICATES, WIDEST = 200, 256
-# Pictures given to a score at once.
+# Pictures given to a score together.
 _CHUNK = 64
 
 
 def build_reader(reading: Reading, weights) -> FeatureReader:
-    """The reader of a reading, with its file of weights or None."""
+    """Builds the reader of a reading, with its file of weights or None."""
     reader = READERS[reading.features].build(weights, reading.preprocessing)
     return reader if reading.step is None else reader.after(*reading.step)
 
@@ -37,37 +37,39 @@ def build_reader(reading: Reading, weights) -> FeatureReader:
 def compare(
     made: Statistics, real: Statistics, reading: Reading, replicates: int | None = None
 ) -> dict[str, Any]:
-    """What a reading says of two sets, ready for JSON.
+    """Compares two sets by a reading; the result is ready for JSON.
 
     Args:
-        made: of the generated pictures.
-        real: of the reference.
+        made: statistics of the generated pictures.
+        real: statistics of the reference.
         reading: what to compute.
         replicates: bootstrap replicates of the generated pictures, for the Fréchet distance's interval; 0 for none,
             None for ``REPLICATES`` unless there are more than ``WIDEST`` features.
 
     Returns:
-        "reader", "pictures" and "reference_pictures" (None: not known); "frechet" with "frechet_interval"; "kid";
-        "precision", "recall", "k" and "strict"; "cmmd"; "left_out" are the measures that need features where a set is
-        a file without them.
+        "reader", "pictures" and "reference_pictures" (None: unknown); "frechet" with "frechet_interval"; "kid";
+        "precision", "recall", "k" and "strict"; "cmmd"; "left_out", the measures that need features where a file of a
+        set holds none.
     """
     row: dict[str, Any] = {
         "reader": made.reader, "features": reading.features, "pictures": made.count, "reference_pictures": real.count
     }  # fmt: skip
-    pair = None if made.features is None or real.features is None else (made.features, real.features)
     if FRECHET in reading.measures:
         row |= _frechet(made, real, replicates)
-    if KERNEL in reading.measures and pair is not None:
+    others = [measure for measure in reading.measures if measure != FRECHET]
+    if made.features is None or real.features is None:
+        return row | {"left_out": others}
+    pair = made.features, real.features
+    if KERNEL in others:
         row["kid"] = asdict(kernel_distance(*pair))
-    if MANIFOLDS in reading.measures and pair is not None:
+    if MANIFOLDS in others:
         row |= asdict(precision_recall(*pair, k=reading.k, strict=reading.strict))
         row |= {"k": reading.k, "strict": reading.strict}
-    row["left_out"] = [measure for measure in reading.measures if measure != FRECHET and pair is None]
-    if CMMD in reading.measures and pair is not None:
+    if CMMD in others:
         from lantern_jax.metrics.cmmd import cmmd
 
         row["cmmd"] = cmmd(*pair)
-    return row
+    return row | {"left_out": []}
 
 
 def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict[str, Any]:
@@ -86,20 +88,20 @@ def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict
 
 
 def _law(statistics: Statistics) -> Moments | Normal:
-    """Of what a file says, where its features are of fewer pictures than its mean and covariance."""
+    """Returns the law of a set; a file's own, where it describes more pictures than there are features of."""
     if isinstance(statistics.normal, Normal) or statistics.features is None:
         return statistics.normal
     return _of_features(statistics.features)
 
 
 def _of_features(features: Float[np.ndarray, "n F"]) -> Moments | Normal:
-    """The cheaper one."""
+    """Returns the cheaper description."""
     few = len(features) < features.shape[1]
     return Normal.of_features(features) if few else Moments.of(features)
 
 
 def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
-    """Raises ValueError where a preset wants pictures of one size and these are not."""
+    """Raises LanternError where a preset wants pictures of one size and these are not."""
     if not preset.one_size:
         return
     for name, one in (("the set's", made), ("the reference's", real)):
@@ -117,19 +119,18 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
 def score_pictures(
     score: Score, pictures: Iterable[NumberedPicture], steps: Sequence[Step]
 ) -> dict[str, Any]:
-    """The mean of a score over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
+    """Returns a score's mean over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
 
-    The interval is that of 95 % under a normal law of the mean.
+    The interval holds 95 % under a normal law of the mean.
 
     Raises:
-        ValueError: values that are not finite, or fewer than two pictures.
+        LanternError: values that are not finite, or fewer than two pictures.
     """
     values: list[np.ndarray] = []
     pictures = iter(pictures)
     while chunk := list(itertools.islice(pictures, _CHUNK)):
-        values.append(
-            np.asarray(score.of([_stepped(one, steps) for one in chunk], [one.prompt for one in chunk]))
-        )
+        stepped = [reduce(lambda picture, step: step(picture), steps, one.picture) for one in chunk]
+        values.append(np.asarray(score.of(stepped, [one.prompt for one in chunk])))
     every = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
     if len(every) < 2:
         raise LanternError(f"{len(every)} picture(s) have no mean with an interval: give at least 2")
@@ -138,10 +139,3 @@ def score_pictures(
     mean, error = float(every.mean()), float(every.std(ddof=1) / np.sqrt(len(every)))
     interval = [mean - 1.96 * error, mean + 1.96 * error]
     return {"name": score.name, "pictures": len(every), "mean": mean, "interval": interval}
-
-
-def _stepped(one: NumberedPicture, steps: Sequence[Step]) -> np.ndarray:
-    picture = one.picture
-    for step in steps:
-        picture = step(picture)
-    return picture

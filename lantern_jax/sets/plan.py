@@ -1,4 +1,4 @@
-"""What a picture set is to hold, written down before its first picture is made; everything else follows from it.
+"""The plan of a picture set, written before its first picture is made: every byte of the set follows from it.
 
     set.json           the plan
     shard-00000.tar    pictures 0 to S - 1, each with its prompt and number in it
@@ -26,9 +26,9 @@ from lantern_jax.io.files import check_writable, read_json, write_once
 from lantern_jax.settings.settings import KNOBS
 
 PLAN_FILE = "set.json"
-# With its prompts: a million of them.
+# A plan with a million prompts.
 _LARGEST = 256 * 2**20
-# Numbers are int32 in the files of a set. Names of shards are looked through; a shard's pictures are held in memory.
+# Numbers are int32 in files; the names of all shards are listed; a shard's pictures are held in memory.
 MOST_PICTURES, MOST_SHARDS, MOST_IN_SHARD = 2**31 - 1, 100_000, 1_000_000
 FORMAT = "lantern_jax picture set 1"
 PICTURE_FORMATS = ("png", "webp")
@@ -41,7 +41,7 @@ class SetPlan:
     Attributes:
         prompts: texts, as the model takes them.
         num: pictures a prompt.
-        seed: of all.
+        seed: of all pictures.
         model: the digest of the checkpoint (``checksums.checkpoint_digest``).
         dtype: of parameters and products.
         settings: the knobs as ``settings_json`` gives them.
@@ -50,7 +50,7 @@ class SetPlan:
         sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
 
     Raises:
-        ValueError: a field of another type or out of its range.
+        LanternError: a field of another type or out of its range.
     """
 
     prompts: tuple[str, ...]
@@ -67,9 +67,9 @@ class SetPlan:
         # A plan may have been read from a stranger's file.
         texts = [*self.prompts, self.model, self.dtype, *([] if self.sums is None else [self.sums])]
         if not isinstance(self.prompts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise LanternError("a text that is none: prompts, model, dtype or sums")
+            raise LanternError("prompts, model, dtype or sums are not texts")
         if not isinstance(self.settings, Mapping):
-            raise LanternError("its settings are no object")
+            raise LanternError("its settings are not an object")
         if self.format not in PICTURE_FORMATS:
             raise errors.unknown("format", self.format, PICTURE_FORMATS)
         check_size(len(self.prompts), self.num, self.shard_size)
@@ -77,26 +77,26 @@ class SetPlan:
 
     @property
     def count(self) -> int:
-        """Pictures of the set."""
+        """The number of pictures."""
         return len(self.prompts) * self.num
 
     @property
     def shards(self) -> int:
-        """Shards of the set."""
+        """The number of shards."""
         return -(-self.count // self.shard_size)
 
     def numbers(self, shard: int) -> Int[np.ndarray, " n"]:
-        """Numbers of a shard's pictures."""
+        """Returns the numbers of a shard's pictures."""
         return np.arange(shard * self.shard_size, min((shard + 1) * self.shard_size, self.count))
 
     def prompt(self, number: int) -> str:
-        """The prompt of a picture."""
+        """Returns the prompt of a picture."""
         return self.prompts[number // self.num]
 
     def missing(self, directory: Path, shards: Iterable[int] | None = None) -> list[int]:
-        """Which of these shards, or of all, are not in a directory."""
+        """Returns which of these shards, or of all, are not in a directory."""
         asked = range(self.shards) if shards is None else shards
-        # One look at a folder is quicker than two at every shard, above all over a network.
+        # Listing a folder once is quicker than looking twice for every shard, above all over a network.
         there = (
             {entry.name for entry in os.scandir(directory) if entry.is_file()}
             if directory.is_dir()
@@ -107,7 +107,7 @@ class SetPlan:
         ]
 
     def difference(self, other: "SetPlan") -> str | None:
-        """The first thing in which another plan differs, in words; None where they are the same."""
+        """Describes the first difference from another plan; None where they are the same."""
         for field in dataclasses.fields(self):
             ours, theirs = (getattr(plan, field.name) for plan in (self, other))
             if field.name == "settings":
@@ -131,7 +131,7 @@ class Worker:
     """Worker ``number`` of ``count``, counted from 1.
 
     Raises:
-        ValueError: a number outside 1 to ``count``.
+        LanternError: a number outside 1 to ``count``.
     """
 
     number: int = 1
@@ -145,7 +145,7 @@ class Worker:
 
     @classmethod
     def parse(cls, text: str) -> "Worker":
-        """From i/N."""
+        """Reads i/N."""
         parts = text.split("/")
         if len(parts) != 2 or not all(
             part.isdecimal() and part.isascii() and len(part) < 8 for part in parts
@@ -154,7 +154,7 @@ class Worker:
         return cls(*map(int, parts))
 
     def shards(self, plan: SetPlan) -> range:
-        """The shards that it makes."""
+        """Returns the shards that it makes."""
         return range(self.number - 1, plan.shards, self.count)
 
     def __str__(self) -> str:
@@ -162,9 +162,9 @@ class Worker:
 
 
 def check_size(prompts: int, num: Any, shard_size: Any) -> None:
-    """Raises ValueError unless a set may have so many pictures of each of so many prompts, in shards of that size."""
+    """Raises LanternError unless a set may have ``num`` pictures of each prompt, in shards of that size."""
     if not prompts:
-        raise LanternError("a set has no prompt: give one at least")
+        raise LanternError("a set has no prompt: give at least one")
     count = check_count("num", num) * prompts
     held = min(check_count("shard size", shard_size), count)
     if count > MOST_PICTURES:
@@ -177,20 +177,20 @@ def check_size(prompts: int, num: Any, shard_size: Any) -> None:
 
 
 def shard_paths(directory: Path, shard: int) -> tuple[Path, Path]:
-    """The file of arrays and that of pictures, in the order in which they are written."""
+    """Returns a shard's file of arrays and its file of pictures, in the order in which they are written."""
     return tuple(directory / f"shard-{shard:05d}{suffix}" for suffix in (".npz", ".tar"))
 
 
 def is_set(directory: Path) -> bool:
-    """Whether a directory holds a picture set, or the beginning of one."""
+    """Tells whether a directory holds a picture set, or the beginning of one."""
     return (Path(directory) / PLAN_FILE).is_file()
 
 
 def read_plan(directory: Path) -> SetPlan:
-    """The plan of a set that was begun.
+    """Reads the plan of a set that was begun.
 
     Raises:
-        ValueError: the directory holds none, or a damaged one.
+        LanternError: the directory holds none, or a damaged one.
     """
     if not is_set(directory):
         raise LanternError(f"{directory} is not a picture set: there is no {PLAN_FILE} in it")
@@ -201,7 +201,7 @@ def read_plan(directory: Path) -> SetPlan:
         if content.pop("written_by") != FORMAT or set(content) != names:
             raise LanternError("it has other entries")
         if not isinstance(content["prompts"], list):
-            raise LanternError("its prompts are no list")
+            raise LanternError("its prompts are not a list")
         return SetPlan(**content | {"prompts": tuple(content["prompts"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = errors.short(str(error).removeprefix(f"{path} "), 300)
@@ -211,7 +211,7 @@ def read_plan(directory: Path) -> SetPlan:
 
 
 def check_plan(directory: Path, plan: SetPlan) -> None:
-    """Raises ValueError unless a set may be begun or gone on with there: nothing, or a set of this very plan."""
+    """Raises LanternError unless the folder is empty, or holds this very set."""
     if is_set(directory):
         difference = read_plan(directory).difference(plan)
         if difference is not None:
@@ -224,10 +224,10 @@ def check_plan(directory: Path, plan: SetPlan) -> None:
 
 
 def begin(directory: Path, plan: SetPlan) -> None:
-    """Writes the plan of a set unless it is there; of several workers that begin at once, one writes it.
+    """Writes the plan of a set unless it is there; of several workers that begin together, one writes it.
 
     Raises:
-        ValueError: as ``check_plan``.
+        LanternError: as ``check_plan``.
     """
     check_plan(directory, plan)
     directory.mkdir(exist_ok=True)
@@ -239,7 +239,7 @@ def begin(directory: Path, plan: SetPlan) -> None:
 
 
 def synced(content: bytes):
-    """Contents for ``files.write_once`` and ``write_file`` that are on the disk before they get their name."""
+    """Makes contents for ``files.write_once`` and ``write_file`` that are on the disk before they get their name."""
 
     def fill(file) -> None:
         file.write(content)
@@ -250,12 +250,12 @@ def synced(content: bytes):
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether it is a file that a killed worker was writing, or its lock."""
+    """Tells whether it is a file that a killed worker was writing, or its lock."""
     return path.name.startswith(".") and path.suffix in (".part", ".lock")
 
 
 def remove_leftovers(directory: Path, shards: Iterable[int] | None = None) -> None:
-    """Removes what killed workers were writing of these shards, or of anything."""
+    """Removes what killed workers were writing: of these shards, or all."""
     names = (
         None if shards is None else {path.name for shard in shards for path in shard_paths(directory, shard)}
     )

@@ -1,4 +1,4 @@
-"""The pictures that metrics are of: folders, picture sets and arrays in a file, with prompts where they carry them.
+"""Pictures for metrics: of folders, picture sets and arrays in a file, with the prompts that they carry.
 
 Axes: n pictures, H W height and width.
 """
@@ -15,17 +15,17 @@ from jaxtyping import UInt8
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_header
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.folder import SUFFIXES, open_picture
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture
+from lantern_jax.sets.reading import is_set, read_set
 
-# The key of pictures in an .npz file, as ADM's samples and references have them.
+# The key of pictures in an .npz file, as in ADM's samples and references.
 ARRAY = "arr_0"
 # What `lantern generate` writes beside the pictures of a folder.
 _GRID = "grid.png"
-_SET = "set.json"
 
 
 class NumberedPicture(NamedTuple):
-    """A picture uint8 [H, W, 3] with its number in the set and its prompt, where it carries them."""
+    """A picture uint8 [H, W, 3] with the number and the prompt that it carries, if any."""
 
     number: int | None
     prompt: str | None
@@ -33,26 +33,24 @@ class NumberedPicture(NamedTuple):
 
 
 def read_pictures(path: str | Path) -> Iterator[NumberedPicture]:
-    """The pictures of a folder, of a picture set or of an .npz file, one by one.
+    """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
-    In a folder, and in those below it, pictures come in the order of their names, numbers in names by their value; a
-    ``grid.png`` is left out. Number and prompt are those in the texts "number" and "prompt" of a PNG file. They are
-    read as stored, without turning them as a camera's note says.
+    Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
+    ``grid.png`` is left out. Number and prompt are the texts "number" and "prompt" of a PNG file. Pictures are read as
+    stored, not turned as a camera's note says.
 
     Args:
         path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".
 
     Raises:
-        ValueError: nothing of that kind, no pictures, or one that cannot be read.
+        LanternError: something else, no pictures, or one that cannot be read.
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():
         return (NumberedPicture(None, None, picture) for picture in _array_pictures(path))
     if not path.is_dir():
         raise LanternError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
-    if (path / _SET).is_file():
-        from lantern_jax.sets.reading import read_set
-
+    if is_set(path):
         return (NumberedPicture(one.number, one.prompt, one.picture) for one in read_set(path))
     return _folder_pictures(path)
 
@@ -61,17 +59,17 @@ def _folder_pictures(folder: Path) -> Iterator[NumberedPicture]:
     files = [
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES and file.name != _GRID and not file.name.startswith(".")
+        if file.suffix.lower() in PICTURE_SUFFIXES and file.name != _GRID and not file.name.startswith(".")
     ]
     if not files:
         raise LanternError(
-            f"{folder} holds no pictures: name a folder with files ending in {', '.join(SUFFIXES)}"
+            f"{folder} holds no pictures: name a folder with files ending in {', '.join(PICTURE_SUFFIXES)}"
         )
     return (_file_picture(file) for file in sorted(files, key=_natural))
 
 
 def _natural(file: Path) -> list[tuple[int, str]]:
-    """Numbers by value, before other text, so that 10 comes after 9."""
+    """Sorts numbers by value, before other text, so that 10 comes after 9."""
     parts = re.split(r"(\d+)", file.as_posix())
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
@@ -82,14 +80,14 @@ def _file_picture(file: Path) -> NumberedPicture:
     number = texts.get("number")
     if number is not None and not (number.isdecimal() and len(number) < 19):
         raise LanternError(
-            f"{file}: its number {errors.short(repr(number))} is none: give whole numbers, or none at all"
+            f"{file}: its number {errors.short(repr(number))} is not valid: give whole numbers, or none at all"
         )
     prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
     return NumberedPicture(None if number is None else int(number), prompt, picture)
 
 
 def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
-    """Pictures of "arr_0", read one after the other: 50,000 do not fit into memory."""
+    """Yields pictures of "arr_0", read one after the other: 50,000 do not fit into memory."""
     try:
         with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
             shape, columns_first, dtype = read_header(file)
@@ -110,22 +108,22 @@ def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
 def with_prompts(
     pictures: Iterable[NumberedPicture], prompts: Sequence[str] | None = None
 ) -> Iterator[NumberedPicture]:
-    """The same pictures, each with its prompt for certain.
+    """Yields the same pictures, each with its number and its prompt.
 
-    A picture with number j has prompt j of ``prompts``; pictures without numbers have theirs in order, one each.
+    A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
 
     Args:
-        prompts: None: every picture must carry its own.
+        prompts: None where every picture carries its own.
 
     Raises:
-        ValueError: a picture says another prompt, has no prompt, or there are not as many prompts as pictures.
+        LanternError: a picture carries another prompt, has none, or prompts and pictures differ in number.
     """
     count, numbered, seen = 0, None, set()
     for picture in pictures:
         if numbered is None:
             numbered = picture.number is not None
         if numbered != (picture.number is not None):
-            raise LanternError("some pictures carry their number and some do not: give all of one kind")
+            raise LanternError("some pictures carry a number and some do not: give all of one kind")
         number = count if picture.number is None else picture.number
         if number in seen:
             raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")

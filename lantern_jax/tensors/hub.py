@@ -5,21 +5,30 @@ What is in the hub's cache (``HF_HOME``) is found without a connection.
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from lantern_jax.io.errors import LanternError, MissingExtra, quoted
+from lantern_jax.io.errors import LanternError, MissingExtra, quoted, short
+
+_REPOSITORY = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[^@\s]+))?")
+
+
+def repository_of(model: str | Path) -> tuple[str, str | None] | None:
+    """Returns (OWNER/NAME, revision) of a text such as "owner/name@main"; None for what is there, or is a path."""
+    found = _REPOSITORY.fullmatch(model) if isinstance(model, str) else None
+    return None if found is None or os.path.lexists(model) else (found["repo"], found["revision"])
 
 
 def list_files(repo: str, revision: str | None = None) -> list[str]:
-    """The names of a repository's files; without a connection, of those in the cache.
+    """Returns the names of a repository's files; without a connection, of those in the cache.
 
     Args:
         repo: OWNER/NAME of a model.
         revision: branch, tag or commit; None is the main branch.
 
     Raises:
-        ValueError, ImportError: as ``download``.
+        LanternError: as ``download``.
     """
     with _explained(repo, revision) as endpoint:
         from huggingface_hub import HfApi, errors, snapshot_download
@@ -36,7 +45,7 @@ def list_files(repo: str, revision: str | None = None) -> list[str]:
 
 
 def download(repo: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
-    """The local folder that holds a repository's files; those not yet in the cache are fetched.
+    """Returns the local folder that holds a repository's files; those not yet in the cache are fetched.
 
     Args:
         repo: OWNER/NAME of a model.
@@ -44,9 +53,8 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
         revision: branch, tag or commit; None is the main branch.
 
     Raises:
-        ValueError: one line: there is no such repository, revision or file, it is gated, or the hub cannot be reached
-            and the cache does not have it.
-        ImportError: the package huggingface_hub is not installed.
+        LanternError: there is no such repository, revision or file, it is gated, or the hub cannot be reached and the
+            cache does not have it; ``MissingExtra``: the package huggingface_hub is not installed.
     """
     patterns = None if patterns is None else list(patterns)
     with _explained(repo, revision) as endpoint:
@@ -61,39 +69,67 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
     return folder
 
 
+def check_upload(repo: str) -> None:
+    """Raises LanternError unless ``upload`` can begin: a repository's name, the package and a token."""
+    found = _REPOSITORY.fullmatch(repo)
+    if found is None or found["revision"]:
+        raise _no_name(repo)
+    with _explained(repo, None, "uploaded to"):
+        from huggingface_hub import get_token
+    if not get_token():
+        raise LanternError(
+            f"{repo} takes files of its owner only: log in with `hf auth login` or set HF_TOKEN"
+        )
+
+
+def upload(folder: Path, names: Iterable[str], repo: str, message: str) -> None:
+    """Makes a repository, unless there is one, and puts files of a folder there in one commit.
+
+    Raises:
+        LanternError: one line: the hub does not take them.
+    """
+    with _explained(repo, None, "uploaded to") as endpoint:
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        api = HfApi(endpoint=endpoint)
+        api.create_repo(repo, exist_ok=True)
+        files = [CommitOperationAdd(name, folder / name) for name in names]
+        api.create_commit(repo, files, commit_message=message)
+
+
 def _files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+def _no_name(repo: str) -> LanternError:
+    return LanternError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME")
+
+
 @contextlib.contextmanager
-def _explained(repo: str, revision: str | None) -> Iterator[str]:
-    """The hub's address, for a block that asks the hub; its errors become one line each."""
+def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> Iterator[str]:
+    """Yields the hub's address to a block that asks the hub, and turns its errors into one line each."""
     try:
         from huggingface_hub import errors
         from huggingface_hub.constants import ENDPOINT
     except ImportError as error:
-        raise MissingExtra(f"fetching {repo} needs huggingface_hub: pip install lantern-jax[hub]") from error
+        raise MissingExtra(
+            f"{repo} cannot be {deed} the hub: it needs huggingface_hub: pip install lantern-jax[hub]"
+        ) from error
     endpoint = os.environ.get("HF_ENDPOINT", ENDPOINT).rstrip("/")
     try:
         yield endpoint
     except errors.HFValidationError as error:
-        raise LanternError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME") from error
-    except errors.GatedRepoError as error:
-        advice = f"accept its terms at {endpoint}/{repo} and log in with `hf auth login`"
-        raise LanternError(f"{repo} is gated: {advice}") from error
-    except errors.RepositoryNotFoundError as error:
-        advice = "check the name, or log in with `hf auth login` if it is private"
-        raise LanternError(f"{repo} is not on {endpoint}: {advice}") from error
-    except errors.RevisionNotFoundError as error:
-        raise LanternError(f"{repo} has no revision {revision}: name a branch, tag or commit") from error
-    except errors.LocalEntryNotFoundError as error:
-        advice = "connect, or give files that you have"
-        raise LanternError(
-            f"{repo} is not in the cache and {endpoint} cannot be reached: {advice}"
-        ) from error
-    # What else fails is an error of the HTTP client, which differs from version to version, or of the disk.
+        raise _no_name(repo) from error
+    # What is in no row is an error of the HTTP client, which differs from version to version, or of the disk.
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise LanternError(
-            f"{repo} cannot be fetched from {endpoint} ({lines[0][:160]}): try again"
-        ) from error
+        reasons = {
+            errors.GatedRepoError: f"is gated: accept its terms at {endpoint}/{repo} and log in with `hf auth login`",
+            errors.RepositoryNotFoundError: f"is not on {endpoint}: check the name, or log in with `hf auth login` if "
+            "it is private",
+            errors.RevisionNotFoundError: f"has no revision {revision}: name a branch, tag or commit",
+            errors.LocalEntryNotFoundError: f"is not in the cache and {endpoint} cannot be reached: connect, or give "
+            "files that you have",
+            Exception: f"cannot be {deed} {endpoint} ({short(error, 160)}): try again",
+        }
+        why = next(text for kind, text in reasons.items() if isinstance(error, kind))
+        raise LanternError(f"{repo} {why}") from error

@@ -19,7 +19,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_file, whole_number
+from lantern_jax.io.files import open_file, read_json, whole_number
 from lantern_jax.tensors.checksums import Summing, file_checksum
 from lantern_jax.tensors.stored_tensor import StoredTensor, rows, span, stored_tensor
 
@@ -32,13 +32,17 @@ _DTYPES = {
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 # Fifty thousand tensors; the format would allow 100 MB, which take gigabytes once they are read.
 _LONGEST_HEADER = 8 * 2**20
+INDEX_SUFFIX = ".index.json"
+# A hundred thousand tensors.
+_LARGEST_INDEX = 8 * 2**20
+_MOST_SHARDS = 1000
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """{name: tensor, not yet read} of a file.
+    """Opens {name: tensor, not yet read} of a file.
 
     Raises:
-        ValueError: one line: no such file, a truncated one, or one whose header and bytes do not agree.
+        LanternError: no such file, a truncated one, or one whose header and bytes do not agree.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -71,19 +75,73 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     }
 
 
+def open_sharded(
+    index: Path, open_shard: Callable[[Path], dict[str, StoredTensor]] = open_safetensors
+) -> dict[str, StoredTensor]:
+    """Opens {name: tensor, not yet read} of the shards that an index names, each with ``open_shard``.
+
+    Raises:
+        LanternError: no index; shards that are missing, lie elsewhere or hold other tensors than it says.
+    """
+    try:
+        promised = read_json(index, _LARGEST_INDEX)["weight_map"]
+        shards = sorted(set(promised.values()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LanternError(
+            f"{index} is not an index of shards ({type(error).__name__}): fetch it again or name another"
+        ) from error
+    # A shard lies beside its index: anything else is a mistake or an attempt to read elsewhere.
+    foreign = [
+        str(name)
+        for name in shards
+        if not isinstance(name, str) or Path(name).name != name or len(name) > 255
+    ]
+    if foreign or not shards:
+        what = f"names {errors.listed(foreign)}, not files beside it" if foreign else "names no shard"
+        raise LanternError(f"{index} {what}: fetch it again or name another")
+    if len(shards) > _MOST_SHARDS:
+        raise LanternError(
+            f"{index} names {len(shards)} shards, at most {_MOST_SHARDS} are read: name another"
+        )
+    missing = [name for name in shards if not (index.parent / name).is_file()]
+    if missing:
+        raise LanternError(
+            f"{index} names {len(shards)} shards, {len(missing)} missing: {errors.listed(missing)}: fetch them into "
+            f"{index.parent}"
+        )
+    tensors: dict[str, StoredTensor] = {}
+    for name in shards:
+        shard = open_shard(index.parent / name)
+        wrong = {
+            "lacks": [tensor for tensor in promised if promised[tensor] == name and tensor not in shard],
+            "holds, as another shard does,": [
+                tensor for tensor in shard if promised.get(tensor, name) != name
+            ],
+            "holds, and the index does not name,": [tensor for tensor in shard if tensor not in promised],
+        }
+        for what, found in wrong.items():
+            if found:
+                raise LanternError(
+                    f"{index} and its shards do not belong together: {name} {what} {errors.listed(found)}: fetch both "
+                    "again"
+                )
+        tensors |= shard
+    return {tensor: tensors[tensor] for tensor in promised}
+
+
 def write_safetensors(
     path: Path, tensors: Mapping[str, Any], report: Callable[[int], None] = lambda _: None
 ) -> str:
     """Writes a new file, reads it back and returns its checksum; the same tensors make the same bytes.
 
     Args:
-        tensors: NumPy or JAX arrays, or what else has a shape and a dtype and is an array to ``np.asarray``: they
-            are in memory one at a time.
+        tensors: NumPy or JAX arrays, or anything with a shape and a dtype that ``np.asarray`` takes: one at a time is
+            in memory.
         report: called with the number of bytes written since the last call.
 
     Raises:
         OSError: it cannot be written, or what was read back is not what was written.
-        ValueError: a dtype that the format does not have.
+        LanternError: a dtype that the format does not have.
     """
     # The largest numbers first: all lie on multiples of their sizes, as readers like them.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
@@ -121,7 +179,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _span(name: str, entry: dict[str, Any]) -> tuple[np.dtype, tuple[int, ...], int, int]:
-    """(dtype, shape, first byte, byte after the last) of a header's entry."""
+    """Reads (dtype, shape, first byte, byte after the last) from a header's entry."""
     name = errors.short(name)
     if set(entry) != {"dtype", "shape", "data_offsets"}:
         raise LanternError(f"{name} does not have just a dtype, a shape and a place")

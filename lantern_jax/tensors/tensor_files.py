@@ -9,14 +9,13 @@ from pathlib import Path
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_file, read_json
-from lantern_jax.tensors.safetensors_files import open_safetensors
+from lantern_jax.io.files import open_file
+from lantern_jax.tensors.safetensors_files import INDEX_SUFFIX, open_safetensors, open_sharded
 from lantern_jax.tensors.stored_tensor import StoredTensor
 from lantern_jax.tensors.torch_files import open_torch
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH_SUFFIXES)
-_INDEX_SUFFIX = ".index.json"
 # What a folder of the Hugging Face hub calls its weights, the preferred first.
 _USUAL_NAMES = (
     "model.safetensors.index.json",
@@ -25,49 +24,46 @@ _USUAL_NAMES = (
     "pytorch_model.bin",
 )
 _GIVE = "give a .safetensors, .pt, .pth, .bin or .ckpt file, the index of a sharded one, or their folder"
-# A hundred thousand tensors.
-_LARGEST_INDEX = 8 * 2**20
-_MOST_SHARDS = 1000
 
 
 def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
-    """{name: tensor, not yet read} of a tensor file, of a sharded checkpoint or of a folder that holds either.
+    """Opens {name: tensor, not yet read} of a tensor file, of a sharded checkpoint or of a folder that holds either.
 
     A sharded checkpoint is given by its index (``model.safetensors.index.json``). In a folder the Hugging Face names
     are taken first, then the only tensor file. The state dict of a PyTorch file may be the top level or sit under
     "model", "module" or "state_dict". bfloat16 tensors come out as ``ml_dtypes.bfloat16``.
 
     Raises:
-        ValueError: one line: a file is missing, truncated, not a tensor file, or a pickle that wants to run code;
-            a folder holds none or too many; an index and its shards do not agree. Reading a tensor raises it too.
+        LanternError: a file is missing, truncated, not a tensor file, or a pickle that wants to run code; a folder
+            holds none or too many; an index and its shards do not agree. Reading a tensor raises it too.
     """
     path = Path(path)
     if path.is_dir():
         path = path / choose_weights((file.name for file in path.iterdir() if file.is_file()), path)
     if not path.is_file():
         raise LanternError(f"{path} is not a file: {_GIVE}")
-    if path.name.endswith(_INDEX_SUFFIX):
-        return _open_sharded(path)
+    if path.name.endswith(INDEX_SUFFIX):
+        return open_sharded(path, _open_file)
     if path.suffix in _SUFFIXES:
         return _open_file(path)
     raise LanternError(f"{path} has an unknown suffix: {_GIVE}")
 
 
 def choose_weights(names: Iterable[str], folder: str | Path) -> str:
-    """The file that holds the weights, or the index of their shards, among the names of a folder's files.
+    """Returns the file that holds the weights, or the index of their shards, among the names of a folder's files.
 
     Args:
         names: of the files, without the folder.
         folder: what to call it in an error.
 
     Raises:
-        ValueError: the folder holds no tensor file, or several of which none is the usual one.
+        LanternError: the folder holds no tensor file, or several of which none is the usual one.
     """
     names = sorted(names)
     for name in _USUAL_NAMES:
         if name in names:
             return name
-    found = [name for name in names if name.endswith(_INDEX_SUFFIX)] or [
+    found = [name for name in names if name.endswith(INDEX_SUFFIX)] or [
         name for name in names if Path(name).suffix in _SUFFIXES
     ]
     if len(found) == 1:
@@ -77,55 +73,6 @@ def choose_weights(names: Iterable[str], folder: str | Path) -> str:
     shown = errors.listed(found)
     advice = "fetch the index too" if "-of-" in shown else "name one of them"
     raise LanternError(f"{folder} holds {len(found)} tensor files ({shown}): {advice}")
-
-
-def _open_sharded(index: Path) -> dict[str, StoredTensor]:
-    try:
-        promised = read_json(index, _LARGEST_INDEX)["weight_map"]
-        shards = sorted(set(promised.values()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise LanternError(
-            f"{index} is not an index of shards ({type(error).__name__}): fetch it again or name another"
-        ) from error
-    # A shard lies beside its index: anything else is a mistake or an attempt to read elsewhere.
-    foreign = [
-        str(name)
-        for name in shards
-        if not isinstance(name, str) or Path(name).name != name or len(name) > 255
-    ]
-    if foreign or not shards:
-        what = f"names {errors.listed(foreign)}, not files beside it" if foreign else "names no shard"
-        raise LanternError(f"{index} {what}: fetch it again or name another")
-    if len(shards) > _MOST_SHARDS:
-        raise LanternError(
-            f"{index} names {len(shards)} shards, at most {_MOST_SHARDS} are read: name another"
-        )
-    missing = [name for name in shards if not (index.parent / name).is_file()]
-    if missing:
-        raise LanternError(
-            f"{index} names {len(shards)} shards, {len(missing)} missing: {errors.listed(missing)}: fetch them into "
-            f"{index.parent}"
-        )
-    tensors: dict[str, StoredTensor] = {}
-    for name in shards:
-        shard = _open_file(index.parent / name)
-        absent = [tensor for tensor in promised if promised[tensor] == name and tensor not in shard]
-        if absent:
-            raise _mismatch(index, f"{name} lacks", absent)
-        twice = [tensor for tensor in shard if promised.get(tensor, name) != name]
-        if twice:
-            raise _mismatch(index, f"{name} holds, as another shard does,", twice)
-        unnamed = [tensor for tensor in shard if tensor not in promised]
-        if unnamed:
-            raise _mismatch(index, f"{name} holds, and the index does not name,", unnamed)
-        tensors |= shard
-    return {tensor: tensors[tensor] for tensor in promised}
-
-
-def _mismatch(index: Path, what: str, tensors: list[str]) -> LanternError:
-    return LanternError(
-        f"{index} and its shards do not belong together: {what} {errors.listed(tensors)}: fetch both again"
-    )
 
 
 def _open_file(path: Path) -> dict[str, StoredTensor]:

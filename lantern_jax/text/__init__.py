@@ -1,1 +1,1 @@
-"""From prompts to what targets are conditioned on: tokenizers, vocabularies, caption cleaning, the T5 encoder."""
+"""Prompts to conditioning: tokenizers, vocabularies, caption cleaning, the T5 encoder."""

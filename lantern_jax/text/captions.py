@@ -1,10 +1,8 @@
-"""Caption cleaning as LlamaGen's text features were made: the rules of DeepFloyd IF's T5 pipeline, as tables.
+"""Caption cleaning as for LlamaGen's text features: the rules of DeepFloyd IF's T5 pipeline, as tables.
 
-The rules were written for captions scraped from the web: they drop links, markup, file names, article numbers
-and shop phrases, and bring dashes and quotes to one form. LlamaGen applies them twice, so ``clean_caption`` does.
-
-One difference: the original repairs text that was decoded with the wrong encoding (ftfy), this one only brings
-ligatures, wide characters and curly quotes to their plain form.
+Written for captions scraped from the web, the rules drop links, markup, file names, article numbers and shop phrases,
+and unify dashes and quotes. LlamaGen applies them twice, and so does ``clean_caption``. One difference: the original
+repairs wrongly decoded text (ftfy); here only ligatures, wide characters and curly quotes get their plain form.
 """
 
 import html
@@ -15,16 +13,13 @@ from functools import partial
 from html.parser import HTMLParser
 from urllib.parse import unquote_plus
 
-# A rule: what is looked for, and what is put in its place.
+# A pattern and its replacement.
 Rule = tuple[re.Pattern, str]
 Step = Callable[[str], str]
 
 
 def clean_caption(text: str) -> str:
-    """A caption as LlamaGen's text encoder saw captions: lower case, without what the rules of this module drop.
-
-    May be empty when nothing of the text is left.
-    """
+    """Returns a caption as LlamaGen's text encoder saw captions, in lower case; perhaps nothing is left of it."""
     for _ in range(2):
         for step in STEPS:
             text = step(text)
@@ -41,7 +36,7 @@ def _replace(rules: Sequence[Rule], text: str) -> str:
     return text
 
 
-# The scheme of a link is dropped alone, a host name together with its path. "@" after it: an e-mail's first half.
+# Of a link with a scheme only that is dropped, a host name with its path; before "@" it is half of an e-mail address.
 _HOST = r"[a-z0-9.\-]+\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
 
 
@@ -106,7 +101,7 @@ EDGES = _rules(
 
 
 class _Text(HTMLParser):
-    """The text of a piece of HTML: tags, comments, styles and scripts are dropped, entities resolved."""
+    """The text of HTML without tags, comments, styles and scripts; entities are resolved."""
 
     def __init__(self):
         super().__init__()
@@ -124,14 +119,14 @@ def _without_markup(text: str) -> str:
     try:
         parser.feed(text)
         parser.close()
-    # Half a declaration ("<![") is not for every version of the parser.
+    # Some versions of the parser fail on half a declaration ("<![").
     except AssertionError:
         return text
     return "".join(parser.parts)
 
 
 def _without_connectors(text: str) -> str:
-    """Four or more hyphens or underscores join the words of a file name or link."""
+    """Replaces hyphens and underscores by spaces if there are four or more: the words of a file name or link."""
     return re.sub("[-_]", " ", text) if len(re.findall("[-_]", text)) > 3 else text
 
 
@@ -143,7 +138,7 @@ QUOTES = _rules(("[\u02bc\u2018-\u201b]", "'"), ("[\u201c-\u201f]", '"'), (f"[{_
 
 
 def plain_characters(text: str) -> str:
-    """Entities resolved, ligatures and wide characters in their usual form, composed (NFC)."""
+    """Resolves entities, gives ligatures and wide characters their usual form, and composes (NFC)."""
     text = html.unescape(text)
     text = _FOLDED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     text = unicodedata.normalize("NFC", _replace(QUOTES, text))

@@ -1,16 +1,15 @@
 """Chameleon's vocabulary as stream ids, and the prompts of Anole and Lumina-mGPT.
 
-Published ids mix text and image tokens, and which image token is which codebook entry is told by the token's name
-alone: ``IMGIMG``, the digits of the entry as letters A to J, ``Z``. *Stream ids* put the codes first, in the
-codebook's order, then the row end, the image end, and all other published ids in ascending order.
+Published ids mix text and image tokens; only the name of an image token tells its codebook entry: ``IMGIMG``, the
+entry's digits as letters A to J, ``Z``. *Stream ids* put the codes first, in the codebook's order, then the row end,
+the image end, and all other published ids in ascending order.
 
 Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -19,29 +18,29 @@ from jaxtyping import Int
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json, read_json
+from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 
-# Chameleon's has 5 MB.
+# Chameleon's file has 5 MB.
 _LARGEST_TOKENIZER = 64 * 2**20
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
 DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 
-# Prefix lengths: a prompt is padded to the next one, so that a new prompt does not compile a new program.
+# Prefix lengths: prompts are padded to the next one, so that a new prompt rarely compiles a new program.
 BUCKETS = (64, 128, 256, 512, 1024)
 
 # Lumina-mGPT's task sentence; the numbers are pixels.
 LUMINA_TASK = "Generate an image of {size}x{size} according to the following prompt:\n"
-# The VQ tokenizer's cells are 16 pixels wide, those of Lumina-mGPT's size tokens 32.
+# The VQ tokenizer's cells are 16 pixels wide, cells of Lumina-mGPT's size tokens 32.
 PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Published ids of the tokens that structure a sequence. The defaults are those of the 7B models.
+    """Published ids of the tokens that structure a sequence. The defaults are the 7B models'.
 
     Attributes:
-        begin, padding: start of a sequence; what left-pads it.
+        begin, padding: start of a sequence; padding on its left.
         image_start, image_end, row_end: around a picture; after each row of a Lumina-mGPT picture.
         separator: the end of the user's turn.
         size: "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
@@ -56,7 +55,7 @@ class SpecialTokens:
     size: int = 8804
 
 
-# What the vocabulary file calls them.
+# Their names in the vocabulary file.
 SPECIAL_NAMES = {
     "begin": "<s>",
     "padding": "<pad>",
@@ -88,8 +87,7 @@ class ChameleonVocabulary:
     special: SpecialTokens = SpecialTokens()
 
     def __post_init__(self):
-        special = [getattr(self.special, field.name) for field in fields(self.special)]
-        used = [*self.codes, *special]
+        used = [*self.codes, *astuple(self.special)]
         if not self.codes or min(used) < 0 or max(used) >= self.vocab_size:
             raise LanternError(
                 f"a vocabulary with ids {min(used)} to {max(used)} does not fit an embedding table of "
@@ -102,13 +100,11 @@ class ChameleonVocabulary:
 
     @classmethod
     def from_file(cls, path: str | Path, vocab_size: int = 65536) -> "ChameleonVocabulary":
-        """Reads Chameleon's ``text_tokenizer.json``.
-
-        Structuring tokens are found by name; a name that is not there leaves the published id.
+        """Reads Chameleon's ``text_tokenizer.json``; structuring tokens without a name keep the published id.
 
         Raises:
-            ValueError: not such a file, codebook entries that are missing or named twice, or ids that are not
-                rows of the model's table.
+            LanternError: another file, codebook entries that are missing or named twice, or ids that are not rows of
+                the model's table.
         """
         names = read_names(path)
         try:
@@ -120,27 +116,6 @@ class ChameleonVocabulary:
         except ValueError as error:
             raise LanternError(f"{path}: {error}") from None
 
-    @classmethod
-    def from_json(cls, content: str) -> "ChameleonVocabulary":
-        """Reads what ``to_json`` wrote.
-
-        Raises:
-            ValueError: something else.
-        """
-        try:
-            record = parse_json(content, "the record")
-            codes, vocab_size = tuple(map(int, record["codes"])), int(record["vocab_size"])
-            return cls(codes, vocab_size, SpecialTokens(**record["special"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise LanternError(
-                f"not a Chameleon vocabulary ({error}): convert the checkpoint again"
-            ) from None
-
-    def to_json(self) -> str:
-        """A text that ``from_json`` reads."""
-        special = {field.name: getattr(self.special, field.name) for field in fields(self.special)}
-        return json.dumps({"codes": self.codes, "vocab_size": self.vocab_size, "special": special})
-
     @property
     def num_codes(self) -> int:
         """Size of the codebook."""
@@ -148,29 +123,27 @@ class ChameleonVocabulary:
 
     @cached_property
     def order(self) -> Int[np.ndarray, " rows"]:
-        """int32 [vocab_size]: the published id of each stream id; ``table[order]`` reorders an embedding table."""
+        """The published id of each stream id, int32 [vocab_size]; ``table[order]`` reorders an embedding table."""
         first = np.array([*self.codes, self.special.row_end, self.special.image_end], np.int32)
         rest = np.setdiff1d(np.arange(self.vocab_size, dtype=np.int32), first)
         return np.concatenate([first, rest])
 
     @cached_property
     def _stream(self) -> Int[np.ndarray, " rows"]:
-        """int32 [vocab_size]: the stream id of each published id."""
+        """The stream id of each published id, int32 [vocab_size]."""
         return np.argsort(self.order).astype(np.int32)
 
     def to_stream(self, ids: Int[np.ndarray, "*shape"] | Sequence[int]) -> Int[np.ndarray, "*shape"]:
-        """Stream ids (int32) of published ids.
+        """Converts published ids to stream ids (int32).
 
-        Raises:
-            ValueError: an id outside 0..vocab_size-1, or one that is no whole number.
+        Raises LanternError for an id that is not a whole number in 0..vocab_size-1.
         """
         return self._stream[self._checked(ids)]
 
     def to_published(self, ids: Int[np.ndarray, "*shape"] | Sequence[int]) -> Int[np.ndarray, "*shape"]:
-        """Published ids (int32) of stream ids.
+        """Converts stream ids to published ids (int32).
 
-        Raises:
-            ValueError: an id outside 0..vocab_size-1, or one that is no whole number.
+        Raises LanternError for an id that is not a whole number in 0..vocab_size-1.
         """
         return self.order[self._checked(ids)]
 
@@ -188,10 +161,9 @@ class ChameleonVocabulary:
 
 
 def read_names(path: str | Path) -> dict[str, int]:
-    """{name: published id} of a ``tokenizers`` JSON file: its vocabulary and its added tokens.
+    """Reads {name: published id} from a ``tokenizers`` JSON file: its vocabulary and its added tokens.
 
-    Raises:
-        ValueError: the file is missing or something else.
+    Raises LanternError if the file is missing or another one.
     """
     advice = "give Chameleon's text_tokenizer.json"
     if not Path(path).is_file():
@@ -206,10 +178,9 @@ def read_names(path: str | Path) -> dict[str, int]:
 
 
 def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
-    """int32: the published id of each codebook entry, from the names of a vocabulary.
+    """Finds the published id (int32) of each codebook entry by the names of a vocabulary.
 
-    Raises:
-        ValueError: no image token, an entry that is missing, or one with two tokens.
+    Raises LanternError without image tokens, or for an entry without a token or with two.
     """
     found: dict[int, int] = {}
     for name, number in vocab.items():
@@ -227,7 +198,7 @@ def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
     missing = sorted(set(range(max(found) + 1)) - set(found))
     if missing:
         raise LanternError(
-            f"{len(missing)} codebook entries have no image token ({_few(missing)}): "
+            f"{len(missing)} codebook entries have no image token ({errors.listed(missing)}): "
             "give an unchanged text_tokenizer.json"
         )
     if len(set(found.values())) < len(found):
@@ -244,10 +215,10 @@ def prompt_rows(
     layout: str,
     grid: int,
 ) -> TokenConditioning:
-    """The row of each prompt as the layout's model was trained; the unconditional one follows from it in the target.
+    """Builds the row of each prompt as the layout's model was trained; the target adds unconditional rows.
 
     Args:
-        vocabulary: of the model.
+        vocabulary: the model's.
         encode: text to published ids, without special tokens.
         layout: "anole" or "lumina".
         grid: cells a side of the picture; even for Lumina-mGPT, whose prompt names the size.
@@ -256,8 +227,8 @@ def prompt_rows(
         NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
 
     Raises:
-        ValueError: no prompt, one that is empty, one too long for the last bucket (1024 tokens, the layout's own
-            included), or a grid that the layout cannot name.
+        LanternError: no prompts, an empty one, one longer than the last bucket (1024 tokens, including the layout's),
+            or a grid that the layout cannot name.
     """
     if layout not in LAYOUTS:
         raise errors.unknown("layout", layout, LAYOUTS)
@@ -277,7 +248,7 @@ def prompt_rows(
         row = [special.begin, *encode(before + prompt), special.separator, *image]
         if len(row) > BUCKETS[-1]:
             raise LanternError(
-                f"prompt {_shortened(prompt)} has {len(row)} tokens with the model's own, "
+                f"prompt {errors.quoted(prompt, 40)} has {len(row)} tokens with the model's own, "
                 f"more than {BUCKETS[-1]}: shorten it"
             )
         rows.append(row)
@@ -285,13 +256,8 @@ def prompt_rows(
     return TokenConditioning(vocabulary.to_stream(tokens), mask)
 
 
-def bucket(length: int) -> int:
-    """The shortest prefix length of ``BUCKETS`` that holds ``length`` tokens (at most the last one)."""
-    return next(size for size in BUCKETS if size >= length)
-
-
 def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
-    """Lumina-mGPT's height and width tokens of a square picture."""
+    """Returns Lumina-mGPT's height and width tokens of a square picture."""
     size = vocabulary.special.size + grid // CELLS_A_SIZE
     if grid % CELLS_A_SIZE or grid <= 0 or size >= vocabulary.vocab_size:
         raise LanternError(
@@ -301,19 +267,11 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
 
 
 def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[np.ndarray, np.ndarray]:
-    length = bucket(max(map(len, rows)))
+    longest = max(map(len, rows))
+    length = next(size for size in BUCKETS if size >= longest)
     tokens = np.full((len(rows), length), padding, np.int64)
     mask = np.zeros((len(rows), length), bool)
     for i, row in enumerate(rows):
         tokens[i, length - len(row) :] = row
         mask[i, length - len(row) :] = True
     return tokens, mask
-
-
-def _few(numbers: Iterable[int], limit: int = 5) -> str:
-    numbers = list(numbers)
-    return ", ".join(map(str, numbers[:limit])) + (", ..." if len(numbers) > limit else "")
-
-
-def _shortened(text: str, limit: int = 40) -> str:
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

@@ -1,7 +1,7 @@
 """Encoded prompts in a file: conditioning arrays that can be used again without the text encoder.
 
-A ``.npz`` of the arrays under their own names, beside a record (format, kind of conditioning, prompts) as JSON text.
-Arrays hold the conditional row of each prompt. Packed ones (``text.packed``) are stored packed, by the array "mask".
+A ``.npz`` of the arrays by name and of a record (format, kind of conditioning, prompts) as JSON text. Arrays hold the
+conditional row of each prompt. Packed ones (``text.packed``) are stored packed, by the array "mask".
 
 Axes: n prompts.
 """
@@ -25,13 +25,13 @@ RECORD, MASK = "record", "mask"
 
 @dataclass(frozen=True)
 class EncodedPrompts:
-    """Prompts and what a target is conditioned on in their place.
+    """Prompts and their conditioning.
 
     Attributes:
-        kind: of conditioning: "labels", "captions" or "tokens" from ``Pipeline.encode``; checked by the encoder that
-            takes them.
+        kind: of conditioning: "labels", "captions" or "tokens" from ``Pipeline.encode``; the encoder that takes them
+            checks it.
         prompts: n texts.
-        arrays: {name: array [n, ...]}: labels; features (which may be ``PackedRows``) and mask; or tokens and mask.
+        arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask.
 
     Example:
         >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])
@@ -47,15 +47,15 @@ class EncodedPrompts:
 def save_encoded(
     path: str | Path, kind: str, prompts: Sequence[str], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes encoded prompts; a file of that name is replaced, by the whole new one or not at all.
+    """Writes encoded prompts; an existing file is replaced by the whole new one or not at all.
 
     Args:
         path: ends in .npz.
         kind, prompts, arrays: as in ``EncodedPrompts``; bool, integer and float arrays, bfloat16 included.
 
     Raises:
-        ValueError: another ending, prompts that are not text, arrays that do not have one row a prompt, or a folder
-            that cannot be written to.
+        LanternError: another ending, prompts that are not text, arrays without one row per prompt, or a folder that
+            cannot be written to.
 
     Example:
         >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
@@ -64,7 +64,7 @@ def save_encoded(
     """
     path = Path(path)
     if path.suffix != ".npz":
-        raise LanternError(f"{path} does not end in .npz: name encoded prompts so")
+        raise LanternError(f"{path} does not end in .npz: give such a name")
     if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
         raise LanternError("prompts are not a list of texts: give texts, a class number as '207'")
     packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
@@ -85,7 +85,7 @@ def save_encoded(
     record = {
         "format": FORMAT, "kind": kind, "prompts": list(prompts), "bfloat16": wide, "packed": packed,
     }  # fmt: skip
-    # NumPy's format does not know bfloat16: such arrays are kept as their bits.
+    # NumPy's format does not know bfloat16: such arrays are stored as their bits.
     stored = {name: array.view(np.uint16) if name in wide else array for name, array in stored.items()}
     stored |= {RECORD: np.array(json.dumps(record))}
     try:
@@ -95,10 +95,7 @@ def save_encoded(
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
-    """Reads what ``save_encoded`` wrote.
-
-    Raises:
-        ValueError: the file is missing, truncated or something else.
+    """Reads encoded prompts; raises LanternError if the file is missing, damaged or another one.
 
     Example:
         >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
@@ -113,7 +110,7 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
         record = parse_json(str(arrays.pop(RECORD)), "its record")
         if record["format"] != FORMAT:
             raise LanternError("another format")
-        # What stands for the prompts is checked too: a class number would be a text here, "207".
+        # A class number is a text here, "207".
         texts = [record["kind"], *record["prompts"]]
         if not isinstance(record["prompts"], list) or not all(isinstance(text, str) for text in texts):
             raise LanternError("prompts that are not text")

@@ -1,7 +1,7 @@
-"""From prompts to what a target is conditioned on: class numbers, words, captions through T5, or Chameleon's tokens.
+"""Prompts to conditioning: class numbers, words, captions through T5, or Chameleon's tokens.
 
-Conditioning is kept on the host, conditional rows only, leaves [n, ...]: the target adds the unconditional row. A
-batch of it is ``leaf[rows]`` of every leaf.
+Conditioning is on the host, conditional rows only, leaves [n, ...]: the target adds the unconditional row. A batch of
+it is ``leaf[rows]`` of every leaf.
 
 Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
@@ -38,10 +38,10 @@ Conditioning = Int[np.ndarray, "n C"] | CaptionConditioning | TokenConditioning
 
 @dataclass(frozen=True)
 class PromptParts:
-    """What of a checkpoint has to do with prompts.
+    """The parts of a checkpoint that encode prompts.
 
     Attributes:
-        config: of the target.
+        config: the target's.
         vocabulary: the words of its labels, or None.
         text_tokenizer: the file of its text tokenizer, or None.
         text_encoder: the config of its text encoder, or None.
@@ -56,11 +56,7 @@ class PromptParts:
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
-        """The text tokenizer.
-
-        Raises:
-            ValueError: there is none, the file is damaged, or it is not the text encoder's.
-        """
+        """The text tokenizer; raises LanternError without one, if it is damaged or not the text encoder's."""
         tokenizer = load_tokenizer(self.tokenizer_file)
         if self.text_encoder is not None:
             check_tokenizer(tokenizer, self.text_encoder.vocab_size, self.tokenizer_file)
@@ -68,7 +64,7 @@ class PromptParts:
 
     @property
     def tokenizer_file(self) -> Path:
-        """Where the text tokenizer lies; ValueError where there is none."""
+        """The text tokenizer's file; raises LanternError without one."""
         if self.text_tokenizer is None:
             raise LanternError(
                 "this checkpoint has no text tokenizer: convert it with one, or give encoded prompts"
@@ -92,25 +88,25 @@ class PromptEncoder(ABC):
         self.config = parts.config
 
     def check(self, prompts: Sequence[str | int]) -> None:
-        """Raises what ``encode`` would raise of the prompts; loads no text encoder."""
+        """Raises what ``encode`` would raise for the prompts, without loading a text encoder."""
         self.encode(prompts)
 
     @abstractmethod
     def encode(self, prompts: Sequence[str | int], dtype: Any = np.float32) -> Conditioning:
-        """Conditioning with leaves [n, ...] of n prompts.
+        """Encodes n prompts to conditioning with leaves [n, ...].
 
         Args:
-            prompts: class numbers or ImageNet names of class-conditional models; else text.
+            prompts: class numbers or ImageNet names for class-conditional models, else text.
             dtype: of a text encoder's parameters, matrix products and features.
 
         Raises:
-            ValueError: no prompt, an empty one, an unknown word or class, or a checkpoint without the parts that
+            LanternError: no prompts, an empty one, an unknown word or class, or a checkpoint without the parts that
                 encode text.
         """
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Inside this context a text encoder that was read stays in memory, and is not read again."""
+        """Keeps a text encoder that is read in memory inside this context."""
         yield
 
     @abstractmethod
@@ -119,23 +115,18 @@ class PromptEncoder(ABC):
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         mask: Bool[np.ndarray, "n P"] | None = None,
     ) -> Conditioning:
-        """Conditioning from arrays; ``mask`` None means no padding.
+        """Makes conditioning of arrays; ``mask`` None means no padding.
 
-        Raises:
-            ValueError: a shape, a type or ids that do not fit the target.
+        Raises LanternError for a shape, a type or ids that do not fit the target.
         """
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
-        """Conditioning as ``text.encoded.save_encoded`` takes it."""
+        """Returns conditioning as ``text.encoded.save_encoded`` takes it."""
         arrays = {name: getattr(conditioning, name, conditioning) for name in self.fields}
         return EncodedPrompts(self.kind, tuple(map(str, prompts)), arrays)
 
     def from_encoded(self, encoded: EncodedPrompts) -> Conditioning:
-        """Conditioning of encoded prompts.
-
-        Raises:
-            ValueError: they were encoded for another kind or size of model.
-        """
+        """Makes conditioning of encoded prompts; raises LanternError if they are for another kind or size of model."""
         if encoded.kind != self.kind:
             raise LanternError(
                 f"prompts were encoded as {encoded.kind}, this checkpoint takes {self.kind}: encode them with it"
@@ -149,12 +140,14 @@ class PromptEncoder(ABC):
 
     @abstractmethod
     def _checked(self, **arrays: np.ndarray) -> Conditioning:
-        """The arrays ``fields`` as conditioning; ValueError where they do not fit the target."""
+        """Makes conditioning of the arrays ``fields``; raises LanternError if they do not fit the target."""
 
 
 class LabelEncoder(PromptEncoder):
-    """Words through the checkpoint's vocabulary, or classes where it has none; raises ValueError at once where the
-    config's unconditional labels are not the vocabulary's."""
+    """Words through the checkpoint's vocabulary, or classes if it has none.
+
+    Raises LanternError if the config's unconditional labels are not the vocabulary's.
+    """
 
     kind, fields = "labels", ("labels",)
 
@@ -196,7 +189,7 @@ class LabelEncoder(PromptEncoder):
 
 
 class CaptionEncoder(PromptEncoder):
-    """Captions through T5, whose parameters are read once for all captions of a call and then dropped."""
+    """Captions through T5, whose parameters are read once per call and then dropped."""
 
     kind, fields = "captions", ("features", "mask")
     _read: dict[np.dtype, PyTree] | None = None
@@ -255,13 +248,13 @@ class CaptionEncoder(PromptEncoder):
 
 
 class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens with those that the layout puts around them, as stream ids."""
+    """Chameleon's prompts: text tokens between the layout's own, as stream ids."""
 
     kind, fields = "tokens", ("tokens", "mask")
 
     @cached_property
     def vocabulary(self) -> ChameleonVocabulary:
-        """Published ids and stream ids; ValueError without a text tokenizer, or where its file is damaged."""
+        """Published ids and stream ids; raises LanternError without a text tokenizer, or if it is damaged."""
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
     def encode(self, prompts, dtype=np.float32):
@@ -310,12 +303,12 @@ def _check_texts(prompts: Sequence[str | int]) -> None:
 
 
 def _class(prompt: str | int, classes: int) -> int:
-    """The class that a number or, with ImageNet's classes, a name stands for."""
+    """Returns the class of a number or, for ImageNet's classes, a name."""
     advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
     if isinstance(prompt, str) and not prompt.strip():
         raise LanternError(f"empty prompt: {advice}")
     is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
-    # Python reads numbers of some thousand digits alone, and none of these is a class.
+    # Python refuses to read numbers of many thousand digits, and none of those is a class.
     is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
     if is_number and 0 <= int(prompt) < classes:
         return int(prompt)

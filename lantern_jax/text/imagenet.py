@@ -1,7 +1,4 @@
-"""ImageNet's 1000 class names: the number of a class from any of its names.
-
-The names are those of the ILSVRC 2012 synsets (WordNet), in the order of the class numbers.
-"""
+"""ImageNet's 1000 classes by name: the ILSVRC 2012 synsets (WordNet), in the order of the class numbers."""
 
 import difflib
 import json
@@ -13,19 +10,18 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 NUM_CLASSES = 1000
-# Classes below this number are animals, the others are not: it tells two classes of one name apart.
+# Classes below this number are animals: it tells two classes of one name apart.
 NUM_ANIMALS = 398
 
 
 def class_number(name: str) -> int:
-    """The number, 0 to 999, of an ImageNet class.
+    """Returns the number, 0 to 999, of an ImageNet class.
 
     Args:
         name: any of the class's names, or all of them as ImageNet lists them; case, spaces, underscores and
-            punctuation do not matter. A name that two classes share means the one that has it first in its list.
+            punctuation do not matter. Of two classes that share a name, it is the one that lists it first.
 
-    Raises:
-        ValueError: no class or two classes are meant.
+    Raises LanternError if no class or two classes have the name.
     """
     key = _key(name)
     if not key:
@@ -46,7 +42,7 @@ def class_number(name: str) -> int:
 
 @cache
 def class_names() -> tuple[tuple[str, ...], ...]:
-    """The names of every class, the usual one first."""
+    """Reads the names of every class, the usual one first."""
     content = (
         resources.files("lantern_jax.text").joinpath("imagenet_classes.json").read_text(encoding="utf-8")
     )
@@ -55,7 +51,7 @@ def class_names() -> tuple[tuple[str, ...], ...]:
 
 @cache
 def _tables() -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Classes by their first name or whole list of names, and by all names."""
+    """Indexes classes by their first name or whole list of names, and by all names."""
     first: dict[str, list[int]] = {}
     others: dict[str, list[int]] = {}
     for number, names in enumerate(class_names()):
@@ -71,7 +67,7 @@ def _key(name: str) -> str:
 
 
 def _suggestion(name: str, limit: int = 5) -> str:
-    """Names that hold the word, then names that are written alike, one of a class."""
+    """Suggests names with the word, then names spelled alike, one per class."""
     numbers = {name: number for number, names in enumerate(class_names()) for name in reversed(names)}
     keys = {_key(name): name for name in numbers}
     word = re.compile(rf"\b{re.escape(name.strip())}\b", re.IGNORECASE)

@@ -1,11 +1,10 @@
-"""Prompts as attributes: a small, documented vocabulary between words and the label ids of the model.
+"""Prompts as attributes: a small vocabulary between words and a model's label ids.
 
-A vocabulary is plain data, so a checkpoint can carry its own as JSON: the attributes with their values, a
-table word -> (attribute, value), and the words which carry no attribute and are ignored. Case and punctuation
-do not matter; a plural is a word of its own in the table.
+A vocabulary is plain data that a checkpoint carries as JSON: attributes with their values, a table word -> (attribute,
+value), and ignored words. Case and punctuation do not matter; plurals have their own entries.
 
-Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id.
-The unconditional row of guidance is the row in which every attribute is unspecified.
+Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id. In the
+unconditional row of guidance every attribute is unspecified.
 """
 
 import re
@@ -17,7 +16,7 @@ import numpy as np
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-# What the demo's landscapes are made of.
+# Of the demo's landscapes.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "time": ("dawn", "noon", "dusk", "night"),
     "terrain": ("mountains", "hills", "desert", "forest"),
@@ -32,16 +31,16 @@ class Vocabulary:
     """Words, attributes and label ids; A is the number of attributes.
 
     Attributes:
-      attributes: attribute -> its values, in the order of the model's condition tokens.
-      words: word or phrase (lower case, single spaces) -> (attribute, value).
-      ignored: words which may stand in a prompt and carry no attribute.
+        attributes: attribute -> its values, in the order of the model's condition tokens.
+        words: word or phrase (lower case, single spaces) -> (attribute, value).
+        ignored: words without an attribute that a prompt may contain.
 
     Example:
         >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
         >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
         >>> vocabulary.parse("a sunny night")
         Traceback (most recent call last):
-        ValueError: prompt: 'sunny' and 'night' contradict each other (time); keep one
+        lantern_jax.io.errors.LanternError: prompt: 'sunny' and 'night' contradict each other (time); keep one
         >>> vocabulary.labels(vocabulary.parse("A night."))
         {'time': 'night'}
     """
@@ -63,14 +62,13 @@ class Vocabulary:
 
     @property
     def num_labels(self) -> int:
-        """Rows of the label embedding: all values, and one "unspecified" id per attribute."""
+        """Rows of the label embedding: all values and an "unspecified" id per attribute."""
         return sum(len(values) + 1 for values in self.attributes.values())
 
     def parse(self, text: str) -> tuple[int, ...]:
-        """The attributes a prompt names: per attribute the index of its value, or -1 where it is silent.
+        """Returns the value index of each attribute in a prompt, -1 where it is not named.
 
-        Raises:
-          ValueError: an unknown word, no word with a meaning, or two words which contradict each other.
+        Raises LanternError for an unknown word, no word with a meaning, or two words that contradict each other.
         """
         found: dict[str, tuple[str, str]] = {}
         unknown: list[str] = []
@@ -84,11 +82,12 @@ class Vocabulary:
                     )
             elif word not in self.ignored:
                 unknown.append(word)
+        known = errors.listed(self.known_words(), 200) if unknown or not found else ""
         if unknown:
             names = errors.listed(map(repr, unknown))
-            raise LanternError(f"prompt: unknown word {names}; known words: {self._listing()}")
+            raise LanternError(f"prompt: unknown word {names}; known words: {known}")
         if not found:
-            raise LanternError(f"empty prompt: expected at least one of the words: {self._listing()}")
+            raise LanternError(f"empty prompt: expected at least one of the words: {known}")
         return tuple(
             values.index(found[name][0]) if name in found else UNSPECIFIED
             for name, values in self.attributes.items()
@@ -96,11 +95,11 @@ class Vocabulary:
 
     @staticmethod
     def tokens(text: str) -> list[str]:
-        """Words in lower case, without punctuation."""
+        """Splits a text into words in lower case, without punctuation."""
         return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
 
     def _split(self, text: str) -> list[str]:
-        """Words of a prompt, the longest known phrase first."""
+        """Splits a prompt into words and the longest known phrases."""
         tokens = self.tokens(text)
         longest = max((len(word.split()) for word in self.words), default=1)
         words, start = [], 0
@@ -114,39 +113,28 @@ class Vocabulary:
         return words
 
     def known_words(self) -> list[str]:
-        """The words with a meaning, sorted by attribute and value."""
-        meanings = ((name, value) for name, values in self.attributes.items() for value in values)
-        order = {meaning: row for row, meaning in enumerate(meanings)}
-        return sorted(self.words, key=lambda word: (order[self.words[word]], word))
-
-    def _listing(self, limit: int = 200) -> str:
-        words = self.known_words()
-        more = f" and {len(words) - limit} more" if len(words) > limit else ""
-        return ", ".join(words[:limit]) + more
+        """Returns the words with a meaning, sorted by attribute and value."""
+        meanings = [(name, value) for name, values in self.attributes.items() for value in values]
+        return sorted(self.words, key=lambda word: (meanings.index(self.words[word]), word))
 
     def labels(self, parsed: Sequence[int]) -> dict[str, str]:
-        """The named attributes of a parsed prompt as words: attribute -> value."""
+        """Returns the named attributes of a parsed prompt: attribute -> value."""
         named = zip(self.attributes.items(), parsed, strict=True)
         return {name: values[index] for (name, values), index in named if index != UNSPECIFIED}
 
     def offsets(self) -> np.ndarray:
-        """First label id of each attribute, int32 [A]."""
+        """Returns the first label id of each attribute, int32 [A]."""
         sizes = [len(values) + 1 for values in self.attributes.values()]
         return np.cumsum([0, *sizes[:-1]], dtype=np.int32)
 
     def null_labels(self) -> np.ndarray:
-        """Label ids with every attribute unspecified, int32 [A]: the condition of the unconditional row."""
+        """Returns the label ids of the unconditional row, every attribute unspecified, int32 [A]."""
         return self.offsets() + np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
 
     def label_ids(self, parsed: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Label ids of parsed prompts.
+        """Returns the label ids, int32 [..., A] in [0, num_labels), of parsed prompts [..., A].
 
-        Args:
-          parsed: value indices, integers [..., A]; -1 is unspecified.
-        Returns:
-          int32 [..., A] in [0, num_labels).
-        Raises:
-          ValueError: an index which no value has, or another number of attributes.
+        Raises LanternError for an index without a value, or another number of attributes.
         """
         indices = np.asarray(parsed, dtype=np.int32)
         sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
@@ -158,7 +146,7 @@ class Vocabulary:
         return np.where(indices == UNSPECIFIED, self.null_labels(), self.offsets() + indices).astype(np.int32)
 
     def to_json(self) -> dict:
-        """Plain dictionaries, lists and strings, for a checkpoint's config; inverse of `from_json`."""
+        """Returns plain dictionaries, lists and strings, for a checkpoint's config."""
         return {
             "attributes": {name: list(values) for name, values in self.attributes.items()},
             "words": {word: list(meaning) for word, meaning in self.words.items()},
@@ -167,7 +155,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, data: dict) -> "Vocabulary":
-        """Raises ValueError when an entry is missing or malformed, or a word names an unknown value."""
+        """Reads what ``to_json`` gave; raises LanternError for a missing or malformed entry, or an unknown value."""
         entries = ("attributes", "words", "ignored")
         missing = [name for name in entries if not isinstance(data, dict) or name not in data]
         if missing:
@@ -212,8 +200,7 @@ _SYNONYMS = {
     },
 }
 
-# Words without an attribute: grammar, and words that fit several values ("green" hills or forest,
-# "calm" water or air).
+# Grammar, and words that fit several values ("green" hills or forest, "calm" water or air).
 _IGNORED = (
     "a an the of at in on by with and or under over above below near beside behind before during around "
     "between among through along to from its their this that there is are it beneath beyond next "
@@ -235,7 +222,7 @@ LANDSCAPES = Vocabulary(
 
 
 def parse_prompt(text: str) -> tuple[int, ...]:
-    """The landscape attributes a prompt names, in the order of `ATTRIBUTES`; -1 where it is silent.
+    """Returns the value index of each landscape attribute in a prompt, -1 where it is not named.
 
     Example:
         >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water

@@ -1,4 +1,4 @@
-"""Padded arrays kept without their padding: the features of thirty thousand captions are a few gigabytes, not many."""
+"""Padded arrays stored without padding: features of thirty thousand captions take a few gigabytes instead of many."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +11,13 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedRows:
-    """An array [n, P, F] of which only the positions under a mask are kept; the others are 0.
-
-    It stands in for the array wherever rows are taken: ``packed[rows]`` is a NumPy array [b, P, F].
+    """An array [n, P, F] that is 0 outside a mask; ``packed[rows]`` is a NumPy array [b, P, F].
 
     Attributes:
         values: [number of True in the mask, F], row after row.
         mask: bool [n, P].
 
-    Raises:
-        ValueError: another number of values.
+    Raises LanternError for another number of values.
     """
 
     values: Shaped[np.ndarray, "kept F"]

@@ -1,6 +1,6 @@
-"""Lists of prompts from files of others: lines, a column of a table, captions of COCO, classes.
+"""Published lists of prompts: lines, a column of a table, captions of COCO, classes.
 
-Texts stay as they are, typing errors and all: whoever measures on a list of prompts wants that list.
+Texts are not corrected: a measurement on a list of prompts needs exactly that list.
 """
 
 import csv
@@ -15,15 +15,14 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_text
 
 MOST_CLASSES = 1_000_000
-# COCO's captions of its training pictures have 92 MB.
+# COCO's captions of the training pictures have 92 MB.
 _LARGEST = 128 * 2**20
 
 
 def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]:
-    """The prompts of a file: of a column where one is named, of COCO's captions where it ends in .json, else its lines.
+    """Reads prompts from a file: a named column, COCO's captions if it ends in .json, else its lines.
 
-    Raises:
-        ValueError: one line: no such file, not text, an empty line or cell, a column that is not there.
+    Raises LanternError for a missing file or column, an empty line or cell, or bytes that are not text.
     """
     path = Path(path)
     text = _text(path)
@@ -40,10 +39,9 @@ def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]
 
 
 def class_list(text: str) -> tuple[str, ...]:
-    """Class numbers from text such as 0-999 or 207,360,386-388, in that order.
+    """Returns class numbers from text such as 0-999 or 207,360,386-388, in that order.
 
-    Raises:
-        ValueError: something else than numbers and ranges of them.
+    Raises LanternError for anything but numbers and ranges.
     """
     numbers: list[int] = []
     for piece in text.split(","):
@@ -79,7 +77,7 @@ def _filled(prompt: Any, place: str) -> str:
 
 
 def _rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
-    """(number of the line it ends on, cells) of every row of a table."""
+    """Returns (number of its last line, cells) of every row of a table."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
     try:
         return [(reader.line_num, cells) for cells in reader]
@@ -102,16 +100,16 @@ def _column(path: Path, text: str, column: str) -> tuple[str, ...]:
     for line, cells in rows:
         if cells and len(cells) != len(names):
             raise LanternError(
-                f"{path}, line {line} has {len(cells)} cells for {len(names)} columns: mend it"
+                f"{path}, line {line} has {len(cells)} cells for {len(names)} columns: fix the line"
             )
         prompts.append(_filled(cells[at] if cells else "", f"{path}, line {line}, column {column!r}"))
     return tuple(prompts)
 
 
 def _captions(path: Path, text: str) -> tuple[str, ...]:
-    """The longest caption of every picture, the first of several, in the order in which pictures appear.
+    """Returns the longest caption of every picture, the first of equals, in order of the pictures' appearance.
 
-    That is how LANTERN's list of prompts is made from captions_val2017.json.
+    LANTERN makes its list of prompts from captions_val2017.json like this.
     """
     content = parse_json(text, str(path))
     entries = content.get("annotations") if isinstance(content, Mapping) else None

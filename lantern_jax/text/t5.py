@@ -20,13 +20,12 @@ from lantern_jax.text.captions import clean_caption
 from lantern_jax.text.packed import PackedRows
 from lantern_jax.text.tokenizers import TextTokenizer
 
-# T5's ids of the end of a text and of padding.
+# T5's ids of the end of a text and of padding, and their names.
 END, PADDING = 1, 0
-# T5's names of them.
 NAMES = {"<pad>": PADDING, "</s>": END}
-# Rows of an embedding table that no piece has: published tables are filled up to a multiple of 128.
+# Spare rows of an embedding table: published ones are filled up to a multiple of 128.
 SPARE_ROWS = 512
-# Captions that go through the encoder at a time.
+# Captions that go through the encoder together.
 CHUNK = 8
 
 
@@ -38,31 +37,31 @@ def encode_captions(
     length: int = 120,
     dtype: jnp.dtype = jnp.float32,
 ) -> PackedRows:
-    """Features [n, P, D] of captions, left-padded as LlamaGen takes them, and their mask.
+    """Encodes captions to features [n, P, D], left-padded as LlamaGen takes them, and their mask.
 
-    Captions are cleaned, cut to ``length`` tokens with T5's end token, and encoded with the padding behind them, as
-    T5 was trained; then the features move to the end, and the positions before them hold zeros.
+    Captions are cleaned, cut to ``length`` tokens with T5's end token, and encoded with padding on the right, as T5 was
+    trained; then the features move to the right, after zeros.
 
     Args:
         params: of ``T5Encoder(config)``.
-        tokenizer: T5's own.
+        tokenizer: T5's.
         length: P.
         dtype: of the encoder's arithmetic and the features.
 
     Returns:
-        on the host, in ``dtype``; only what is no padding is kept.
+        features on the host, without padding.
 
     Raises:
-        ValueError: no caption, one of which cleaning leaves nothing, or a tokenizer of another model.
+        LanternError: no captions, one that cleaning leaves empty, or another model's tokenizer.
     """
     tokens, mask = caption_tokens(tokenizer, captions, length, config.vocab_size)
-    # On the device once, not once a chunk.
+    # Moved to the device once, not for every chunk.
     params = jax.tree.map(jnp.asarray, params)
     size = min(CHUNK, len(captions))
     ends = np.cumsum(mask.sum(axis=1))
     features = np.empty((ends[-1], config.dim), dtype)
     for start in range(0, len(captions), size):
-        # The last chunk is filled up with captions of before, so that one program does for all.
+        # The last chunk is filled up with earlier captions, so that one program serves all chunks.
         chunk = np.arange(start, start + size) % len(captions)
         encoded = np.asarray(_encode(config, dtype, params, tokens[chunk], mask[chunk]))
         for i, row in zip(chunk[: len(captions) - start], encoded, strict=False):
@@ -72,11 +71,7 @@ def encode_captions(
 
 
 def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> None:
-    """Raises ValueError unless a tokenizer can be the one of a T5 encoder with so many embeddings.
-
-    Args:
-        path: of the tokenizer's file, for the error.
-    """
+    """Raises LanternError unless a tokenizer (of the file ``path``) fits a T5 encoder of ``vocab_size`` embeddings."""
     wrong = [
         f"{name} is its id {tokenizer.id_of(name)}, T5's {i}"
         for name, i in NAMES.items()
@@ -93,7 +88,7 @@ def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> No
 def caption_tokens(
     tokenizer: TextTokenizer, captions: Sequence[str], length: int, vocab_size: int
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Token ids of cleaned captions and their mask, padded at the end; otherwise as ``encode_captions``."""
+    """Returns token ids of cleaned captions and their mask, padded on the right; raises as ``encode_captions``."""
     if not len(captions):
         raise LanternError("no prompts: give at least one")
     tokens = np.full((len(captions), length), PADDING, np.int32)

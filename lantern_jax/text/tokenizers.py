@@ -8,24 +8,24 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_bounded, read_text
 
-# The largest that there are, of a quarter of a million pieces, have half of it.
+# Twice the size of the largest known ones, of a quarter of a million pieces.
 MOST_BYTES = 64 * 2**20
 
 
 class TextTokenizer(Protocol):
-    """What the prompts of this library need of a tokenizer."""
+    """A text tokenizer, as prompts need it."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens."""
+        """Returns the ids of a text, without special tokens."""
         ...
 
     @property
     def pieces(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         ...
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece; None, or another's, where there is none of that name."""
+        """Returns the id of a piece; None, or another piece's, if there is none of that name."""
         ...
 
 
@@ -34,7 +34,7 @@ class HuggingFaceTokenizer:
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
-        # A file may ask for either; prompts here are cut and padded by their own rules.
+        # A file may ask for either; models here cut and pad by their own rules.
         tokenizer.no_truncation()
         tokenizer.no_padding()
 
@@ -43,11 +43,10 @@ class HuggingFaceTokenizer:
 
     @property
     def pieces(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         return self._tokenizer.get_vocab_size()
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece, or None."""
         return self._tokenizer.token_to_id(piece)
 
 
@@ -67,18 +66,17 @@ class _SentencePieceTokenizer:
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
-    """A tokenizer from its file: ``*.json`` (``tokenizer.json``, ``text_tokenizer.json``) or ``*.model``.
+    """Reads a tokenizer from its file: ``*.json`` (``tokenizer.json``, ``text_tokenizer.json``) or ``*.model``.
 
     Raises:
-        ValueError: the file is missing, damaged or of another kind.
-        ImportError: the library that reads it is not installed.
+        LanternError: the file is missing, damaged or of another kind.
+        MissingExtra: the library that reads it is not installed.
     """
     path = Path(path)
     kinds: dict[str, Callable[[Path], TextTokenizer]] = {".json": _load_json, ".model": _load_sentencepiece}
-    if path.suffix not in kinds:
-        raise LanternError(f"{path} is not a tokenizer: give a tokenizer.json or a SentencePiece .model file")
-    if not path.is_file():
-        raise LanternError(f"{path} is not a file: give a tokenizer.json or a SentencePiece .model file")
+    if path.suffix not in kinds or not path.is_file():
+        what = "a file" if path.suffix in kinds else "a tokenizer"
+        raise LanternError(f"{path} is not {what}: give a tokenizer.json or a SentencePiece .model file")
     return kinds[path.suffix](path)
 
 
@@ -103,7 +101,7 @@ def _load_sentencepiece(path: Path) -> TextTokenizer:
         tokenizer = _SentencePieceTokenizer(
             SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES))
         )
-        # An empty file is taken for a model without pieces, and complains when it is used.
+        # An empty file is a model without pieces, which fails only when used.
         tokenizer.encode("a")
         return tokenizer
     except (RuntimeError, OSError, ValueError) as error:

@@ -18,7 +18,7 @@ from lantern_jax.devices.partition import Layout, where_on
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
-from tests.hostile_folders import hostile_folders, replace, save_sharded
+from tests.hostile.folders import hostile_folders, replace, save_sharded
 from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
 
 

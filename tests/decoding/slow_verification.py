@@ -67,7 +67,7 @@ def positive(values):
 
 
 def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table, codes, max_count):
-    """As ``verify_gumbel``, exact residual; q_rows maps internal nodes to q, or is None for point masses; noise [V]."""
+    """Verifies with the exact residual; q_rows maps internal nodes to q, None for point masses; noise [V]."""
     walked, substituted, distance, p = [0], [], [], p_rows[0].copy()
 
     def draw(weights):

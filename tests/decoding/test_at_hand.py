@@ -154,7 +154,7 @@ PARTS = {
     "the neighbour table holds float32": lambda: neighbours(jnp.zeros((3, 20))),
     "2 rows behind 2 committed tokens do not fit 3 slots": lambda: committed([[0, 1]]),
     "nodes of the path are 1 to 3: give 0 to 2": lambda: committed([[1, 3]]),
-    "no numbers: nothing is near": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
+    "values that are not finite": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
     "parents are 0 to 3: give 0 to 2": lambda: topology(0, 3),
     "parents are out of order": lambda: topology(2, 0),
     "nodes are 2 deep and have up to 1 children": lambda: topology(0, 1, depth=1),

@@ -36,7 +36,7 @@ def target():
 
 @cache
 def params():
-    """Random bfloat16 parameters, scaled up so that the distribution is neither flat nor a point."""
+    """Makes random bfloat16 parameters, scaled up so that the distribution is neither flat nor a point."""
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, CONFIG.num_tokens), jnp.int32)
     made = jax.jit(LlamaGen(CONFIG).init)(jax.random.key(7), labels, tokens)
     scaled = jax.tree.map(lambda leaf: leaf * jnp.float32(5) if leaf.ndim > 1 else leaf, made)

@@ -45,7 +45,7 @@ def markov(seed, same=False):
 
 
 def walk_all(seed, max_count, same=False, dynamic=False, first=2):
-    """Every draft of the chain after a token with its probability, and its weights a_i, h_i by plain loops."""
+    """Makes every draft of the chain after a token with its probability, and its weights a_i, h_i by plain loops."""
     log_p, log_q = markov(seed, same)
     p, q = np.exp(log_p.astype(np.float64)), np.exp(log_q.astype(np.float64))
     drafts = np.array([(first, *x) for x in itertools.product(range(VOCAB), repeat=DEPTH)], np.int32)
@@ -79,7 +79,7 @@ def walk(coupling, draft, log_probs, uniforms, max_count):
 
 
 def law(seed, max_count=DEPTH, **options):
-    """The law of the next max_count + 1 tokens after one round and plain decoding, exactly: [VOCAB, ...].
+    """Returns the exact law of the next max_count + 1 tokens after one round and plain decoding: [VOCAB, ...].
 
     The uniform numbers fall into cells between the thresholds h_i; each cell is tried by a point within.
     """
@@ -135,7 +135,7 @@ def test_the_law_of_a_chain_is_plain_decodings(seed, options):
 
 
 def token_by_token(seed, first=2):
-    """The mean number of tokens that ``Rejection`` accepts, by enumeration."""
+    """Returns the mean number of tokens that ``Rejection`` accepts, by enumeration."""
     p, q = (np.exp(x.astype(np.float64)) for x in markov(seed))
     one = np.minimum(p, q)
     return one[first].sum() + (one[first] * one.sum(-1)).sum()
@@ -144,9 +144,6 @@ def token_by_token(seed, first=2):
 def test_never_fewer_tokens_than_token_by_token_and_sometimes_more():
     gained = np.array([law(seed)[1] - token_by_token(seed) for seed in range(12)])
     assert gained.min() > -1e-6 and np.sum(gained > 1e-2) >= 3
-
-
-SAMPLES = chains.SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -159,24 +156,14 @@ SAMPLES = chains.SAMPLES
     ],
 )
 def test_generations_follow_the_exact_distribution_in_fewer_rounds(forced, dynamic):
-    target, params = toys.markov_target(3, 5, forced), toys.markov_params(3)
-    conditioning, tree = jnp.zeros((SAMPLES, 1)), DraftTree.chain(3)
-    drafting = eagle(toys.noisy_drafter(target), tree)
+    tree = DraftTree.chain(3)
+    drafting = eagle(chains.copy_of_target(forced), tree)
     if dynamic:
         drafting = traced_drafting(drafting, tree)
-
-    def run(coupling):
-        return speculative_decode(
-            target, params, conditioning, toys.sequence_keys(5, SAMPLES), drafting=drafting, coupling=coupling,
-            drafting_params=toys.noisy_params(params, conditioning, 1.0),
-        )  # fmt: skip
-
-    block = run("block")
-    expected = chains.exact_distribution(params, forced or (-1,) * 5)
-    assert chains.agreement(block.tokens, expected) > 1e-3
-    assert int(block.accepted[:, 1:].sum()) > 0 and int(block.substituted.sum()) == 0
+    block = chains.assert_exact(drafting, 1.0, "block", forced=forced)
+    assert int(block.substituted.sum()) == 0
     if forced is None:
-        assert block.rounds.mean() < run("rejection").rounds.mean()
+        assert block.rounds.mean() < chains.decode(drafting, 1.0, "rejection").rounds.mean()
 
 
 def test_block_on_several_devices_is_block_on_one_and_greedy_at_temperature_zero():
@@ -215,7 +202,7 @@ def test_points_are_tested_as_such():
 
 @pytest.mark.parametrize("where", ["log_q", "log_p"])
 def test_what_is_no_number_passes_no_test(where):
-    """A row of q that is NaN, or of p: what hangs on it is refused, by whatever luck."""
+    """All that depends on a row of q or p that is NaN is refused, with any luck."""
     log_p, log_q = (np.full((1, rows, VOCAB), np.log(1 / VOCAB), np.float32) for rows in (3, 2))
     (log_p if where == "log_p" else log_q)[:, 1] = np.nan
     draft = Draft(jnp.asarray([[0, 0, 0]], jnp.int32), CHAIN, jnp.asarray(log_q))

@@ -1,4 +1,4 @@
-"""Given first tokens: they stay, and what follows is plain decoding's continuation, whatever drafts."""
+"""Given first tokens: they stay, and any drafting gives plain decoding's continuation."""
 
 from functools import cache
 

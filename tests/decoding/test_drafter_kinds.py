@@ -44,7 +44,7 @@ KINDS = {
 
 @cache
 def models(name, kind):
-    """(target, its parameters, drafting, its parameters): random ones, those of the drafter never zero."""
+    """Makes (target, its parameters, drafting, its parameters): random, the drafter's never zero."""
     config, (sizes, record, shapes, settings) = CONFIGS[name], KINDS[kind]
     taps = settings.get("taps", ())
     if name == "llamagen":
@@ -124,7 +124,7 @@ def test_eight_devices(kind):
 
 
 def widened(target, width: int):
-    """A Markov chain whose features, one number, are repeated ``width`` times."""
+    """Repeats the features of a Markov chain, one number, ``width`` times."""
 
     def prefill(params, conditioning, guidance, slots):
         cache, logits, prefix = target.prefill(params, conditioning, guidance, slots)
@@ -137,6 +137,23 @@ def widened(target, width: int):
     return dataclasses.replace(target, prefill=prefill, score=score)
 
 
+@cache
+def on_chain(kind, target):
+    """Makes (the chain with features, a random drafter of a kind for it, its parameters)."""
+    dim, (sizes, record, shapes, settings) = 8, KINDS[kind]
+    shared = {
+        "dim": dim,
+        "vocab_size": laws.VOCAB,
+        "num_codes": laws.VOCAB,
+        "prefix_length": 1,
+        "rotary": "line",
+    }
+    settings = settings | ({"taps": (0,)} if "taps" in settings else {})
+    config = sizes(**settings, **{k: v for k, v in shared.items() if k in sizes.__dataclass_fields__})
+    head = jax.random.normal(jax.random.key(1), (dim, laws.VOCAB))
+    return widened(target, dim), record(config), {"drafter": drawn(shapes(config), 0.5), "head": head}
+
+
 # EAGLE-3's drafts are drawn as EAGLE's are; the law of those is in test_rejection_loop.py.
 @pytest.mark.parametrize(
     "kind",
@@ -144,19 +161,6 @@ def widened(target, width: int):
 )
 def test_accept_tests_follow_the_exact_distribution(kind):
     """Whatever the drafter says, here a random one on a chain whose law is known."""
-    vocab, length, samples, dim = laws.VOCAB, laws.LENGTH, laws.SAMPLES, 8
-    target, params = widened(toys.markov_target(vocab, length), dim), toys.markov_params(vocab)
-    sizes, record, shapes, settings = KINDS[kind]
-    shared = {"dim": dim, "vocab_size": vocab, "num_codes": vocab, "prefix_length": 1, "rotary": "line"}
-    if "taps" in settings:
-        settings = settings | {"taps": (0,)}
-    config = sizes(**settings, **{k: v for k, v in shared.items() if k in sizes.__dataclass_fields__})
-    head = jax.random.normal(jax.random.key(1), (dim, vocab))
-    decoded = speculative_decode(
-        target, params, jnp.zeros((samples, 1)), toys.sequence_keys(5, samples),
-        drafting=eagle(record(config), DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1)])),
-        drafting_params={"drafter": drawn(shapes(config), 0.5), "head": head},
-        coupling="rejection",
-    )  # fmt: skip
-    assert laws.agreement(decoded.tokens, laws.exact_distribution(params)) > 1e-3
-    assert int(decoded.accepted[:, 1:].sum()) > samples
+    target, drafter, drafting_params = on_chain(kind, toys.markov_target(laws.VOCAB, laws.LENGTH))
+    decoded = laws.assert_exact(eagle(drafter, SHALLOW), drafting_params, target=target)
+    assert int(decoded.accepted[:, 1:].sum()) > laws.SAMPLES

@@ -1,31 +1,31 @@
-"""Strict gumbel decoding is plain decoding, token for token: every shipped tree, whatever helps it along.
+"""Strict gumbel decoding is plain decoding, token for token: every shipped tree and every other way of drafting.
 
 What is traced (temperature, the drafter's quality, which sequences are active) shares one compiled program.
 """
 
+import itertools
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import INITIALS, Window, jacobi, pac
+from lantern_jax.decoding.drafting.led import led_window
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
-from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
+from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.tree import DraftTree, DynamicTree, named_tree, tree_names
 
 from . import toy_models as toys
 from .topologies import traced_drafting
 
-# Few nodes, yet of every kind: siblings, nodes that have no child, three levels.
-BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+BUSHY = toys.BUSHY
 TREES = {name: named_tree(name) for name in tree_names()} | {"bushy": BUSHY}
 
 
 def cases(*chosen):
-    """The (tree, guided) that are chosen; all others as well for a run that has time."""
+    """Returns all (tree, guided); the ones not chosen are for exhaustive runs."""
     every = [(name, guided) for name in TREES for guided in (False, True)]
     return [
         pytest.param(*case, id=f"{case[0]}-{'guided' if case[1] else 'unguided'}", marks=marks)
@@ -42,11 +42,6 @@ ROWS = 8
 SEEDS = (0, 1, 2)
 
 
-@cache
-def mesh():
-    return jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-
-
 SAMPLING = {
     "all": {},
     "top_k": {"top_k": 9},
@@ -55,41 +50,25 @@ SAMPLING = {
 }
 
 
-def decode(tree, batch, guided, temperature, drafter, seed=0, filters="all", topology="static", **more):
-    """``drafter``: the noise of a copy of the target, or "eagle", the untrained drafter of the library."""
-    target, params = toys.llamagen(), toys.target_params()
-    conditioning = toys.conditioning(batch)
-    if drafter == "eagle":
-        drafter, drafter_params = toys.random_drafter()
-    else:
-        drafter_params = toys.noisy_params(params, conditioning, drafter)
-        drafter = toys.noisy_drafter(target)
-    drafting = eagle(drafter, tree) if tree is not None else PLAIN
-    if topology == "traced":
-        drafting = traced_drafting(drafting, tree)
-    return speculative_decode(
-        target, params, conditioning, toys.sequence_keys(seed, batch), drafting=drafting,
-        drafting_params=drafter_params, guidance=jnp.full(batch, 2.5) if guided else None,
-        sampling=SamplingParams.create(temperature, **SAMPLING[filters]), **more,
-    )  # fmt: skip
+def decode(tree, batch, guided, temperature, noise, seed=0, filters="all", topology="static", **more):
+    """Decodes with a copy of the target."""
+    drafting = eagle(toys.copy_drafter(), tree)
+    drafting = traced_drafting(drafting, tree) if topology == "traced" else drafting
+    return toys.decode(
+        drafting, temperature, guided, noise, batch=batch, seed=seed, **SAMPLING[filters], **more
+    )
 
 
 @cache
 def plain(guided, temperature, seed=0, filters="all"):
-    """Tokens [ROWS, T] of plain decoding, all in one batch on one device."""
-    decoded = autoregressive_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(ROWS), toys.sequence_keys(seed, ROWS),
-        guidance=jnp.full(ROWS, 2.5) if guided else None,
-        sampling=SamplingParams.create(temperature, **SAMPLING[filters]),
-    )  # fmt: skip
-    assert len(np.unique(decoded.tokens, axis=0)) >= 5, (
-        "sequences are alike: their equality would show little"
-    )
-    return np.asarray(decoded.tokens)
+    """Returns tokens [ROWS, T] of plain decoding, in one batch on one device."""
+    tokens = toys.decode(PLAIN, temperature, guided, seed=seed, **SAMPLING[filters]).tokens
+    assert len(np.unique(tokens, axis=0)) >= 5, "sequences are alike: their equality would show little"
+    return tokens
 
 
 def check(decoded, expected):
-    """Tokens as expected, nothing substituted, and the counts of rounds and accepted tokens add up to them."""
+    """Checks tokens, that none is substituted, and that rounds and accepted tokens add up; counts the latter."""
     batch, length = expected.shape
     np.testing.assert_array_equal(decoded.tokens[:batch], expected)
     assert int(decoded.substituted.sum()) == 0 and bool(decoded.finite.all())
@@ -125,7 +104,7 @@ def test_eight_devices(name, guided):
     """Batches of 1, 5 and 8; the first two padded with sequences that are finished from the start."""
     tree, good = TREES[name], 0
     for batch, seed in ((1, 0), (5, 0), *((ROWS, seed) for seed in SEEDS)):
-        options = {"mesh": mesh(), "active": jnp.arange(ROWS) < batch}
+        options = {"devices": 8, "active": batch}
         expected = plain(guided, 1.0, seed)[:batch]
         for noise in GOOD if batch == ROWS else GOOD[:1]:
             good = good + check(decode(tree, ROWS, guided, 1.0, noise, seed, **options), expected)
@@ -133,19 +112,11 @@ def test_eight_devices(name, guided):
     assert (good > 0).all(), f"rounds that accepted 0, 1, ... tokens: {good}"
 
 
-# By default in test_methods.py and test_published_models.py, from a checkpoint.
-@pytest.mark.parametrize(("name", "guided"), cases())
-def test_an_untrained_drafter(name, guided):
-    for temperature in TEMPERATURES:
-        check(decode(TREES[name], 5, guided, temperature, "eagle"), plain(guided, temperature)[:5])
-
-
 @pytest.mark.parametrize(
     "guided", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["unguided", "guided"]
 )
 def test_plain_decoding_on_eight_devices(guided):
-    options = {"mesh": mesh(), "active": jnp.arange(ROWS) < 5}
-    check(decode(None, ROWS, guided, 1.0, RANDOM, **options), plain(guided, 1.0)[:5])
+    check(toys.decode(PLAIN, 1.0, guided, devices=8, active=5), plain(guided, 1.0)[:5])
 
 
 @pytest.mark.parametrize(
@@ -184,3 +155,95 @@ def test_a_traced_topology(name, temperature, coupling):
     )
     jax.tree.map(np.testing.assert_array_equal, traced, static)
     assert int(static.accepted[:, 1:].sum()) > 0
+
+
+# Ways of drafting from a drafter that is a noisy copy of the target: (tree, its noises, echo).
+GROWN = {"frontier": 3, "children": 4}
+DRAFTED = {
+    "published": (DynamicTree(9, 4, **GROWN), (0.2, RANDOM), None),
+    "gap": (DynamicTree(9, 4, ranking="gap", **GROWN), (0.2, RANDOM), None),
+    "ddd": (DynamicTree(9, 4, threshold=0.3, checks=(2, 3), **GROWN), (0.2, RANDOM), None),
+    "echo chain": (DraftTree.chain(3), (1.5,), Echo()),
+    "echo": (BUSHY, (1.5,), Echo()),
+    "echo gap": (DynamicTree(9, 4, ranking="gap", **GROWN), (1.5,), Echo()),
+    "led chain": (Window(toys.VOCAB, DraftTree.chain(6)), (0.7, RANDOM), None),
+    "led": (Window(toys.VOCAB, DraftTree.window(6, 2, 2)), (0.7, RANDOM), None),
+}
+# And windows without one.
+WINDOWS = {
+    **{initial: jacobi(toys.VOCAB, 6, initial, 5) for initial in INITIALS},
+    "narrow": jacobi(toys.VOCAB, 1),
+    "wider than a row": jacobi(toys.VOCAB, 9, "above", 5),
+    "bushy window": pac(toys.VOCAB, 5, 3, 2, None),
+    "forked": jacobi(toys.VOCAB, DraftTree.from_paths([*DraftTree.chain(4).paths, (2,), (2, 0), (0, 0, 1)])),
+    "bushy to the end": pac(toys.VOCAB, 2, 2, 2, None, "repeat"),
+}
+# Most rounds, as a share of plain decoding's, with the least noise.
+MOST = {"published": 0.8, "gap": 0.6, "ddd": 0.8}
+# What has no forced tokens below decodes LlamaGen, guided. Greedy drafting differs in its draws alone.
+GUIDED = (
+    *((name, 1.0, True) for name in ("published", "gap", "echo", "echo gap", "led chain", "led")),
+    *((name, 1.0, True) for name in ("left", "above", "forked")),
+    ("ddd", 1.0, False), ("echo", 0.0, False), ("led", 0.0, True), ("bushy window", 0.0, True),
+)  # fmt: skip
+
+
+def drafted(name, stream):
+    """Returns the drafting of a name for a stream's target."""
+    if name in WINDOWS:
+        return WINDOWS[name]
+    tree, _, echo = DRAFTED[name]
+    drafter = toys.copy_drafter(stream)
+    return led_window(drafter, tree, 3) if isinstance(tree, Window) else eagle(drafter, tree, echo)
+
+
+def equals_plain(name, stream, temperature, guided, **more):
+    """Decodes with every noise of a name's drafter; returns the share of plain decoding's rounds with the least."""
+    plain, shares = toys.decode(PLAIN, temperature, guided, name=stream), []
+    for noise in DRAFTED[name][1] if name in DRAFTED else (None,):
+        decoded = toys.decode(drafted(name, stream), temperature, guided, noise, stream, **more)
+        batch = more.get("active", more.get("batch", ROWS))
+        np.testing.assert_array_equal(decoded.tokens[:batch], plain.tokens[:batch])
+        assert int(decoded.substituted.sum()) == 0
+        shares.append(decoded.rounds[:batch].sum() / plain.rounds[:batch].sum())
+    return shares[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "guided"),
+    [
+        pytest.param(*case, marks=() if case in GUIDED else pytest.mark.exhaustive)
+        for case in itertools.product([*DRAFTED, *WINDOWS], (0.0, 1.0), (False, True))
+    ],
+)
+def test_every_way_of_drafting_in_fewer_rounds(name, temperature, guided):
+    assert equals_plain(name, "llamagen", temperature, guided) < MOST.get(name, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [("led", 1.0), *((name, 1.0) for name in WINDOWS), ("left", 0.0), ("bushy window", 0.0)],
+)
+def test_every_way_of_drafting_among_forced_tokens(name, temperature):
+    assert equals_plain(name, "chain", temperature, True) <= (0.95 if name == "led" else 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=() if name in ("led", "echo gap", "bushy window") else pytest.mark.exhaustive
+        )
+        for name in ("gap", "led", "echo gap", "repeat", "above", "bushy window")
+    ],
+)
+def test_every_way_of_drafting_on_eight_devices(name):
+    equals_plain(name, "llamagen", 1.0, True, devices=8, active=5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("repeat", "above")), "bushy window"],
+)
+def test_a_window_alone(name):
+    equals_plain(name, "llamagen", 0.0, False, batch=1)

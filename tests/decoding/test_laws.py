@@ -1,4 +1,4 @@
-"""Every exact way of decoding against the enumerated law of a chain, with samples enough to see small faults.
+"""Every exact way of decoding against the enumerated law of a chain, with enough samples to see small faults.
 
     pytest tests/decoding/test_laws.py -m exhaustive -s
 
@@ -29,11 +29,11 @@ from lantern_jax.decoding.tree import DraftTree, DynamicTree
 
 from . import toy_models as toys
 from .enumerated_chain import LENGTH, VOCAB, agreement_of_counts, counts, exact_distribution
-from .test_drafter_kinds import KINDS, drawn, widened
+from .test_drafter_kinds import on_chain
 
 SAMPLES, AT_ONCE = 327_680, 32_768
 LEAST = 1e-4
-CHAIN, BUSH = DraftTree.chain(3), DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+CHAIN, BUSH = DraftTree.chain(3), toys.BUSHY
 GROWN = DynamicTree(5, 3, frontier=2, children=2)
 # At half of all rounds; at 0.5 it would never.
 STOPPED = DynamicTree(5, 3, frontier=2, children=2, threshold=0.7, checks=(1, 2))
@@ -44,7 +44,7 @@ EXTREME = Echo(position=(0.0, 1.0), token=(0.5, 0.5), parent=(0.0, 0.0))
 
 @dataclass(frozen=True)
 class Way:
-    """A way of decoding; ``tree`` and ``echo`` are those of a drafter that is a noisy copy of the target."""
+    """A way of decoding; ``tree`` and ``echo`` are for a drafter that is a noisy copy of the target."""
 
     coupling: Any
     drafting: Any = None
@@ -101,12 +101,12 @@ LAWS = {
 
 @cache
 def chain_params(seed):
-    """A chain whose tokens depend so much on the ones before them that nearly right is far off."""
+    """Makes a chain whose tokens depend so much on earlier ones that nearly right is far off."""
     return toys.markov_params(VOCAB, seed) * jnp.float32(1.5)
 
 
 def pieces(way: Way, law: str):
-    """The target, its parameters, the drafting and its parameters."""
+    """Makes the target, its parameters, the drafting and its parameters."""
     seed, forced, _ = LAWS[law]
     target, params, conditioning = (
         toys.markov_target(VOCAB, LENGTH, forced),
@@ -115,24 +115,13 @@ def pieces(way: Way, law: str):
     )
     noisy = toys.noisy_params(params, conditioning, 0.7)
     if way.kind is not None:
-        target, drafter, noisy = of_kind(way.kind, target)
+        target, drafter, noisy = on_chain(way.kind, target)
         return target, params, eagle(drafter, way.tree), noisy
     if isinstance(way.drafting, Window):
         return target, params, led_window(toys.noisy_drafter(target), way.drafting, 2), noisy
     if way.drafting is not None:
         return target, params, way.drafting, None
     return target, params, eagle(toys.noisy_drafter(target), way.tree, way.echo), noisy
-
-
-@cache
-def of_kind(kind, target):
-    dim = 8
-    sizes, record, shapes, settings = KINDS[kind]
-    shared = {"dim": dim, "vocab_size": VOCAB, "num_codes": VOCAB, "prefix_length": 1, "rotary": "line"}
-    settings = settings | ({"taps": (0,)} if "taps" in settings else {})
-    config = sizes(**settings, **{k: v for k, v in shared.items() if k in sizes.__dataclass_fields__})
-    head = jax.random.normal(jax.random.key(1), (dim, VOCAB))
-    return widened(target, dim), record(config), {"drafter": drawn(shapes(config), 0.5), "head": head}
 
 
 def p_value(way: Way, law: str) -> float:

@@ -21,7 +21,7 @@ from lantern_jax.decoding.tree import DraftTree, named_tree
 from . import toy_models as toys
 from .topologies import traced_drafting
 
-BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+BUSHY = toys.BUSHY
 
 
 def decode(tree, batch, guided, temperature, quality, seed=0, **more):
@@ -46,7 +46,7 @@ def plain(batch, guided, temperature, **more):
 
 
 def codebook(k=4):
-    """Every code's neighbours are the next ones by number."""
+    """Makes a codebook in which the next codes by number are a code's neighbours."""
     codes = np.arange(toys.VOCAB)
     return Codebook(
         jnp.asarray((codes[:, None] + np.arange(1, k + 1)) % toys.VOCAB, jnp.int32),
@@ -111,22 +111,6 @@ def test_a_sequence_does_not_depend_on_its_batch():
             guidance=jnp.full(1, 2.5),
         )  # fmt: skip
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
-
-
-@pytest.mark.exhaustive  # The engine's sweep in test_engine.py compiles once too.
-def test_a_sweep_compiles_once():
-    before = loop._decode_jit._cache_size()
-    for temperature, guidance, top_k, top_p, lam in [
-        (1.0, 2.0, 3, 0.9, 2.0), (0.3, 3.0, 5, 0.5, 1.0), (0.7, 1.5, 9, 0.1, 4.0),
-    ]:  # fmt: skip
-        drafter, drafter_params = toys.random_drafter()
-        speculative_decode(
-            toys.llamagen(), toys.target_params(), toys.conditioning(2), toys.sequence_keys(0, 2),
-            drafting=eagle(drafter, DraftTree.chain(2)), drafting_params=drafter_params,
-            guidance=jnp.full(2, guidance), sampling=SamplingParams.create(temperature, top_k, top_p),
-            rule=LanternPlusPlus(jnp.float32(lam), 4), codebook=codebook(),
-        )  # fmt: skip
-    assert loop._decode_jit._cache_size() == before + 1
 
 
 def test_a_generation_in_pieces_is_the_generation_at_once():

@@ -103,7 +103,7 @@ def distributions(rows, seed=0, sharpness=1.5):
 
 
 def cases(rows=40, seed=0):
-    """Every draft token under each of some distributions, with noise: p [X, V], tokens [X], noise [X, V]."""
+    """Makes every draft token under several distributions, with noise: p [X, V], tokens [X], noise [X, V]."""
     log_p = distributions(rows, seed)
     noise = np.random.default_rng(seed + 1).gumbel(size=log_p.shape).astype(np.float32)
     tokens = np.tile(np.arange(VOCAB, dtype=np.int32), rows)
@@ -111,7 +111,7 @@ def cases(rows=40, seed=0):
 
 
 def accepted_by_gumbel(rule, log_p, tokens, noise):
-    """Whether each single draft is accepted, and the verdict; no noise is temperature 0."""
+    """Tells whether each single draft is accepted, with the verdict; no noise is temperature 0."""
     draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
     log_probs = jnp.stack([log_p, log_p], axis=1)
     draws = Greedy() if noise is None else SharedNoise(jnp.stack([noise, noise], axis=1))
@@ -358,7 +358,7 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     draws = Rejection().draws(
         jax.random.split(jax.random.key(0), len(tokens)), start, start, 2, VOCAB, Sampling()
     )
-    with pytest.raises(ValueError, match=f"rule {name} .*: use coupling gumbel") as error:
+    with pytest.raises(ValueError, match=f"rule {RULES[name].__name__} .*: use coupling gumbel") as error:
         verify_tree(
             draft,
             jnp.stack([log_p, log_p], axis=1),
@@ -371,7 +371,7 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
 
 
 class Sampling:
-    """The part of the sampling parameters that draws look at."""
+    """The part of the sampling parameters that draws read."""
 
     greedy = False
 

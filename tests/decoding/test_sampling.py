@@ -41,7 +41,7 @@ def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False):
 
 @cache
 def process_as_on(platform, shape, filters=FILTERS):
-    """The program that another platform would be given, made to run here."""
+    """Compiles another platform's program for this one."""
     params = traced_params(1, 0, 1, filters)
     return lower(process_logits, jnp.zeros(shape, jnp.float32), params, platform=platform).compile()
 
@@ -99,7 +99,7 @@ def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
 
 @st.composite
 def rows(draw):
-    """A row with many ties and signs, and how many of its codes to keep."""
+    """Draws a row with many ties and signs, and how many of its codes to keep."""
     finite = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)
     some = draw(st.lists(finite | st.just(float("-inf")), min_size=1, max_size=12))
     row = np.asarray(draw(st.lists(st.sampled_from(some), min_size=12, max_size=12)), np.float32)
@@ -356,7 +356,7 @@ def test_draft_noise_of_traced_nodes_is_that_of_static_ones():
 
 
 def carried(keys, logits, params):
-    """A loop whose carry begins as constants, and everything a round does."""
+    """Runs a loop whose carry begins as constants, and everything a round does."""
     start = {"sum": np.zeros((), np.float32), "key": jax.random.key(1), "on": jnp.ones((3,), bool)}
 
     def body(state):

@@ -18,7 +18,7 @@ SMALL = DraftTree.from_paths([[1, 0], [0], [0, 1, 0], [1], [0, 1], [0, 0]])
 
 @st.composite
 def draft_trees(draw, max_nodes=10, max_rank=3, gaps=True):
-    """A random prefix-closed set of paths."""
+    """Draws a random prefix-closed set of paths."""
     paths = []
     for _ in range(draw(st.integers(0, max_nodes))):
         parent = draw(st.sampled_from([(), *paths]))

@@ -35,7 +35,7 @@ verify = jax.jit(verify_tree, static_argnames="coupling")
 
 
 def make_codebook(vocab=VOCAB):
-    """The last code's neighbours are missing, another's list ends early."""
+    """Makes a codebook in which the last code has no neighbours and another's list ends early."""
     codes = np.random.default_rng(7).standard_normal((vocab, 3)).astype(np.float32)
     table = np.array(nearest_codes(jnp.asarray(codes), min(5, vocab - 1)))
     table[-1] = -1
@@ -81,7 +81,7 @@ def check(verdict, row, tree, expected):
 
 
 def random_tree_batch(tree, rng, batch):
-    """Tokens likely under the target (some repeated under one parent), and its logits."""
+    """Makes tokens likely under the target (some repeated under one parent), and its logits."""
     shape = (batch, tree.num_nodes)
     logits = 1.5 * rng.standard_normal((*shape, VOCAB))
     logits[:, :, 2] = np.where(rng.random(shape) < 0.3, -np.inf, logits[:, :, 2])
@@ -91,7 +91,7 @@ def random_tree_batch(tree, rng, batch):
 
 
 def both_topologies(tree, tokens, log_q=None):
-    """The same draft on the static tree, and on its fields with a batch axis."""
+    """Makes the same draft on the static tree, and on its fields with a batch axis."""
     static = Draft(jnp.asarray(tokens), tree, log_q)
     rows = None
     if log_q is not None and tree.max_depth:
@@ -211,7 +211,7 @@ COUPLINGS = {"gumbel": Gumbel("exact_first"), "rejection": Rejection()}
 
 @partial(jax.jit, static_argnames=("tree", "coupling", "samples"))
 def decode_round(tree, coupling, rule, seed, samples=SAMPLES):
-    """One drafted and verified round of so many sequences after token 0: tokens [B, N] and the verdict."""
+    """Drafts and verifies a round of ``samples`` sequences after token 0: tokens [B, N] and the verdict."""
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(samples, dtype=jnp.int32))
     start = jnp.zeros(samples, jnp.int32)
     draws = coupling.draws(keys, start, start, tree.max_depth + 1, VOCAB, POSITIVE)
@@ -392,7 +392,7 @@ def test_verification_runs_under_shard_map():
 
 
 class AnyCode(Rule):
-    """Accepts whatever is within so many steps of the wanted token."""
+    """Accepts every token within ``steps`` of the wanted one."""
 
     def __init__(self, steps):
         self.steps = steps
@@ -411,7 +411,7 @@ def test_a_rule_of_ones_own_by_the_wanted_token():
     assert (np.asarray(by(AnyCode(VOCAB)).count) == BUSHY.max_depth).all()
     exact, strict = by(AnyCode(0)), by(Strict())
     jax.tree.map(np.testing.assert_array_equal, exact, strict)
-    with pytest.raises(ValueError, match="AnyCode has no lend: the rejection coupling needs a rule that has"):
+    with pytest.raises(ValueError, match="rule AnyCode has no accept test without shared noise"):
         verify_tree(draft, log_probs, draws_of(Rejection(), 40), coupling=Rejection(), rule=AnyCode(0))
 
 
@@ -445,7 +445,7 @@ def test_bad_arguments(changes, message):
 
 
 def test_draws_are_asked_for():
-    """Without its random numbers a coupling does not quietly decode greedily."""
+    """Without its random numbers a coupling does not silently decode greedily."""
     with pytest.raises(TypeError, match="draws"):
         verify_tree(
             Draft(np.zeros((2, 7), np.int32), BUSHY), np.zeros((2, 7, 4), np.float32), coupling=Gumbel()

@@ -31,7 +31,7 @@ class Seen:
 
 @cache
 def summing_target(forced: tuple[int, ...] | None = None) -> Target:
-    """Logits are a sum over all (token, position) that a node sees: a wrong or stale one changes them."""
+    """Makes logits a sum over all (token, position) that a node sees: a wrong or stale one changes them."""
     total = len(forced) if forced else GRID * GRID
 
     def prefill(params, conditioning, guidance, slots):
@@ -77,7 +77,7 @@ def summing_params():
 
 
 def slow(forced, window, noise):
-    """One sequence by the rule itself: pointers, a table of what was fed at each position, no schedule."""
+    """Decodes one sequence by the rule itself: pointers, a table of what was fed at each position, no schedule."""
     params, total = summing_params(), len(forced or range(GRID * GRID))
     stride = GRID + (forced is not None)
     fixed = np.full(total, -1) if forced is None else np.array(forced)

@@ -12,7 +12,7 @@ from lantern_jax.decoding.tree import DraftTree
 
 
 def traced(tree: DraftTree, batch: int) -> Topology:
-    """The fields of a tree as arrays with a batch axis."""
+    """Makes the fields of a tree arrays with a batch axis."""
 
     def rows(field):
         return jnp.asarray(np.broadcast_to(field[None], (batch, *field.shape)))
@@ -24,7 +24,7 @@ def traced(tree: DraftTree, batch: int) -> Topology:
 
 @cache
 def traced_drafting(drafting: Drafting, tree: DraftTree) -> Drafting:
-    """A drafting of a static tree that hands its drafts out on the traced topology."""
+    """Makes a static tree's drafting hand out its drafts on the traced topology."""
 
     def propose(params, state, pending, draws, sampling):
         draft, state = drafting.propose(params, state, pending, draws, sampling)

@@ -1,26 +1,37 @@
-"""Tiny models for the decoding tests: a random LlamaGen, a drafter as good as one likes, a Markov chain."""
+"""Tiny models for the decoding tests: a random LlamaGen, a drafter of any quality, a Markov chain."""
 
 from functools import cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.protocols import Prefix, Target
-from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
+from lantern_jax.decoding.stream import Decoded
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB = 32
+BATCH = 8
+# Few nodes, yet of every kind: siblings, nodes that have no child, three levels.
+BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+# Rows of five, the last place of each forced; another forced one at the end of the stream.
+CHAIN_LENGTH = 21
+FORCED = tuple(11 if i % 5 == 4 or i == CHAIN_LENGTH - 1 else -1 for i in range(CHAIN_LENGTH))
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
 
 
 @cache
 def target_params(scale: float = 8.0):
-    """Random parameters, scaled up so that the distribution is neither flat nor a point."""
+    """Makes random parameters, scaled up so that the distribution is neither flat nor a point."""
     labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, CONFIG.num_tokens), jnp.int32)
     params = jax.jit(LlamaGen(CONFIG).init)(jax.random.key(7), labels, tokens)
     return jax.tree.map(lambda x: x * jnp.float32(scale) if x.ndim > 1 else x, params)
@@ -37,7 +48,7 @@ def sequence_keys(seed: int, batch: int):
 
 @cache
 def random_drafter():
-    """An untrained EAGLE drafter with its parameters."""
+    """Makes an untrained EAGLE drafter with its parameters."""
     config = DrafterConfig(16, 2, 32, vocab_size=VOCAB, grid=5, prefix_length=1)
     features, tokens = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32)
     params = jax.jit(DrafterModel(config).init)(
@@ -49,7 +60,7 @@ def random_drafter():
 
 @cache
 def noisy_drafter(target: Target) -> Drafter:
-    """A noisy copy of a target: its logits plus a fixed perturbation that depends on the last token.
+    """Makes a noisy copy of a target: its logits plus a fixed perturbation that depends on the last token.
 
     With little noise it drafts well, so every accepted length occurs; with much it is a random drafter. The amount
     is traced: see ``noisy_params``. Under ``shard_map`` each device takes its own rows of the conditioning.
@@ -71,7 +82,7 @@ def noisy_drafter(target: Target) -> Drafter:
 
 
 def own_rows(leaf, batch: int):
-    """The rows [batch, ...] of conditioning [B, ...] that this device decodes; all of them outside shard_map."""
+    """Returns the rows [batch, ...] of conditioning [B, ...] that this device decodes; all outside shard_map."""
     if leaf.shape[0] == batch:
         return leaf
     return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=0)
@@ -87,8 +98,39 @@ def llamagen():
 
 
 @cache
+def stream(name: str, batch: int):
+    """Makes (target, its parameters, conditioning): a "llamagen", or a Markov "chain" with forced tokens."""
+    if name == "llamagen":
+        return llamagen(), target_params(), conditioning(batch)
+    return markov_target(VOCAB, CHAIN_LENGTH, FORCED), markov_params(VOCAB), jnp.zeros((batch, 1))
+
+
+@cache
+def copy_drafter(name: str = "llamagen") -> Drafter:
+    """Returns the ``noisy_drafter`` of a stream's target."""
+    return noisy_drafter(stream(name, BATCH)[0])
+
+
+@cache
+def decode(
+    drafting=PLAIN, temperature=1.0, guided=True, noise=None, name="llamagen", batch=BATCH, seed=0, devices=1,
+    active=None, coupling="gumbel", **filters,
+) -> Decoded:  # fmt: skip
+    """Decodes a stream, as NumPy arrays; ``noise`` is a ``copy_drafter``'s."""
+    target, params, given = stream(name, batch)
+    decoded = speculative_decode(
+        target, params, given, sequence_keys(seed, batch), drafting=drafting,
+        drafting_params=None if noise is None else noisy_params(params, given, noise),
+        guidance=jnp.full(batch, 2.5) if guided else None, sampling=SamplingParams.create(temperature, **filters),
+        active=None if active is None else jnp.arange(batch) < active,
+        mesh=None if devices == 1 else jax.make_mesh((devices,), ("data",)), coupling=coupling,
+    )  # fmt: skip
+    return jax.tree.map(np.asarray, decoded)
+
+
+@cache
 def lumina(batch: int):
-    """A random Chameleon whose rows of four codes end in forced tokens outside the codes: target, params, conditioning.
+    """Makes a random Chameleon whose rows of four end in forced tokens outside the codes: target, params, conditioning.
 
     Half the prompts are shorter by a token.
     """
@@ -105,7 +147,7 @@ def lumina(batch: int):
 def markov_target(
     vocab: int, num_tokens: int, forced: tuple[int, ...] | None = None, seed: int = 0
 ) -> Target:
-    """A first-order Markov chain over ``vocab`` tokens: its exact distribution can be enumerated.
+    """Makes a first-order Markov chain over ``vocab`` tokens, whose exact distribution can be enumerated.
 
     Params: logits [vocab + 1, vocab], the last row for the first token. Both guidance rows are alike.
     """

@@ -48,7 +48,8 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     assert made["substituted"] > 0, made
     Path("pictures").mkdir()
     Path("rule.png").rename("pictures/rule.png")
-    Path("prompts.txt").write_text("a lake\n")
+    Path("drafter.png").rename("pictures/drafter.png")
+    Path("prompts.txt").write_text("a lake\na lake\n")
     words = ["metrics", "pictures", "--scores", "owls", "--prompts", "prompts.txt", "--out", "owls.json"]
     assert main(words) == 0, capsys.readouterr().err
     assert json.loads(Path("owls.json").read_text())["scores"][0]["mean"] == 0

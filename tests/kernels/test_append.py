@@ -1,4 +1,4 @@
-"""Rows of all layers' blocks into their caches by one kernel; it runs interpreted here, and is lowered for GPUs."""
+"""Rows of all layers' blocks into their caches by one kernel: interpreted, and lowered for GPUs."""
 
 import jax
 import jax.numpy as jnp

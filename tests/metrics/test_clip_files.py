@@ -83,7 +83,7 @@ def test_the_activation_comes_from_the_config_beside(tmp_path):
     assert (read_clip(folder)[0].vision.heads, read_clip(folder)[0].text.heads) == (4, 4)
     # A file by another name in the same folder is none that this config describes.
     (folder / "model.safetensors").rename(folder / "laion.safetensors")
-    with pytest.raises(ValueError, match=r"laion\.safetensors: the activation cannot be told"):
+    with pytest.raises(ValueError, match=r"laion\.safetensors: tensors do not tell the activation"):
         read_clip(folder / "laion.safetensors")
 
 
@@ -127,7 +127,7 @@ LAYER = "text_model.encoder.layers.1.layer_norm2.weight"
         ({"vision_model.embeddings.class_embedding": None}, "not a CLIP with a vision transformer"),
         (
             {"vision_model.embeddings.position_embedding.weight": np.zeros((8, 64))},
-            "7 patches are no square",
+            "7 patches are not a square",
         ),
         ({"text_model.embeddings.position_embedding.weight": np.zeros((16, 65))}, "how many heads a text"),
     ],
@@ -150,7 +150,7 @@ def test_wrong_tensors_in_the_other_layout():
 
 
 def test_another_clip_or_none(tmp_path):
-    with pytest.raises(ValueError, match="the activation cannot be told from tensors: give quick_gelu"):
+    with pytest.raises(ValueError, match="tensors do not tell the activation: give quick_gelu"):
         convert_clip(hugging_face_tensors())
     with pytest.raises(ValueError, match="unknown activation 'relu': choose one of quick_gelu, gelu"):
         convert_clip(hugging_face_tensors(), {"activation": "relu"})
@@ -191,5 +191,5 @@ def test_a_wrong_config_beside(tmp_path, content, match):
 def test_a_config_of_something_else_is_not_used(tmp_path):
     folder = write_folder(tmp_path / "clip")
     (folder / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(ValueError, match="the activation cannot be told"):
+    with pytest.raises(ValueError, match="tensors do not tell the activation"):
         read_clip(folder)

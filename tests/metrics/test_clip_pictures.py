@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.metrics.clip_pictures import (
-    DEVIATION,
-    MEAN,
+from lantern_jax.metrics.preprocessing import (
+    CLIP_DEVIATION,
+    CLIP_MEAN,
     clip_input,
     padded_input,
     square_input,
@@ -20,7 +20,7 @@ SIZES = ((28, 28), (56, 56), (40, 70), (71, 33), (20, 12), (28, 31), (33, 28), (
 def pixels(prepared):
     """What was normalized, in 0..255."""
     assert prepared.dtype == np.float32 and prepared.shape == (SIDE, SIDE, 3)
-    return (prepared * DEVIATION + MEAN) * 255
+    return (prepared * CLIP_DEVIATION + CLIP_MEAN) * 255
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_hpsv2s_padding(size, antialias):
     down, right = SIDE - height, SIDE - width
     around = (right // 2, right - right // 2, down // 2, down - down // 2)
     padded = torch.nn.functional.pad(tensor, around)[0].permute(1, 2, 0).numpy()
-    np.testing.assert_allclose(padded_input(picture, SIDE, antialias), (padded - MEAN) / DEVIATION, atol=1e-4)
+    np.testing.assert_allclose(
+        padded_input(picture, SIDE, antialias), (padded - CLIP_MEAN) / CLIP_DEVIATION, atol=1e-4
+    )
 
 
 def test_antialiasing_matters():

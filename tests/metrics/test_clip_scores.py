@@ -11,10 +11,10 @@ from lantern_jax.metrics import clip_scores as module
 from lantern_jax.metrics import cmmd as distance
 from lantern_jax.metrics.clip import Clip, ClipConfig, Tower
 from lantern_jax.metrics.clip_files import read_clip
-from lantern_jax.metrics.clip_pictures import clip_input, padded_input, square_input
 from lantern_jax.metrics.clip_scores import LANTERN_PREFIX, clip_scores, hps_scores
 from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.metrics.cmmd import cmmd, cmmd_features
+from lantern_jax.metrics.preprocessing import clip_input, padded_input, square_input
 from tests.fixtures.tensor_writing import write_safetensors
 from tests.metrics.tiny_clip import (
     CONFIG,
@@ -106,7 +106,7 @@ def test_hpsv2s_version_is_in_the_files_name(tmp_path, folder, name, version):
     write_safetensors(path, shapes, np.float16)
     assert hps_scores(path, folder).name == f"HPSv{version}, raw cosine"
     path.rename(tmp_path / "weights.safetensors")
-    with pytest.raises(ValueError, match="cannot be told from its name: give the version"):
+    with pytest.raises(ValueError, match=r"does not tell HPSv2\.0 from 2\.1: give the version"):
         hps_scores(tmp_path / "weights.safetensors", folder)
     with pytest.raises(ValueError, match=r"unknown version of HPSv2 '3': choose one of 2\.0, 2\.1"):
         hps_scores(tmp_path / "weights.safetensors", folder, version="3")

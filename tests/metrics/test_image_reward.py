@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from lantern_jax.metrics.clip import Tower
-from lantern_jax.metrics.clip_pictures import clip_input
 from lantern_jax.metrics.image_reward import (
     CONTEXT,
     ImageReward,
@@ -15,6 +14,7 @@ from lantern_jax.metrics.image_reward import (
     reward_config_from_shapes,
     reward_table,
 )
+from lantern_jax.metrics.preprocessing import clip_input
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 from tests.metrics.tiny_clip import random_pictures
 
@@ -165,7 +165,7 @@ def test_scores(folder):
         ({"mlp.layers.1.bias": np.zeros(3)}, r"1 unexpected: mlp\.layers\.1\.bias"),
         ({"blip.visual_encoder.norm.bias": np.zeros(3)}, r"norm\.bias is \[3\], expected \[64\]"),
         ({"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
-        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "its patches are no square"),
+        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "its patches are not a square"),
     ],
 )
 def test_wrong_tensors(change, match):

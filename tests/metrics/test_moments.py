@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lantern_jax.metrics.bootstrap import bootstrap_draws, interval
+from lantern_jax.metrics.distances import bootstrap_draws, interval
 from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 
 

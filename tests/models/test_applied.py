@@ -1,4 +1,4 @@
-"""Somebody else's transformer as a target, and ``check_target``, which names what an adapter does wrong."""
+"""A foreign transformer as a target, and ``check_target``, which names an adapter's mistake."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -18,7 +18,7 @@ FIRST_CODE, NULL = WORDS, 0
 
 @cache
 def foreign_params(layers: int = 2):
-    """A GPT of its own kind: learned positions, its codes behind its words."""
+    """Makes a GPT with learned positions and its codes behind its words."""
     random = np.random.default_rng(0)
 
     def normal(*shape):
@@ -29,7 +29,7 @@ def foreign_params(layers: int = 2):
 
 
 def foreign_model(params, tokens, positions, mask, past):
-    """What its authors wrote: keys and values of the past come first, [B, S, H, E] each."""
+    """Runs the foreign model; keys and values of the past, [B, S, H, E] each, come first."""
     x = params["embed"][tokens] + params["place"][positions]
     made = []
     for number, block in enumerate(params["blocks"]):
@@ -61,7 +61,7 @@ GUIDANCE = jnp.full(3, 2.0)
 
 
 def test_it_samples_what_the_model_says():
-    """Greedy decoding against the model run over the whole sequence at once, with no cache and no padding."""
+    """Greedy decoding equals one run over the whole sequence, without cache and padding."""
     greedy = lantern_jax.SamplingParams.create(temperature=0)
     made = lantern_jax.autoregressive_decode(
         foreign_target, foreign_params(), PROMPTS, KEYS, guidance=GUIDANCE, sampling=greedy
@@ -153,51 +153,19 @@ def counts_places(params, tokens, positions, mask, past):
     return foreign_model(params, tokens, places, mask, past)
 
 
-def forgets_depth(score):
-    def wrong(params, cache, tokens, depth, *more):
-        return score(params, cache, tokens, jnp.zeros_like(depth), *more)
-
-    return wrong
-
-
-def mixes_sequences(score):
-    def wrong(params, cache, tokens, *more):
-        logits, features, block = score(params, cache, tokens, *more)
-        return logits + 0.1 * logits[::-1], features, block
-
-    return wrong
+def changed(part, change):
+    """Returns the record with a part that gets changed arguments."""
+    original = getattr(foreign_target, part)
+    return replace(foreign_target, **{part: lambda *given: original(*change(*given))})
 
 
-def path_ignored(commit):
-    def wrong(cache, block, path, count):
-        return commit(cache, block, jnp.broadcast_to(jnp.arange(path.shape[1])[None], path.shape), count)
-
-    return wrong
-
-
-def count_ignored(commit):
-    def wrong(cache, block, path, count):
-        return commit(cache, block, path, jnp.full_like(count, path.shape[1]))
-
-    return wrong
-
-
-def nothing_written(commit):
-    def wrong(cache, block, path, count):
-        return commit(cache, jax.tree.map(jnp.zeros_like, block), path, count)
-
-    return wrong
-
-
-def guides_twice(prefill):
-    def wrong(params, conditioning, guidance, slots):
-        return prefill(params, conditioning, None if guidance is None else 2 * guidance, slots)
-
-    return wrong
+def mixes_sequences(*given):
+    logits, features, block = foreign_target.score(*given)
+    return logits + 0.1 * logits[::-1], features, block
 
 
 def numbers_lost(part, value):
-    """The record with ``value`` in some of the logits that a part makes, or in the rows that commit writes."""
+    """Returns the record with ``value`` in some logits of a part, or in the rows that commit writes."""
 
     def wrong(*given):
         if part == "commit":
@@ -214,7 +182,7 @@ ORDER = {"prefill": (0, 1, 2), "score": (1, 0, 2)}
 
 
 def table_ends(codes, words):
-    """Ids past some of the codes, or of the words, read the last row."""
+    """Returns a target in which ids past some codes, or words, read the last row."""
 
     def clamped(params, tokens, *more):
         words_first = jnp.minimum(tokens, words - 1)
@@ -226,7 +194,7 @@ def table_ends(codes, words):
 
 
 def few_slots(slots):
-    """A cache of its own size, and an update that JAX moves to where it fits."""
+    """Returns a target with a cache of its own size, where JAX moves an update to where it fits."""
 
     def prefill(params, conditioning, guidance, _):
         return foreign_target.prefill(params, conditioning, guidance, slots)
@@ -247,13 +215,6 @@ def counts_on(params, tokens, positions, mask, past):
     return foreign_model(params, tokens, positions + np.int32(past is not None), mask, past)
 
 
-def forgets_the_shift(score):
-    def wrong(params, cache, tokens, *more):
-        return score(params, cache, tokens - FIRST_CODE, *more)
-
-    return wrong
-
-
 BROKEN = {
     "prefill leads to logits": lambda: numbers_lost("prefill", np.nan),
     "score leads to logits": lambda: numbers_lost("score", np.nan),
@@ -265,19 +226,27 @@ BROKEN = {
     "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
     "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
     "score: codes behind a prompt": lambda: applied(counts_on),
-    "score: codes behind a prompt are": lambda: replace(
-        foreign_target, score=forgets_the_shift(foreign_target.score)
+    "score: codes behind a prompt are": lambda: changed(
+        "score", lambda params, cache, tokens, *more: (params, cache, tokens - FIRST_CODE, *more)
     ),
     "score: a node sees itself and its ancestors": lambda: applied(sees_the_whole_block),
     "score: the order of a block's nodes": lambda: applied(counts_places),
-    "score: a node at depth d": lambda: replace(foreign_target, score=forgets_depth(foreign_target.score)),
-    "score: sequences of a batch": lambda: replace(foreign_target, score=mixes_sequences(foreign_target.score)),
-    "commit: the rows that are appended": lambda: replace(foreign_target, commit=path_ignored(foreign_target.commit)),
-    "commit: each sequence takes its own": lambda: replace(foreign_target, commit=count_ignored(foreign_target.commit)),
-    "commit: what was committed is seen": lambda: replace(
-        foreign_target, commit=nothing_written(foreign_target.commit)
+    "score: a node at depth d": lambda: changed(
+        "score", lambda params, cache, tokens, depth, *more: (params, cache, tokens, jnp.zeros_like(depth), *more)
     ),
-    "prefill: with a guidance of 1": lambda: replace(foreign_target, prefill=guides_twice(foreign_target.prefill)),
+    "score: sequences of a batch": lambda: replace(foreign_target, score=mixes_sequences),
+    "commit: the rows that are appended": lambda: changed("commit", lambda cache, block, path, count: (
+        cache, block, jnp.broadcast_to(jnp.arange(path.shape[1])[None], path.shape), count
+    )),
+    "commit: each sequence takes its own": lambda: changed("commit", lambda cache, block, path, count: (
+        cache, block, path, jnp.full_like(count, path.shape[1])
+    )),
+    "commit: what was committed is seen": lambda: changed(
+        "commit", lambda cache, block, *more: (cache, jax.tree.map(jnp.zeros_like, block), *more)
+    ),
+    "prefill: with a guidance of 1": lambda: changed("prefill", lambda params, prompts, guidance, slots: (
+        params, prompts, None if guidance is None else 2 * guidance, slots
+    )),
 }  # fmt: skip
 
 
@@ -314,7 +283,7 @@ def test_no_position_is_past_the_pictures_end():
 
 def test_which_id_is_code_0s_is_not_guessed():
     target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH)
-    with pytest.raises(ValueError, match="30 logits for 24 codes: say which is code 0's by first_code"):
+    with pytest.raises(ValueError, match="30 logits for 24 codes: give code 0's id as first_code"):
         lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS)
     for wrong in ({"first_code": WORDS + 1}, {"unconditional": 30}, {"unconditional": -1}):
         with pytest.raises(ValueError, match="give 0 to 29"):

@@ -75,15 +75,11 @@ def test_hidden_states_and_logits(assert_close):
     torch = pytest.importorskip("torch")
     tokens, mask = prompts()
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    ids, attended, places = (torch.tensor(part) for part in (tokens, mask.astype(np.int64), positions))
     with torch.no_grad():
         hidden = (
             reference()
-            .model(
-                input_ids=torch.tensor(tokens),
-                attention_mask=torch.tensor(mask.astype(np.int64)),
-                position_ids=torch.tensor(positions),
-                use_cache=False,
-            )
+            .model(input_ids=ids, attention_mask=attended, position_ids=places, use_cache=False)
             .last_hidden_state
         )
         logits = reference().lm_head(hidden).numpy()[..., list(PUBLISHED_CODES)]

@@ -52,8 +52,7 @@ class BothRows(LlamaGen):
 
 # A class is a single word.
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.exhaustive if name == "class" else ()) for name in CONFIGS],
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name == "class" else ()) for name in CONFIGS]
 )
 def test_the_target_adds_the_unconditional_row(name):
     config = CONFIGS[name]

@@ -26,34 +26,18 @@ TINY = VQConfig(ch=8, ch_mult=(1, 2), z_channels=8, codebook_size=16, codebook_d
 
 
 @pytest.fixture(scope="module")
-def published():
-    case = read_case(DEFAULT_DIRECTORY / "llamagen_vq.json")
-    return case.tensors, case.arrays
-
-
-@pytest.fixture(scope="module")
 def tiny():
     model = VQModel(TINY)
     return model, random_parameters(model, 0, 0.2, jnp.zeros((1, 8, 8, 3)))
 
 
-def test_published_sizes_are_found_in_the_tensors(published):
-    """Its values are a golden case."""
-    tensors, _ = published
-    assert convert_vq(tensors)[0] == VQConfig(ch=32, ch_mult=(1, 2), z_channels=32, codebook_size=64)
-
-
-def test_every_tensor_matters(published):
-    tensors, _ = published
+def test_sizes_are_found_in_the_tensors():
+    """A count of used codes may be there. (The values are a golden case.)"""
+    tensors = read_case(DEFAULT_DIRECTORY / "llamagen_vq.json").tensors
     config, _ = convert_vq({**tensors, "quantize.codebook_used": np.zeros(3)})
-    broken = dict(tensors)
-    del broken["quant_conv.bias"]
-    broken["encoder.mid.1.q.weight"] = broken["encoder.mid.1.q.weight"][:1]
-    broken["loss.weight"] = np.zeros(1)
-    with pytest.raises(ValueError, match="1 missing: quant_conv") as error:
-        convert_vq(broken, config)
-    assert "encoder.mid.1.q.weight is [1, 64, 1, 1], expected [64, 64, 1, 1]" in str(error.value)
-    assert "\n" not in str(error.value)
+    assert config == convert_vq(tensors)[0] == VQConfig(32, None, (1, 2), 32, 64)
+    with pytest.raises(ValueError, match="not a LlamaGen VQ tokenizer: 1 missing: quant_conv"):
+        convert_vq({name: tensor for name, tensor in tensors.items() if name != "quant_conv.bias"}, config)
     with pytest.raises(ValueError, match="not a LlamaGen VQ tokenizer"):
         convert_vq({"transformer.weight": np.zeros((2, 2))})
 
@@ -62,15 +46,7 @@ def test_vqgan_tensors_all_matter():
     case = read_case(DEFAULT_DIRECTORY / "chameleon_vqgan.json")
     training = {"loss.discriminator.main.0.weight": np.zeros(1), "loss.logvar": np.zeros(())}
     config, params = convert_vqgan({**case.tensors, **training}, jnp.bfloat16)
-    assert config == VQConfig(
-        ch=32,
-        ch_mult=(1, 2),
-        z_channels=32,
-        codebook_size=64,
-        codebook_dim=32,
-        l2_norm=False,
-        level_attention=False,
-    )
+    assert config == VQConfig(32, None, (1, 2), 32, 64, 32, l2_norm=False, level_attention=False)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     # The decoder's levels are counted from the coarsest, the published ones from the finest.
     coarsest = case.tensors["decoder.up.1.block.2.conv1.bias"]

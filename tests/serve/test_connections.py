@@ -11,7 +11,7 @@ import pytest
 
 from lantern_jax.serve import server as serving
 from lantern_jax.serve.connections import address_of
-from tests.hostile_requests import GET, HEAD, PATH
+from tests.hostile.requests import GET, HEAD, PATH
 from tests.serve.running import Gate, running, until
 
 POST = f"{HEAD}Content-Length: 50\r\n\r\n"

@@ -12,7 +12,7 @@ from lantern_jax.io import errors
 from lantern_jax.serve.application import application
 from lantern_jax.serve.guards import Door, is_local
 from lantern_jax.serve.logs import Escaped
-from tests.hostile_requests import PATH, bodies, send, streams, wrong_error
+from tests.hostile.requests import PATH, bodies, send, streams, wrong_error
 from tests.serve.running import LIMITS, in_threads, running, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
 

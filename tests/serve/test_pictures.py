@@ -276,7 +276,7 @@ def test_warm_means_nothing_is_left_to_compile(server):
         warm.wait_for(warm=1)
         assert warm.client.get("/health").json() == {"status": "ok", "warm": True}
         programs = set(warm.engine.programs)
-        assert {size for kind, size, *_ in programs if kind == "start"} >= {1, 2}
+        assert {key.size for key in programs if key.kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200
         assert set(warm.engine.programs) == programs
 
@@ -358,7 +358,7 @@ def test_over_two_devices():
     """Every run has a slot on each, so that nothing is moved between them."""
     with running(pipeline_on(2), batch=2) as spread:
         made = codes_of(spread.ask(n=3, seed=5, details=True))
-        assert {groups for kind, _, groups, *_ in spread.engine.programs if kind != "draw"} == {2}
+        assert {key.groups for key in spread.engine.programs if key.kind != "draw"} == {2}
         expected = pipeline_on(1).generate("a lake", num=3, seed=5, batch=2)
     assert np.array_equal(made, expected.tokens)
 

@@ -61,6 +61,7 @@ def test_a_port_in_use(capsys):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(tmp_path):
     model = save(tmp_path / "tiny", tiny_checkpoint())
     (tmp_path / "token").write_text("secret\n")

@@ -3,10 +3,13 @@
 import math
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import types
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,8 @@ from lantern_jax.commands.main import make_parser
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.sets.cluster import assigned
 from lantern_jax.sets.plan import Worker
-from lantern_jax.sets.ray_workers import Share
+from lantern_jax.sets.reading import read_set
+from tests.tiny_checkpoint import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -117,16 +121,86 @@ def test_an_indexed_job():
     }
 
 
-def test_a_ray_cluster():
+class Ray(types.ModuleType):
+    """Ray in this process: a task runs when it is waited for, and the first time of each fails.
+
+    Args:
+        broken: numbers of workers whose tasks fail every time.
+    """
+
+    class RayError(Exception):
+        pass
+
+    def __init__(self, broken=()):
+        super().__init__("ray")
+        self.broken, self.exceptions, self.options, self.tries = broken, self, {}, []
+
+    def init(self, address):
+        self.address = address
+
+    def remote(self, **options):
+        self.options = options
+        return lambda function: types.SimpleNamespace(remote=partial(partial, function))
+
+    def wait(self, tasks):
+        return tasks[-1:], tasks[:-1]
+
+    def get(self, task):
+        *_, worker = task.args
+        for number in range(1 + self.options["max_retries"]):
+            self.tries.append(worker.number)
+            if number and worker.number not in self.broken:
+                return task()
+        raise self.RayError("its machine went away")
+
+
+@pytest.fixture
+def ray_set(monkeypatch, tmp_path, saved, tiny_loaded):
+    """A function that runs the script with Ray in this process and the tiny checkpoint; it returns that Ray."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+
+    def call(*words: str, broken=()) -> Ray:
+        ray = Ray(broken)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        named = ("--model", str(saved), "--prompts", "prompts.txt", "--out", "set")
+        monkeypatch.setattr(sys, "argv", ["ray_set.py", *named, *words])
+        runpy.run_path(str(EXAMPLES / "ray_set.py"), run_name="__main__")
+        return ray
+
+    return call
+
+
+def test_tasks_of_ray_make_a_set(ray_set, capsys):
+    """A part that fails every time leaves the others whole; the same command goes on and makes the rest."""
+    words = ("--parts", "3", "--shard-size", "2", "--gpus", "0.5", "--retries", "2", "--seed", "3")
+    with pytest.raises(SystemExit, match=r"parts \[2\] failed, all others are written"):
+        ray_set(*words, broken=(2,))
+    assert "part 2 of 3 failed: its machine went away" in capsys.readouterr().out
+    assert sorted(path.stem for path in Path("set").glob("*.tar")) == [
+        "shard-00000",
+        "shard-00002",
+        "shard-00003",
+    ]
+    ray = ray_set(*words, "--address", "head:6379")
+    assert f"{Path('set').absolute()} is complete: {len(PROMPTS)} pictures" in capsys.readouterr().out
+    assert (ray.address, ray.options["num_gpus"], ray.options["max_calls"]) == ("head:6379", 0.5, 1)
+    assert ray.options["retry_exceptions"] and sorted(ray.tries) == [1, 1, 2, 2, 3, 3]
+    assert [picture.prompt for picture in read_set(Path("set"))] == list(PROMPTS)
+
+
+def test_a_ray_cluster(monkeypatch):
     yaml = pytest.importorskip("yaml")
     text = (EXAMPLES / "ray_cluster.yaml").read_text()
     cluster = yaml.safe_load(text)
     assert cluster["head_node_type"] in cluster["available_node_types"]
-    command = re.search(r'"(lantern set.*?)"', text.replace("\\\n#", ""), re.DOTALL)[1]
-    arguments = parsed(shlex.split(command))
-    assert arguments.ray_workers == cluster["max_workers"]
-    share = Share.parse(arguments.ray_resources)
-    assert cluster["available_node_types"]["gpu"]["resources"][share.kind] >= share.amount
+    command = re.search(r"ray submit \S+ (examples/.*?)\n#\n", text.replace("\\\n#", ""), re.DOTALL)[1]
+    script, *words = shlex.split(command)
+    monkeypatch.setitem(sys.modules, "ray", Ray())
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    given = runpy.run_path(str(ROOT / script))["parse"]()
+    assert given.parts > cluster["max_workers"]
+    assert cluster["available_node_types"]["gpu"]["resources"]["GPU"] >= given.gpus
 
 
 def test_commands_of_the_page_parse():
@@ -138,6 +212,6 @@ def test_commands_of_the_page_parse():
         parsed(shlex.split(command, comments=True))
     for name in re.findall(r"\]\(\.\./examples/([^)]+)\)", page):
         assert (EXAMPLES / name).is_file()
-    # The README speaks of what is Python.
-    scripts = {path.name for path in EXAMPLES.iterdir() if path.suffix != ".py"}
+    # The README speaks of this one.
+    scripts = {path.name for path in EXAMPLES.iterdir()} - {"minimal.py"}
     assert scripts <= set(re.findall(r"examples/([\w.]+)", page))

@@ -13,50 +13,30 @@ import pytest
 
 import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
-from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.io.locks import sole
 from lantern_jax.pipeline import call
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused, files, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.tiny_checkpoint import pipeline_on, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import pipeline_on
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ["a lake", "a foggy forest", "snowy mountains at dusk", "hills", "the sea at night"]
 KILLS = 1
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
-
-
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A current folder with prompts, and the tiny checkpoint in place of the demo."""
+def folder(tmp_path, monkeypatch, tiny_loaded):
+    """A current folder with prompts."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    monkeypatch.setattr(
-        lantern_jax.pipeline.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline()
-    )
-    return tmp_path
 
 
 def command(*more: str, prompts: str = "prompts.txt") -> list[str]:
     return [
-        "set",
-        "--prompts",
-        prompts,
-        "--out",
-        "set",
-        "--shard-size",
-        "2",
-        "--no-sums",
-        "--batch",
-        "4",
-        *more,
-    ]
+        "set", "--prompts", prompts, "--out", "set", "--shard-size", "2", "--no-sums", "--batch", "4", *more
+    ]  # fmt: skip
 
 
 def written() -> dict[str, int]:
@@ -122,15 +102,29 @@ def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
     assert len(list(read_set(Path("set")))) == 20
 
 
+def test_a_worker_of_a_cluster_says_which_and_why(monkeypatch, capsys):
+    for name, value in {"ID": "5", "MIN": "4", "MAX": "5", "COUNT": "2", "STEP": "1"}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    for more in ((), ("--worker", "auto")):
+        assert main(command(*more)) == 0
+        printed = capsys.readouterr()
+        assert printed.err.startswith("worker 2/2: task 5 of the SLURM array 4-5\n")
+        assert "shards to set, worker 2/2\n2 of 3 shards are left" in printed.out
+    assert main(command("--worker", "1/1")) == 0
+    said = "worker 1/1: as --worker says, not 2/2 for task 5 of the SLURM array 4-5\n"
+    assert capsys.readouterr().err.startswith(said)
+
+
 REFUSED = {
     "give --prompts FILE or --classes LIST": ["set", "--out", "set"],
     "one of the two": command("--classes", "0-3"),
-    "--column is that of a table": ["set", "--classes", "0-3", "--column", "A", "--out", "set"],
+    "--column names a column of a table": ["set", "--classes", "0-3", "--column", "A", "--out", "set"],
     "none.txt is not a file": command(prompts="none.txt"),
     "line 2 is empty": command(prompts="holes.txt"),
     "prompt 2 of the set, 'a whale': prompt: unknown word 'whale'": command(prompts="unknown.txt"),
     "worker '3' is not valid": command("--worker", "3"),
     "worker 3/2 is not valid": command("--worker", "3/2"),
+    "--worker auto found no SLURM array": command("--worker", "auto"),
     "--num 0 is not valid": command("--num", "0"),
     "--shard-size 0 is not valid": command("--shard-size", "0"),
     "seed -1 is not valid": command("--seed", "-1"),
@@ -139,7 +133,7 @@ REFUSED = {
     "full exists and is not a picture set": command("--out", "full"),
     "file exists and is not a picture set": command("--out", "file"),
     "full is not a picture set": ["set", "--merge", "--out", "full"],
-    "--merge reads what the set says of itself": command("--merge"),
+    "--merge reads the plan in the folder": command("--merge"),
 }
 
 
@@ -185,6 +179,7 @@ def test_a_shard_that_was_cut_short_is_made_again(capsys):
     assert {path: Path(path).read_bytes() for path in written()} == before
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
     """The command in processes of its own, killed with -9: in the end the set is that of one that was let run."""
     environment = os.environ | {

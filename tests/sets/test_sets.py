@@ -5,7 +5,9 @@ import io
 import json
 import re
 import tarfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -18,14 +20,16 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline import call
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets import plan as plans
-from lantern_jax.sets import writing
-from lantern_jax.sets.making import make_set
-from lantern_jax.sets.mending import discard_damaged
-from lantern_jax.sets.merging import SUMS_FILE, merge
+from lantern_jax.sets import shards, worker
 from lantern_jax.sets.plan import SetPlan, Worker, begin, read_plan, shard_paths
-from lantern_jax.sets.reading import is_set, read_arrays, read_set, unpacked
+from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
+from lantern_jax.sets.request import OpenedSet, SetRequest, open_set
+from lantern_jax.sets.shards import read_arrays, unpacked, write_shard
+from lantern_jax.sets.worker import discard_damaged, make_set
 from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.tuned import Found
 from lantern_jax.tensors.checksums import checkpoint_digest
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_checkpoint, tiny_pipeline
 
@@ -53,10 +57,8 @@ def a_plan(**parts) -> SetPlan:
 def make(directory, plan=None, worker="1/1", pipeline=None, knobs=KNOBS, **options):
     plan = a_plan() if plan is None else plan
     begin(directory, plan)
-    reader = READER if plan.sums else None
-    return make_set(
-        pipeline or tiny_pipeline(), plan, directory, Worker.parse(worker), knobs, reader=reader, **options
-    )
+    opened = OpenedSet(pipeline or tiny_pipeline(), plan, knobs, reader=READER if plan.sums else None)
+    return make_set(opened, directory, Worker.parse(worker), **options)
 
 
 def contents(directory) -> dict[str, bytes]:
@@ -130,7 +132,7 @@ def test_workers_make_the_same_files(whole, tmp_path, workers):
 def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
     directory, pipeline = tmp_path / "set", pipeline_on(2)
     make(directory, pipeline=pipeline)
-    kinds = [kind for kind, *_ in pipeline.engine.programs]
+    kinds = [key.kind for key in pipeline.engine.programs]
     assert kinds.count("start") == 1 and "refill" in kinds
     ours, theirs = list(read_set(directory)), list(read_set(whole))
     for one, another in zip(ours, theirs, strict=True):
@@ -157,7 +159,7 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
 
         return progress
 
-    write = writing.write_file
+    write = shards.write_file
 
     def write_and_stop(path, content):
         if stops % 3 == 0:
@@ -168,7 +170,7 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
         if stops % 3 == 1:
             raise Stop
 
-    monkeypatch.setattr(writing, "write_file", write_and_stop)
+    monkeypatch.setattr(shards, "write_file", write_and_stop)
     while True:
         try:
             make(directory, progress=stop_at(4 + stops))
@@ -187,7 +189,7 @@ def test_webp_keeps_pixels_and_prompts(whole, tmp_path):
     pictures = [picture.picture for picture in read_set(whole)][:SHARD]
     tokens = np.zeros((SHARD, TOKENS), np.int32)
     begin(directory, plan)
-    writing.write_shard(directory, plan, 0, pictures, tokens, tokens[:, 0])
+    write_shard(directory, plan, 0, pictures, tokens, tokens[:, 0])
     assert merge(directory).pictures == SHARD
     for picture, original, prompt in zip(read_set(directory), pictures, prompts, strict=True):
         np.testing.assert_array_equal(picture.picture, original)
@@ -212,10 +214,9 @@ def test_without_sums_and_without_refill(whole, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise NotRefillable("one line")
 
-    pipeline = pipeline_on(1)
-    monkeypatch.setattr(pipeline.engine, "refill", refuse)
+    monkeypatch.setattr(tiny_pipeline().engine, "refill", refuse)
     plan, directory = a_plan(sums=None), tmp_path / "set"
-    make(directory, plan, pipeline=pipeline)
+    make(directory, plan)
     for path in sorted(whole.glob("*.tar")):
         assert (directory / path.name).read_bytes() == path.read_bytes()
     assert merge(directory).sums is None
@@ -400,7 +401,7 @@ def test_a_picture_of_another_prompt_is_refused(whole, tmp_path):
     begin(directory, plan)
     pictures = [picture.picture for picture in read_set(whole)]
     tokens = np.zeros((14, TOKENS), np.int32)
-    writing.write_shard(directory, a_plan(shard_size=14), 0, pictures, tokens, tokens[:, 0])
+    write_shard(directory, a_plan(shard_size=14), 0, pictures, tokens, tokens[:, 0])
     with pytest.raises(ValueError, match="says that it is number 0 of prompt 'a lake', not 0 of 'night'"):
         merge(directory)
 
@@ -439,3 +440,61 @@ def test_digests_tell_checkpoints_apart(tmp_path):
     changed["params"]["head"]["kernel"][0, 0] += 1
     other = dataclasses.replace(tiny_checkpoint(), target_params=changed)
     assert checkpoint_digest(save(tmp_path / "other", other)) != digest
+
+
+def test_the_plan_has_the_tuned_settings_that_are_used(saved, tiny_loaded, monkeypatch):
+    request = SetRequest(str(saved), PROMPTS, {"batch": 4, "tau": None})
+    opened = open_set(request)
+    assert (opened.knobs, opened.note, opened.reader) == (KNOBS, "", None)
+    found = Found({"tree": "chain"}, "tuned: a chain")
+    monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: found)
+    opened = open_set(request)
+    assert (opened.knobs, opened.note) == ({"tree": "chain", "batch": 4}, "tuned: a chain")
+    assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
+
+
+def test_two_writers_of_one_shard_do_no_harm(tmp_path):
+    """Two threads write a shard over and over; a reader finds it whole whenever it looks."""
+    plan, directory = a_plan(prompts=PROMPTS[:1], num=3, sums=None), tmp_path / "set"
+    begin(directory, plan)
+    pictures = np.random.default_rng(0).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
+    tokens = np.zeros((3, TOKENS), np.int32)
+
+    def write(times: int) -> None:
+        for _ in range(times):
+            write_shard(directory, plan, 0, pictures, tokens, tokens[:, 0])
+
+    write(1)
+    first = contents(directory)
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(write, 25) for _ in range(2)]
+        while not all(one.done() for one in running):
+            assert len(list(read_set(directory))) == 3
+    for one in running:
+        one.result()
+    assert contents(directory) == first
+
+
+def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
+    """The first shard's file is held back until the second shard is drawn; what fails in the thread ends the call."""
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    drawn, draw, write = threading.Event(), worker._drawn, shards.write_file
+
+    def note_drawn(engine, tokens):
+        if Path(tmp_path / "set" / "shard-00000.npz").exists():
+            drawn.set()
+        return draw(engine, tokens)
+
+    def hold(path, content):
+        write(path, content)
+        if path.name == "shard-00000.npz":
+            assert drawn.wait(60), "nothing was drawn meanwhile"
+        if path.name == "shard-00001.tar":
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(worker, "_drawn", note_drawn)
+    monkeypatch.setattr(shards, "write_file", hold)
+    told = []
+    with pytest.raises(OSError, match="the disk is full"):
+        make(tmp_path / "set", written=lambda shard, now: told.append(shard))
+    assert drawn.is_set() and told == [0]

@@ -86,14 +86,6 @@ def test_added_tokens_count(tmp_path):
     assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
 
 
-def test_json_round_trip(vocabulary):
-    again = ChameleonVocabulary.from_json(vocabulary.to_json())
-    assert again == vocabulary
-    for content in ("{}", "", "[]", vocabulary.to_json()[:-9]):
-        with pytest.raises(ValueError, match="not a Chameleon vocabulary"):
-            ChameleonVocabulary.from_json(content)
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -151,10 +143,7 @@ def published_rows(vocabulary, conditioning):
 def test_anole_rows(vocabulary):
     rows = prompt_rows(vocabulary, words, ["a red house", "sea"], "anole", 4)
     assert rows.tokens.shape == (2, BUCKETS[0])
-    assert published_rows(vocabulary, rows) == [
-        [0, 51, 53, 55, 5, 4],
-        [0, 53, 5, 4],
-    ]
+    assert published_rows(vocabulary, rows) == [[0, 51, 53, 55, 5, 4], [0, 53, 5, 4]]
     assert published_rows(vocabulary, unconditional(rows, "anole")) == [[0, 4], [0, 4]]
 
 

@@ -1,11 +1,14 @@
 """Agreement of drafters on stored features: what is printed is what the losses measure."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.sampling import apply_guidance
-from train import agreement, chains
+from tests.tiny_checkpoint import tiny_checkpoint
+from train import agreement, chains, evaluate
 from train.feature_store import FeatureStore, write_shard
 from train.losses import match_chance
 
@@ -36,3 +39,13 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     expected = 1 + np.cumprod(along, axis=0).mean(axis=(1, 2)).cumsum()
     np.testing.assert_allclose(found["chain"], expected, atol=1e-3)
     assert jax.tree.all(jax.tree.map(lambda value: value >= 0, found))
+
+
+def test_a_checkpoint_of_landscapes_is_measured():
+    found = evaluate.evaluate(tiny_checkpoint(), evaluate.BATCH)
+    assert found["pictures"] == evaluate.BATCH and found["psnr_db"] > 0
+    assert min(found["nats_a_token"], found["guidance_1/target_entropy"]) > 0
+    shares = [value for name, value in found.items() if name.endswith(("top1", "overlap"))]
+    assert len(shares) == 2 * (2 * evaluate.DEPTHS + 1) and all(0 <= share <= 1 for share in shares)
+    with pytest.raises(ValueError, match="expected a tokenizer, a drafter and the landscapes' vocabulary"):
+        evaluate.evaluate(dataclasses.replace(tiny_checkpoint(), drafters={}), evaluate.BATCH)

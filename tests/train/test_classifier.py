@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from configs.demo_classifier import get_config
-from lantern_jax.checkpoints.store import save
 from lantern_jax.metrics.demo_classifier import VALUES
 from lantern_jax.text.landscapes import ATTRIBUTES
-from tests.tiny_checkpoint import SIDE, tiny_checkpoint
+from tests.tiny_checkpoint import SIDE
 from train import classifier
 
 
@@ -39,15 +38,14 @@ def test_the_loss_is_that_of_every_attribute():
     np.testing.assert_allclose(right, (parts.argmax(-1) == attributes).mean(0), rtol=1e-6)
 
 
-def test_pictures_are_reconstructed_once_and_whole(tmp_path, monkeypatch):
-    model = save(tmp_path / "tiny", tiny_checkpoint())
+def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkeypatch):
     pictures = np.random.default_rng(0).integers(256, size=(5, SIDE, SIDE, 3), dtype=np.uint8)
-    made = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(model))
+    made = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
     assert made.shape == pictures.shape and made.dtype == np.uint8 and not np.array_equal(made, pictures)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rebuilt.npy"]
     monkeypatch.setattr(classifier, "load", None)
     np.testing.assert_array_equal(
-        classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(model)), made
+        classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder)), made
     )
 
 

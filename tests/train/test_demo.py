@@ -50,6 +50,7 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
     assert all((tmp_path / f"{name}.done").exists() for name in names)
 
 
+@pytest.mark.slow
 def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     """Seven programs, the tiny experiment: from rendered landscapes to an exported checkpoint and a picture."""
     monkeypatch.setenv("XLA_FLAGS", " ".join(QUICK_COMPILATION))

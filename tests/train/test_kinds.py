@@ -1,4 +1,4 @@
-"""EAGLE-3, Medusa heads and the parallel drafter: training's passes against drafting, and what each idea is worth."""
+"""Every kind of drafter: training's passes against drafting, and what each idea is worth."""
 
 import dataclasses
 from functools import cache, partial
@@ -20,12 +20,15 @@ from configs import (
 )
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.families.registry import family_of
+from lantern_jax.models.drafter import eagle_drafter
 from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
-from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
+from lantern_jax.models.parallel import parallel_drafter, parallel_shapes
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.landscapes import LANDSCAPES
+from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, loop, sources, target
 from train.feature_store import FeatureStore
 
@@ -42,9 +45,13 @@ MODELS = {
     "medusa_own_heads": {"heads": 3, "layers": 2},
     "parallel": {"num_heads": 2, "hidden_dim": 64, "masks": 3, "markov_rank": 4},
 }
-RECORDS = {"eagle3": eagle3_drafter, "medusa": medusa_drafter, "parallel": parallel_drafter}
+RECORDS = {
+    "eagle": eagle_drafter,
+    "eagle3": eagle3_drafter,
+    "medusa": medusa_drafter,
+    "parallel": parallel_drafter,
+}
 SHAPES = {"eagle3": eagle3_shapes, "medusa": medusa_shapes, "parallel": parallel_shapes}
-KINDS = pytest.mark.parametrize("name", ["eagle3", "medusa", "medusa_own_heads", "parallel"])
 
 
 def config_of(name, **changes):
@@ -58,9 +65,8 @@ def config_of(name, **changes):
 
 @cache
 def target_params():
-    labels, tokens = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 16), jnp.int32)
-    params = jax.jit(LlamaGen(SIZES).init)(jax.random.key(0), labels, tokens)["params"]
-    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim == 2 else leaf, params)
+    """Random and loud enough to have opinions."""
+    return random_leaves(family_of(SIZES).shapes(SIZES)["params"], 0, 0.16)
 
 
 @cache
@@ -85,16 +91,8 @@ def sizes_and_params(name):
     """Sizes and random parameters, none of them zero."""
     sizes = drafter.drafter_config(config_of(name), SIZES)
     kind = chains.kind_of(sizes)
-
-    @jax.jit
-    def draw():
-        leaves, structure = jax.tree.flatten(kind.init(kind.model(sizes), jax.random.key(1)))
-        keys = jax.random.split(jax.random.key(2), len(leaves))
-        pairs = zip(leaves, keys, strict=True)
-        moved = [leaf + 0.2 * jax.random.normal(key, leaf.shape) for leaf, key in pairs]
-        return jax.tree.unflatten(structure, moved)
-
-    return sizes, draw()
+    shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
+    return sizes, random_leaves(shapes, 1, 0.25)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -111,7 +109,7 @@ def predictions(sizes, params):
     return chain(sizes, params, stored, prefix, tokens)
 
 
-@KINDS
+@pytest.mark.parametrize("name", MODELS)
 def test_training_predicts_what_decoding_drafts_below_a_root(name):
     """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones."""
     sizes, params = sizes_and_params(name)
@@ -145,6 +143,18 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         assert np.abs(expected).max() > 0.5
 
 
+def test_stored_features_are_those_of_the_whole_sequence():
+    """Of the pass in which the target was trained, over prefix and tokens together."""
+    conditioning, tokens, stored, prefix = examples()
+    assert stored.shape == (2, BATCH, 4 + 16 - 1, 3 * SIZES.dim)
+    np.testing.assert_array_equal(prefix, np.zeros((2, BATCH, 4)))
+    null = jnp.broadcast_to(LANDSCAPES.null_labels()[None], conditioning.shape)
+    apply = jax.jit(LlamaGen(SIZES).apply)
+    for rows, found in zip((conditioning, null), stored[..., -SIZES.dim :], strict=True):
+        whole, _ = apply({"params": target_params()}, rows, tokens)
+        np.testing.assert_allclose(found[:, 3:], whole, atol=2e-4)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_those_of_training(name):
     sizes, params = sizes_and_params(name)
@@ -155,6 +165,7 @@ def test_shapes_are_those_of_training(name):
 def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
     """Against each element by itself: the committed positions up to its root, then its masks, causally."""
     sizes, params = sizes_and_params("parallel")
+    params = jax.device_put(params)
     model, head = chains.kind_of(sizes).model(sizes), target_params()["head"]["kernel"]
     _, tokens, stored, prefix = examples()
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
@@ -170,7 +181,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
         masks = params["masks"][jnp.clip(at, 0, len(params["masks"]) - 1)]
         x = jnp.where((at < 0)[:, None], read, masks[None, None])
         causal = np.tril(np.ones((length, length), bool))[None, None]
-        hidden, _ = model.apply({"params": params}, x, rotary, causal)
+        hidden, _ = model.apply({"params": params}, x, rotary, causal, method="run")
         token = jnp.take(twice, root + depth - FIRST, axis=2)
         return hidden[:, :, root + depth] @ head + model.apply({"params": params}, token, method="after")
 
@@ -225,27 +236,6 @@ def test_heads_start_as_the_target():
     logits = chains.kind_of(sizes).model(sizes).apply({"params": params}, feature, head)
     for row in range(3):
         np.testing.assert_allclose(logits[:, row], feature @ head, atol=1e-4)
-
-
-def test_the_markov_term_is_what_the_last_token_adds():
-    """Two nodes of one depth with different tokens differ by their terms alone, unscaled by guidance."""
-    sizes, params = sizes_and_params("parallel")
-    record, (_, tokens, stored, _) = parallel_drafter(sizes), examples()
-    both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
-    nodes = jnp.broadcast_to(jnp.asarray([[3, 8]]), (BATCH, 2))
-
-    @jax.jit
-    def drafted(prefix, feature):
-        state = record.init(both, prefix, 32, 1, 4)
-        state, _ = record.absorb(both, state, feature, tokens[:, :1], jnp.ones(BATCH, jnp.int32))
-        return record.expand(both, state, nodes, jnp.zeros((BATCH, 2), jnp.int32))[1]
-
-    logits = drafted(prefix_after(()), stored[:, :, FIRST : FIRST + 1, -SIZES.dim :])
-    markov = params["markov"]
-    terms = markov["tokens"]["embedding"][jnp.asarray([3, 8])] @ markov["out"]
-    difference = jnp.broadcast_to((terms[0] - terms[1])[None], (BATCH, SIZES.num_codes))
-    np.testing.assert_allclose(logits[:, 0] - logits[:, 1], difference, atol=1e-4)
-    assert isinstance(sizes, ParallelConfig) and np.abs(difference).max() > 0.1
 
 
 def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):

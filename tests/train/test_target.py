@@ -1,17 +1,16 @@
-"""Training of the target: recipe, falling loss, several devices, and resumption to the same bits."""
+"""Training of the target: recipe, falling loss, and resumption to the same bits."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from configs import tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.train.resumption import read_metrics, train_whole_and_killed
-from train import target
+from train import averaging, target
 from train.encode import write_tokens
-from train.loop import loop_config, run, training_mesh
+from train.loop import loop_config, run
 
 CODES = 64
 # Rows of the kernels below as matrices.
@@ -41,7 +40,7 @@ def tokens_folder(tmp_path):
 
 
 def test_the_rate_rises_and_falls_to_zero_at_the_end():
-    schedule = target.linear_decay(0.5, 10, 110)
+    schedule = averaging.linear_decay(0.5, 10, 110)
     np.testing.assert_allclose([schedule(s) for s in (0, 5, 10, 60, 110)], [0, 0.25, 0.5, 0.25, 0], atol=1e-7)
 
 
@@ -61,7 +60,7 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
     config = tiny_target.get_config()
     tokens, attributes = simple_tokens(8)
     params = jax.jit(target.make_task(config, tokens, attributes).init)(jax.random.key(0)).params
-    numbers = target.matrices("layer_")(params)
+    numbers = averaging.matrices("layer_")(params)
     taken = numbers["transformer"]["layer_0"]
     assert all(taken[name]["kernel"] is not None for name in ("qkv", "out", "gate_up", "down"))
     assert taken["attention_norm"]["scale"] is None
@@ -74,7 +73,7 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
 def test_muon_sees_kernels_as_matrices():
     """A step is that of kernels stored as matrices, inputs by outputs."""
     shapes = {"qkv": (8, 3, 2, 4), "out": (2, 4, 8), "gate_up": (8, 2, 12), "down": (12, 8)}
-    optimizer = target.make_optimizer(get_config())
+    optimizer = averaging.make_optimizer(get_config(), "layer_")
 
     @jax.jit
     def step(trees):
@@ -101,7 +100,7 @@ def test_muon_sees_kernels_as_matrices():
 def test_the_average_forgets_the_first_weights():
     average = {"w": jnp.zeros(2)}
     for step in range(60):
-        average = target.running_average(average, {"w": jnp.ones(2)}, jnp.int32(step), 0.9)
+        average = averaging.running_average(average, {"w": jnp.ones(2)}, jnp.int32(step), 0.9)
     np.testing.assert_allclose(average["w"], 1, atol=1e-3)
 
 
@@ -120,30 +119,14 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     assert without > with_labels + 0.03
 
 
-@pytest.mark.usefixtures("optax_promotion")
-def test_a_step_is_the_same_on_one_device_and_on_many():
-    config = get_config()
-    task = target.make_task(config, *simple_tokens(64))
-    state, batch = jax.jit(task.init)(jax.random.key(0)), task.batch(3)
-    key = jax.random.key(5)
-    alone, metrics = jax.jit(task.update)(state, batch, key)
-    mesh = training_mesh()
-    whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    step = jax.jit(task.update, in_shardings=(whole, split, whole), out_shardings=(whole, whole))
-    together, shared = step(jax.device_put(state, whole), jax.device_put(batch, split), key)
-    assert mesh.size == 8
-    for name, value in metrics.items():
-        np.testing.assert_allclose(value, shared[name], rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), alone.params, together.params)
-
-
+@pytest.mark.slow
 def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
     arguments += ["--config.model.num_layers=1", "--config.steps=60"]
     whole, killed = train_whole_and_killed(arguments, tmp_path)
     task = target.make_task(get_config(), *simple_tokens(8))
     for name in ("params", "average"):
-        expected, actual = (target.restore_parameters(task, run, name) for run in (whole, killed))
+        expected, actual = (averaging.restore_parameters(task, run, name) for run in (whole, killed))
         jax.tree.map(np.testing.assert_array_equal, expected, actual)
     assert read_metrics(whole) == read_metrics(killed)
     sizes, params = target.export(killed)

@@ -50,14 +50,14 @@ class Scene:
 
 
 def sample_scene(seed: int, index: int) -> Scene:
-    """Scene number `index` of the data set `seed`: attributes drawn independently and uniformly."""
+    """Draws scene number `index` of the data set `seed`: attributes independently and uniformly."""
     rng = np.random.default_rng((seed, index, 0))
     values = {name: values[rng.integers(len(values))] for name, values in ATTRIBUTES.items()}
     return Scene(**values, key=(seed, index))
 
 
 def caption(attributes: Sequence[int]) -> str:
-    """The caption of four attribute indices, as "snowy mountains at dusk by a lake"."""
+    """Returns the caption of four attribute indices, such as "snowy mountains at dusk by a lake"."""
     time, land, weather, water = (
         values[index] for values, index in zip(ATTRIBUTES.values(), attributes, strict=True)
     )
@@ -68,14 +68,14 @@ def caption(attributes: Sequence[int]) -> str:
 
 
 def render(scene: Scene, size: int = CANVAS) -> np.ndarray:
-    """Paint a scene.
+    """Paints a scene.
 
     Args:
       size: side of the picture, a divisor of 128; smaller pictures are box averages of the same canvas.
     Returns:
       uint8 [size, size, 3], the same for the same scene.
     Raises:
-      ValueError: a size which does not divide 128.
+      LanternError: a size which does not divide 128.
     """
     if size < 1 or CANVAS % size:
         raise LanternError(f"size {size}: expected a divisor of {CANVAS}, such as 64 or 128")
@@ -87,7 +87,7 @@ def render(scene: Scene, size: int = CANVAS) -> np.ndarray:
 
 
 def render_batch(seed: int, indices: Iterable[int], size: int = CANVAS) -> tuple[np.ndarray, np.ndarray]:
-    """Scenes `indices` of the set `seed`: pictures uint8 [n, size, size, 3] and attributes int32 [n, 4]."""
+    """Paints scenes `indices` of the set `seed`: pictures uint8 [n, size, size, 3] and attributes int32 [n, 4]."""
     scenes = [sample_scene(seed, int(index)) for index in indices]
     images = np.empty((len(scenes), size, size, 3), np.uint8)
     attributes = np.empty((len(scenes), len(ATTRIBUTES)), np.int32)
@@ -134,7 +134,7 @@ def _paint(rng: Generator, scene: Scene) -> np.ndarray:
 def _foreground(
     rng: Generator, image: np.ndarray, look: Look, scene: Scene, albedo: np.ndarray
 ) -> np.ndarray:
-    """What stands near the viewer: more dunes, trees at the sides, a beach."""
+    """Paints what is near the viewer: more dunes, trees at the sides, a beach."""
     open_look = replace(look, base=1.0, envelope=np.ones(CANVAS, np.float32))
     if scene.water == "sea":
         shore = (0.93 + 0.02 * line(rng, 1.8, high=6) + 0.05 * (X[0] - 0.5) * rng.choice((-1, 1))).astype(
@@ -159,7 +159,7 @@ def _foreground(
 
 
 def _weather(rng: Generator, image: np.ndarray, look: Look, scene: Scene) -> np.ndarray:
-    """Fog banks, falling snow, and a slight vignette."""
+    """Adds fog banks, falling snow, and a slight vignette."""
     if scene.weather == "foggy":
         bank = fractal(rng, 1.7, stretch=4.0, low=1)
         level = np.exp(-(((Y - look.base + 0.02) / 0.17) ** 2))
@@ -175,7 +175,7 @@ def _weather(rng: Generator, image: np.ndarray, look: Look, scene: Scene) -> np.
 
 
 def _flakes(rng: Generator, image: np.ndarray, count: int, radius: float, colour: np.ndarray) -> np.ndarray:
-    """Soft round snow flakes of a radius in pixels."""
+    """Adds soft round snow flakes of a radius in pixels."""
     reach = 2
     span = np.arange(-reach, reach + 1)
     centre = rng.uniform(reach, CANVAS - 1 - reach, (count, 2))

@@ -28,7 +28,7 @@ def _spectrum(slope: float, stretch: float, low: float) -> np.ndarray:
 
 
 def fractal(rng: Generator, slope: float, stretch: float = 1.0, low: float = 1.0) -> np.ndarray:
-    """Periodic fractal noise, float32 [S, S], mean 0, variance about 1.
+    """Returns periodic fractal noise, float32 [S, S], mean 0, variance about 1.
 
     The amplitude falls as frequency ** -slope (1 rough, 2 smooth); `stretch` > 1 elongates the pattern along
     x, < 1 along y; frequencies below `low` cycles are not stronger than those at `low`.
@@ -39,7 +39,7 @@ def fractal(rng: Generator, slope: float, stretch: float = 1.0, low: float = 1.0
 
 
 def line(rng: Generator, slope: float, low: float = 1.0, high: float = CANVAS) -> np.ndarray:
-    """A fractal line over the columns, float32 [S], deviation 1, frequencies from `low` to `high`."""
+    """Returns a fractal line over the columns, float32 [S], deviation 1, frequencies from `low` to `high`."""
     frequency = np.arange(CANVAS + 1, dtype=np.float32) / 2
     band = (frequency >= low / 2) & (frequency <= high)
     amplitude = np.where(band, np.maximum(frequency, 0.5) ** -slope, 0.0)
@@ -54,12 +54,12 @@ def smoothstep(low: float, high: float, values: np.ndarray) -> np.ndarray:
 
 
 def below(height: np.ndarray, softness: float = 1.0) -> np.ndarray:
-    """Antialiased mask [S, S] of the pixels under a line of heights [S]; `softness` in pixels."""
+    """Returns the antialiased mask [S, S] of the pixels under a line of heights [S]; `softness` in pixels."""
     return np.clip((Y - height[None, :]) * (CANVAS / softness) + 0.5, 0.0, 1.0)
 
 
 def mix(image: np.ndarray, colour: np.ndarray, mask: np.ndarray | float) -> np.ndarray:
-    """`colour` ([S, S, 3] or [3]) over `image` [S, S, 3] with opacity `mask` ([S, S] or a number)."""
+    """Blends `colour` ([S, S, 3] or [3]) over `image` [S, S, 3] with opacity `mask` ([S, S] or a number)."""
     opacity = np.asarray(mask, dtype=np.float32)
     if opacity.ndim == 2:
         opacity = opacity[..., None]
@@ -79,7 +79,7 @@ def tree_row(
     density: float = 1.0,
     gap: float = 0.0,
 ):
-    """A row of trees standing on a line.
+    """Returns a row of trees standing on a line.
 
     Args:
       base: y of the feet, float32 [S].

@@ -59,7 +59,7 @@ PALETTES = {
 
 
 def paint_sky(rng: Generator, time: str, weather: str, base: float, side: float):
-    """The whole sky.
+    """Paints the whole sky.
 
     Returns:
       (image [S, S, 3], haze [3] the colour of distance, sun (x, y) as fractions of the picture).
@@ -113,7 +113,7 @@ def _stars(rng: Generator, image: np.ndarray) -> np.ndarray:
 
 
 def _perspective(noise: np.ndarray, base: float) -> np.ndarray:
-    """Squeeze a texture towards the horizon at `base`, as a layer of clouds overhead is."""
+    """Squeezes a texture towards the horizon at `base`, like a layer of clouds overhead."""
     rows = (4.0 - 1.4 / (np.clip(base - Y[:, 0], 0.0, 1.0) + 0.63)) * CANVAS
     whole = np.floor(rows).astype(int)
     part = (rows - whole)[:, None]
@@ -121,7 +121,7 @@ def _perspective(noise: np.ndarray, base: float) -> np.ndarray:
 
 
 def _clouds(rng, image, palette: Palette, base: float, sun, threshold: float, contrast: float) -> np.ndarray:
-    """Heaped clouds, bright towards the sun, covering the sky where the noise exceeds a threshold."""
+    """Paints heaped clouds, bright towards the sun, where the noise exceeds a threshold."""
     density = _perspective(fractal(rng, 1.55, stretch=1.7, low=2), base)
     toward = int(np.sign(sun[0] - 0.5)) * 3
     shifted = np.roll(density, (3, -toward), (0, 1))

@@ -33,13 +33,13 @@ class Look:
     envelope: np.ndarray
 
     def colour(self, albedo: np.ndarray, lit: np.ndarray, distance: float) -> np.ndarray:
-        """Albedo [3] or [S, S, 3] under light 0 to 1 [S, S], through `distance` (0 near, 1 far) of air."""
+        """Shades an albedo [3] or [S, S, 3] by light 0 to 1 [S, S], behind `distance` (0 near, 1 far) of air."""
         shone = albedo * (self.shade + (self.light - self.shade) * np.clip(lit, 0.0, 1.0)[..., None])
         return shone + (self.haze - shone) * np.float32(min(distance * self.air, 1.0))
 
 
 def _settle(image: np.ndarray, look: Look, height: np.ndarray, colour: np.ndarray, mist: float) -> np.ndarray:
-    """Paint a layer under its ridge line; its foot drowns in haze by `mist`."""
+    """Paints a layer under its ridge line; its foot drowns in haze by `mist`."""
     foot = np.clip((Y - height[None, :]) / (look.base + 0.02 - height[None, :] + 0.05), 0.0, 1.0)
     colour = mix(colour, look.haze, foot * foot * mist)
     return mix(image, colour, below(height))
@@ -55,7 +55,7 @@ def _peaks(
     rock: np.ndarray,
     snowline: float,
 ):
-    """One range of mountains: peaks with a lit and a dark face, gullies, and snow above the snow line."""
+    """Paints a range of mountains: peaks with a lit and a dark face, gullies, and snow above the snow line."""
     centre = (np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count
     rise = (look.base - top) * rng.uniform(0.5, 0.85, count)
     rise[rng.integers(count)] = look.base - top
@@ -89,7 +89,7 @@ def _peaks(
 def _rolling(
     rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, high=10
 ):
-    """One rolling layer with soft shading; returns the image and its ridge line."""
+    """Paints a rolling layer with soft shading; returns the image and its ridge line."""
     relief = line(rng, 1.9, low=1, high=high)
     height = (look.base - (look.base - top + bottom_relief * relief) * look.envelope).astype(np.float32)
     grain = fractal(rng, 1.25, stretch=2.2, low=3)
@@ -115,7 +115,7 @@ def plant(
     density=1.0,
     gap=0.0,
 ):
-    """A row of trees on the line `base` [S], lit from the side of the sun, under snow when it snows."""
+    """Paints a row of trees on the line `base` [S], lit from the side of the sun, under snow when it snows."""
     mask, light = tree_row(rng, base, height, spacing, kind, density, gap)
     grain = fractal(rng, 1.0, low=6)
     lit = 0.42 + 0.38 * light * look.side + 0.16 * grain
@@ -161,7 +161,7 @@ def _dune(
     sand: np.ndarray,
     count: int,
 ):
-    """A dune: an asymmetric crest with a sharp edge between its lit and its dark flank, and wind ripples."""
+    """Paints a dune: an asymmetric crest, sharp between its lit and its dark flank, and wind ripples."""
     centre = (np.arange(count) + rng.uniform(0.2, 0.8, count)) / count
     rise = relief * rng.uniform(0.6, 1.1, count)
     dx = X[0][None, :] - centre[:, None]
@@ -217,7 +217,7 @@ def forest(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
 
 
 def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo: np.ndarray) -> np.ndarray:
-    """Land between the terrain and the viewer: swelling meadows, dunes or a clearing, in two layers."""
+    """Paints the land before the terrain: swelling meadows, dunes or a clearing, in two layers."""
     room = 1.0 - look.base
     full = np.ones(CANVAS, np.float32)
     for depth, (share, distance) in enumerate(((0.30, 0.12), (0.66, 0.0))):
@@ -244,7 +244,7 @@ def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo
 def cactus(
     rng: Generator, image: np.ndarray, look: Look, place: float, foot: float, height: float
 ) -> np.ndarray:
-    """A saguaro with two raised arms at (place, foot)."""
+    """Returns a saguaro with two raised arms at (place, foot)."""
     away = np.full((CANVAS, CANVAS), 1.0, np.float32)
     parts = [(place, foot, foot - height, 0.105 * height)]
     for sign in (-1.0, 1.0):
@@ -263,7 +263,7 @@ def cactus(
 def ground(
     rng: Generator, image: np.ndarray, look: Look, albedo: np.ndarray, height: np.ndarray
 ) -> np.ndarray:
-    """The plain from the line `height` [S] down to the lower edge, its texture growing towards the viewer."""
+    """Paints the plain from the line `height` [S] to the lower edge, its texture growing towards the viewer."""
     near = np.clip((Y - look.base) / (1.001 - look.base), 0.0, 1.0)
     fine = fractal(rng, 1.2, stretch=4.0, low=4)
     coarse = fractal(rng, 1.5, stretch=2.5, low=2)

@@ -11,7 +11,7 @@ from train.painter.terrain import Look, ground
 
 
 def _mirror(rng: Generator, image: np.ndarray, shore: float, ripple: float) -> np.ndarray:
-    """The picture above y = `shore` upside down below it, shaken by ripples which grow towards the viewer."""
+    """Mirrors the picture above y = `shore` below it, shaken by ripples that grow towards the viewer."""
     near = np.clip((Y - shore) / (1.0 - shore), 0.0, 1.0)
     waves = fractal(rng, 1.1, stretch=5.0, low=6) * (0.3 + near)
     rows = np.clip((2 * shore - Y) * CANVAS + waves * ripple * 2.0, 0, shore * CANVAS - 1).astype(int)
@@ -22,7 +22,7 @@ def _mirror(rng: Generator, image: np.ndarray, shore: float, ripple: float) -> n
 def paint_lake(
     rng: Generator, image: np.ndarray, look: Look, palette: Palette, albedo: np.ndarray
 ) -> np.ndarray:
-    """A calm lake from just below the foot of the terrain to a near shore at the lower edge."""
+    """Paints a calm lake from just below the foot of the terrain to a near shore at the lower edge."""
     shore = look.base + 0.035
     mirrored = _mirror(rng, image, shore, 0.9)
     near = np.clip((Y - shore) / (1.0 - shore), 0.0, 1.0)
@@ -41,7 +41,7 @@ def paint_lake(
 
 
 def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette) -> np.ndarray:
-    """A river winding from the horizon to the lower edge, widening, holding the colours of the sky."""
+    """Paints a river that winds and widens from the horizon to the lower edge, in the colours of the sky."""
     start = look.base + 0.012
     near = np.clip((Y - start) / (1.0 - start), 0.0, 1.0)
     swing = rng.choice((-1.0, 1.0)) * rng.uniform(0.16, 0.24)
@@ -66,7 +66,7 @@ def paint_river(rng: Generator, image: np.ndarray, look: Look, palette: Palette)
 
 
 def paint_sea(rng: Generator, image: np.ndarray, look: Look, palette: Palette, sun) -> np.ndarray:
-    """Open sea below the horizon: waves growing towards the viewer, foam, a path of light under the sun."""
+    """Paints open sea below the horizon: waves growing towards the viewer, foam, a path of light under the sun."""
     near = np.clip((Y - look.base) / (1.0 - look.base), 0.0, 1.0)
     mirrored = _mirror(rng, image, look.base, 1.6)
     deep = palette.zenith * 0.55 + palette.shade * rgb(0.20, 0.30, 0.36)

@@ -22,10 +22,9 @@ class DraftModelState:
     """The small model's cache, and the nodes expanded in this round.
 
     Attributes:
-        cache: of the small model: all that is committed, and the token after it.
-        tokens: int32 [B, X], the nodes; only the first ``expanded`` are taken.
-        ancestors: bool [B, 1 + X, X], which of them a node has above it, itself included; row 0 is the root, which none
-            is above.
+        cache: the small model's: all that is committed, and the token after it.
+        tokens: int32 [B, X], the nodes; only the first ``expanded`` are in use.
+        ancestors: bool [B, 1 + X, X], the nodes above a node, itself included; row 0 is the root, which has none.
         expanded: int32 [].
     """
 
@@ -37,15 +36,15 @@ class DraftModelState:
 
 @cache
 def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any] | None = None) -> Drafter:
-    """A drafter that is a model of its own: ``eagle(drafter_from_target(small), tree)`` drafts with it.
+    """Makes a drafter of a small model: ``eagle(drafter_from_target(small), tree)`` drafts with it.
 
-    Its guidance is the large model's. It keeps no keys of nodes that are not committed, so each level scores again
-    what was expanded before: take a model much smaller than the target, and trees that are not deep.
+    It shares the large model's guidance. It keeps no keys of uncommitted nodes, so each level scores the earlier ones
+    again: use a model much smaller than the target, and shallow trees.
 
     Args:
-        small: the model; its parameters are the drafting's. Codes mean the same as the target's.
+        small: the model; its parameters are the drafting's, and its codes are the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
-            is for models that are conditioned on tokens: those of the prefix [B, P], which must have no padding.
+            passes on the prefix's tokens [B, P], which must have no padding.
 
     Example:
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -81,7 +80,7 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
 
         ancestors = write(state.ancestors, write(seen, itself, 2), 1, 1)
         drafted = write(state.tokens, tokens, 1)
-        # Places that are not taken yet see nothing but themselves.
+        # Places not yet in use see only themselves.
         mask = ancestors[:, 1:] | np.eye(drafted.shape[1], dtype=bool)[None]
         depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
         logits, _, _ = small.score(params, state.cache, drafted, depth, mask)

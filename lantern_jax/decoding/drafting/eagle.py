@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
-from lantern_jax.decoding.drafting.growing import Ground, grow_static
+from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
 from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import process_logits
@@ -29,11 +29,11 @@ class Drafter:
     """The small model of EAGLE: the target's next feature from a token and the feature before it.
 
     Attributes:
-        init: (params, Prefix, slots, span, nodes) -> state. ``slots`` as in ``Target``; ``span`` is S, how many
-            positions an ``absorb`` takes at most; ``nodes`` how many ``expand`` adds to a round at most.
+        init: (params, Prefix, slots, span, nodes) -> state. ``slots`` as in ``Target``; ``span`` is S, the most
+            positions that ``absorb`` takes; ``nodes`` the most that ``expand`` adds in a round.
         absorb: (params, state, features [G, B, S, D], tokens [B, S], count [B]) -> (state, logits [B, V]): takes
-            in the target's features of newly committed positions, each with the token that followed; the logits
-            are those of the position after the last of them. Starts a new, empty set of expanded nodes.
+            in the target's features at newly committed positions, each with the token that followed, and gives the
+            logits of the position after the last. Starts a new, empty set of expanded nodes.
         expand: (params, state, tokens [B, M], parents [B, M]) -> (state, logits [B, M, V]): adds nodes below
             already expanded ones (0 = the root, then in order of expansion). The state keeps its shapes.
 
@@ -51,7 +51,7 @@ class Drafter:
 
 @flax.struct.dataclass
 class Committed:
-    """A drafter's state and what it has not absorbed yet.
+    """A drafter's state and what it has still to absorb.
 
     Attributes:
         drafter: as of the last ``absorb``, without any expanded node.
@@ -65,7 +65,7 @@ class Committed:
 
     @classmethod
     def begin(cls, drafter: Drafter, params, prefix, slots: int, span: int, nodes: int) -> "Committed":
-        """Before the first round; arguments as in ``Drafter.init``."""
+        """Makes the state before the first round; arguments as in ``Drafter.init``."""
         last = prefix.features[:, :, -1:]
         batch = last.shape[1]
         return cls(
@@ -76,23 +76,19 @@ class Committed:
         )
 
     def after(self, outcome: Outcome) -> "Committed":
-        """With what a round committed."""
+        """Returns the state with what a round committed."""
         return self.replace(features=outcome.features, tokens=outcome.tokens, count=outcome.count)
 
     def before(self, pending: Pending) -> Int[Array, " B"]:
-        """The token before the root: a pending one, or the last that was committed."""
+        """Returns the token before the root: a pending one, or the last committed."""
         last = jnp.take_along_axis(self.tokens, jnp.maximum(self.count - 1, 0)[:, None], axis=1)[:, 0]
         if pending.tokens.shape[1] == 1:
             return last
         return jnp.where(pending.count > 1, pending.tokens[:, -2], last)
 
 
-def catch_up(drafter: Drafter, params, state: Committed, pending: Pending):
-    """Takes in what the last round committed, each position with the token after it, and walks to the root.
-
-    Returns the committed state with all absorbed; and of this round the drafter's state, the logits [B, V] after the
-    root, and which expanded node [B] the root is.
-    """
+def catch_up(drafter: Drafter, params, state: Committed, pending: Pending) -> tuple[Committed, AtRoot]:
+    """Absorbs what the last round committed and walks to the root: returns (committed state, ``AtRoot``)."""
     longest, span = pending.tokens.shape[1], state.tokens.shape[1]
     first = jnp.take_along_axis(pending.tokens, longest - pending.count[:, None], axis=1)
     following = jnp.roll(state.tokens, -1, axis=1)
@@ -102,11 +98,8 @@ def catch_up(drafter: Drafter, params, state: Committed, pending: Pending):
     return state.replace(drafter=absorbed), _walk_pending(drafter, params, absorbed, logits, pending)
 
 
-def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], pending: Pending):
-    """Expands the forced tokens after the first pending one: a chain whose features nobody knows yet.
-
-    Returns the state, the logits after the root, and which expanded node [B] the root is.
-    """
+def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], pending: Pending) -> AtRoot:
+    """Expands the forced tokens after the first pending one, a chain whose features are not known yet."""
     longest = pending.tokens.shape[1]
 
     def step(i, carry):
@@ -115,10 +108,11 @@ def _walk_pending(drafter: Drafter, params, state, logits: Float[Array, "B V"], 
         token = jnp.take_along_axis(pending.tokens, where[:, None], axis=1)
         state, after = drafter.expand(params, state, token, root[:, None])
         there = i < pending.count
-        return state, jnp.where(there[:, None], after[:, 0], logits), jnp.where(there, jnp.int32(i), root)
+        logits = jnp.where(there[:, None], after[:, 0], logits)
+        return AtRoot(state, logits, jnp.where(there, jnp.int32(i), root))
 
-    # The counter is an int32 of ours: fori_loop's own would be of the default width.
-    carry = (state, logits, jnp.zeros_like(pending.count))
+    # fori_loop's own counter would be of the default width.
+    carry = AtRoot(state, logits, jnp.zeros_like(pending.count))
     return lax.fori_loop(jnp.int32(1), jnp.int32(longest), step, carry) if longest > 1 else carry
 
 
@@ -128,8 +122,8 @@ class EagleState:
 
     Attributes:
         committed: the drafter's part.
-        position, before: int32 [B], of the token that the last root predicted, and the token before that root.
-        memory: an ``echo.Memory`` of the last round's nodes; None without echo.
+        position, before: int32 [B], the position that the last root predicted, and the token before that root.
+        memory: ``echo.Memory`` of the last round's nodes; None without echo.
     """
 
     committed: Committed
@@ -140,15 +134,16 @@ class EagleState:
 
 @cache
 def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | None = None) -> Drafting:
-    """The drafting of a tree: static (EAGLE; LANTERN++), child number r of a node being rank r of what the coupling
-    makes of log q, or dynamic (EAGLE-2, DDD).
+    """Makes the drafting of a static tree (EAGLE, LANTERN++) or of a dynamic one (EAGLE-2, DDD).
+
+    Child r of a node is the code of rank r in log q as the coupling perturbs it.
 
     Args:
         tree: a DraftTree with at least one node below the root, the name of a shipped one, or a DynamicTree.
         echo: mixes what the target said of the last round's nodes into log q; None leaves it out.
 
     Raises:
-        ValueError: an unknown name, or a tree of the root alone.
+        LanternError: an unknown name, or a tree of the root alone.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -174,7 +169,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         return EagleState(committed, jnp.zeros(batch, jnp.int32), jnp.full(batch, -1, jnp.int32), memory)
 
     def propose(params, state: EagleState, pending: Pending, draws, sampling):
-        committed, (walked, logits, root) = catch_up(drafter, params, state.committed, pending)
+        committed, start = catch_up(drafter, params, state.committed, pending)
         before = committed.before(pending)
 
         def log_q_below(logits, tokens, before, depth):
@@ -183,8 +178,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
                 return log_q
             return mixed(echo, state.memory, log_q, tokens, before, pending.position + depth)
 
-        expand = partial(drafter.expand, params)
-        draft = grow(tree, Ground(expand, log_q_below, walked, logits, root, before, pending, draws))
+        draft = grow(tree, partial(drafter.expand, params), log_q_below, start, before, pending, draws)
         return draft, state.replace(committed=committed, position=pending.position, before=before)
 
     def observe(params, state: EagleState, outcome: Outcome) -> EagleState:

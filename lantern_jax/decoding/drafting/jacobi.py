@@ -1,16 +1,16 @@
-"""Windows of guesses that need no drafter: the target's last pass says what comes next, in slightly wrong contexts.
+"""Windows of guesses without a drafter: the target's last pass predicts what comes, in slightly wrong contexts.
 
-A window holds a guess for each of the W coming positions. Every pass scores all of them, accepts a prefix, and hands
-the rest, moved to the front, new distributions to be drawn from. What is drawn how is a matter of the coupling:
+A window holds a guess for each of the W coming positions. A pass scores all of them and accepts a prefix; the rest move
+to the front and get new distributions to be drawn from. The coupling decides how they are drawn:
 
     jacobi              ours, the shared noise: a guess is what plain decoding would put there after the guesses
-                        before it (Jacobi iteration; strict decoding is plain decoding, whatever is guessed)
+                        before it (Jacobi iteration; strict decoding is plain decoding with any guesses)
     speculative_jacobi  rejection: independent draws (SJD, arXiv 2410.01699), or draws coupled to the last ones (SCD,
                         arXiv 2510.24211), in ``redraws``
     pac                 either: several guesses for each of the first positions (SJD-PAC, arXiv 2603.18599)
 
-Whatever the redraw, the law of a guess, given how the positions before it came about, is the distribution it was last
-drawn from: that is the q that it is tested against.
+With every redraw the law of a guess, given the positions before it, is the distribution it was last drawn from, and
+that is the q it is tested against.
 
 Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
 positions that may have several, I rows of log q, H rows remembered, V codes.
@@ -38,7 +38,6 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-# Those that look at the row above.
 _LOOK_UP = ("above", "mixed")
 
 
@@ -47,12 +46,13 @@ class WindowState:
     """What the last round left.
 
     Attributes:
-        position: int32 [B], of the token that its root predicted: row i of the others belongs to i positions later.
+        position: int32 [B], the position that its root predicted; row i of the others belongs to i positions later.
         tokens: int32 [B, W], its guesses.
-        log_q: float32 [B, W, V], the distributions that they were drawn from; None on the shared noise.
-        log_p: float32 [B, W + 1, V], the target's distributions of the same positions and the one after, each after
-            the guesses before it.
-        memory: float32 [B, H, V], the newest distribution of position t at t modulo H; None where none is wanted.
+        log_q: float32 [B, W, V], the distributions they were drawn from; None on the shared noise.
+        log_p: float32 [B, W + 1, V], the target's distributions of the same positions and the next, each after the
+            guesses before it.
+        memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
+            looks at the row above.
     """
 
     position: Int[Array, " B"]
@@ -64,21 +64,21 @@ class WindowState:
 
 @dataclass(frozen=True)
 class Window:
-    """What a window is, checked.
+    """The settings of a window, checked.
 
     Attributes:
         vocab_size: V.
-        tree: its guesses: a node at depth d is one for d positions after the root's token, the best one where its rank
-            is 0; it holds the path of best ones, W long. Nodes at one depth and rank hold the same token.
+        tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
+            rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token.
         redraw: one of ``REDRAWS``; None on the shared noise.
-        initial: where guesses of positions that no pass has seen come from: ``repeat`` copies the newest code before
-            them, ``left`` draws from the newest distribution before them, ``above`` from that of the position one row
-            of the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
+        initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
+            them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
+            the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
             ``random`` uniformly from the codes that ``left`` allows.
-        row: positions of a row of the picture, forced row ends included; read by ``above`` and ``mixed`` alone.
+        row: positions of a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
 
     Raises:
-        ValueError: a number or a name outside its range, or a tree without that path.
+        LanternError: a number or a name outside its range, or a tree without the path of best guesses.
 
     Example:
         >>> tree = lantern_jax.DraftTree.window(8, branches=3, levels=2)
@@ -123,12 +123,12 @@ class Window:
 
     @property
     def front(self) -> int:
-        """F, how many of the first positions may have more than one guess."""
+        """F, the number of first positions that may have more than one guess."""
         return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
 
     @property
     def remembered(self) -> int:
-        """H: a row, and no less than one round sees."""
+        """H, a row of the picture, but at least what one round sees; 0 for none."""
         return max(self.row, self.width + 1) if self.initial in _LOOK_UP else 0
 
 
@@ -136,18 +136,18 @@ class Window:
 def jacobi(
     vocab_size: int, window: int | DraftTree = 16, initial: str = "left", row: int | None = None
 ) -> Drafting:
-    """Ours, for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses.
+    """Makes our window for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses.
 
-    A guess changes only where the target's distribution moved enough to make another code win.
+    A guess changes only where the target's distribution moved enough for another code to win.
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``: the guesses for a position are
-            then the best few of its last perturbed distribution.
+        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``, whose guesses for a position are
+            the best few of its last perturbed distribution.
         initial, row: as in ``Window``.
 
     Raises:
-        ValueError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
+        LanternError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
 
     Example:
         >>> lantern_jax.jacobi(16384, window=8).max_depth
@@ -164,19 +164,19 @@ def speculative_jacobi(
     initial: str = "left",
     row: int | None = None,
 ) -> Drafting:
-    """Windows for the coupling ``Rejection``: SJD (redraw ``independent``) and SCD (``maximal``, ``shared``).
+    """Makes a window for the coupling ``Rejection``: SJD (redraw ``independent``) or SCD (``maximal``, ``shared``).
 
-    Unlike SCD's released code, which keeps the old q with a kept guess, q is always what the guess follows now.
+    SCD's released code keeps the old q with a kept guess; here q is always the law that the guess follows now.
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``: ``pac``.
+        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window`` and ``pac``.
         redraw: how a guess is drawn again: ``independent`` of what it was; ``maximal``, kept with probability
             min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
         initial, row: as in ``Window``.
 
     Raises:
-        ValueError: as ``Window``; when traced and at a temperature above 0, the coupling ``Gumbel``, and ``Block``
+        LanternError: as ``Window``; when traced and at a temperature above 0, the coupling ``Gumbel``, and ``Block``
             with another redraw than ``independent``.
 
     Example:
@@ -197,10 +197,10 @@ def pac(
     initial: str = "left",
     row: int | None = None,
 ) -> Drafting:
-    """SJD-PAC: several guesses for each of the first positions, and a chain below the first ones.
+    """Makes SJD-PAC's window: several guesses for each of the first positions, and a chain below the best ones.
 
-    Both deviations of the released code from the target's law are mended: siblings are drawn from what their first one
-    was drawn from, without it; and the first accepted one is taken, not the one with the longest path.
+    The released code deviates from the target's law twice; here siblings are drawn from their first one's distribution
+    without it, and the first accepted sibling is taken, not the one with the longest path.
 
     Args:
         vocab_size: the target's.
@@ -211,7 +211,7 @@ def pac(
         initial, row: as in ``Window``.
 
     Raises:
-        ValueError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
+        LanternError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
 
     Example:
         >>> lantern_jax.pac(16384, window=8, branches=3, levels=2).max_depth
@@ -224,13 +224,11 @@ def pac(
 
 
 def _as_tree(window: int | DraftTree) -> DraftTree:
-    if isinstance(window, DraftTree):
-        return window
-    return DraftTree.window(window)
+    return window if isinstance(window, DraftTree) else DraftTree.window(window)
 
 
 def drafting_of(settings: Window) -> Drafting:
-    """The ``Drafting`` of a window; it has no parameters."""
+    """Makes the ``Drafting`` of a window; it has no parameters."""
     return Drafting(
         init=partial(init_window, settings),
         propose=partial(_propose, settings),
@@ -267,36 +265,38 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
 
 
 def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
-    tree = settings.tree
-    old, log_q, is_new = moved(settings, state, pending.position)
+    log_q, is_new = coming(settings, state, pending.position)
+    old = None if settings.redraw is None else old_guesses(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
-    root = pending.tokens[:, -1:]
     if settings.initial == "repeat":
-        # The last token that was sampled: forced ones after it need not be codes.
-        sampled = jnp.take_along_axis(
-            pending.tokens, pending.tokens.shape[1] - pending.count[:, None], axis=1
-        )
-        last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
-        last = jnp.take_along_axis(jnp.concatenate([sampled, tokens], axis=1), last, axis=1)
-        tokens = jnp.where(is_new, last, tokens)
-        if settings.redraw is not None:
-            point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
-            log_q = jnp.where(is_new[..., None], point, log_q)
-    draft = _on_tree(settings, root, tokens, ranked)
+        tokens, log_q = _repeated(settings, pending, tokens, log_q, is_new)
+    draft = _on_tree(settings, pending.tokens[:, -1:], tokens, ranked)
     if settings.redraw is not None:
-        draft = draft.replace(log_q=log_q[:, rows_depth(tree)])
+        draft = draft.replace(log_q=log_q[:, rows_depth(settings.tree)])
     return draft, state.replace(position=pending.position)
 
 
+def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
+    """Puts the newest code before them at new places: returns tokens [B, W] and their log q [B, W, V]."""
+    # The last token that was sampled: forced ones after it need not be codes.
+    sampled = jnp.take_along_axis(pending.tokens, pending.tokens.shape[1] - pending.count[:, None], axis=1)
+    last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
+    last = jnp.take_along_axis(jnp.concatenate([sampled, tokens], axis=1), last, axis=1)
+    if settings.redraw is not None:
+        point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
+        log_q = jnp.where(is_new[..., None], point, log_q)
+    return jnp.where(is_new, last, tokens), log_q
+
+
 def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
-    """The best codes of every place, as point masses."""
+    """Drafts the best codes of every place, as point masses."""
     return _on_tree(settings, root, first_argmax(ranked), ranked[:, : settings.front])
 
 
 def _on_tree(
     settings: Window, root: Int[Array, "B 1"], tokens: Int[Array, "B W"], ranked: Float[Array, "B F V"]
 ) -> Draft:
-    """The guesses on the nodes of the tree; where a place has several, the best of what ranks them."""
+    """Puts guesses on the nodes of the tree; where a place has several, those ranked best."""
     tree = settings.tree
     drafted = tokens[:, tree.depth[1:] - 1]
     if settings.front:
@@ -307,41 +307,63 @@ def _on_tree(
     return Draft(jnp.concatenate([root, drafted], axis=1), tree)
 
 
-def moved(settings: Window, state: WindowState, position: Int[Array, " B"]):
-    """The last round's guesses, what is drawn from now [B, W, V], and which places are new [B, W].
+def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
+    """Returns the distributions [B, W, V] to draw this round's guesses from, and which places [B, W] are new.
 
-    ``position`` is of the token that this round's root predicts.
+    ``position`` is the one that the round's root predicts; no pass has seen a new place.
     """
-    width, shift = settings.width, position - state.position
-    places = jnp.arange(width, dtype=jnp.int32)[None]
-    row = jnp.minimum(shift[:, None] + places, width)
-    is_new = shift[:, None] + places > width
+    row = _rows(settings, state, position)
+    is_new = row > settings.width
     # Where no row is left this is the last one: the newest distribution before the place.
-    log_p = jnp.take_along_axis(state.log_p, row[..., None], axis=1)
-    if settings.initial == "random":
-        allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
-        log_p = jnp.where(is_new[..., None], allowed, log_p)
-    if settings.initial in _LOOK_UP:
-        above = position[:, None] + places - settings.row
-        seen = is_new & (above >= 1) & (above <= state.position[:, None] + width)
-        slot = jnp.maximum(above, 0) % settings.remembered
-        remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
-        if settings.initial == "mixed":
-            mean = (log_p + remembered) / 2
-            # Filters may leave two distributions without a common code.
-            seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
-            remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
-        log_p = jnp.where(seen[..., None], remembered, log_p)
-    if settings.redraw is None:
-        return None, log_p, is_new
-    before = jnp.minimum(row, width - 1)
+    log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
+    return _FILLS[settings.initial](settings, state, position, log_p, is_new), is_new
+
+
+def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Guesses:
+    """Returns the last round's guesses, moved to their places in this round's window."""
+    row = jnp.minimum(_rows(settings, state, position), settings.width)
+    before = jnp.minimum(row, settings.width - 1)
     log_q = jnp.take_along_axis(state.log_q, before[..., None], axis=1)
-    old = Guesses(jnp.take_along_axis(state.tokens, before, axis=1), log_q, row < width)
-    return old, log_p, is_new
+    return Guesses(jnp.take_along_axis(state.tokens, before, axis=1), log_q, row < settings.width)
+
+
+def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
+    """Returns each place's row in the last round's arrays; past the last where it has none."""
+    return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
+
+
+def _from_left(settings: Window, state: WindowState, position, log_p, is_new):
+    return log_p
+
+
+def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
+    allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
+    return jnp.where(is_new[..., None], allowed, log_p)
+
+
+def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
+    above = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None] - settings.row
+    seen = is_new & (above >= 1) & (above <= state.position[:, None] + settings.width)
+    slot = jnp.maximum(above, 0) % settings.remembered
+    remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
+    if settings.initial == "mixed":
+        mean = (log_p + remembered) / 2
+        # Filters may leave two distributions without a common code.
+        seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
+        remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
+    return jnp.where(seen[..., None], remembered, log_p)
+
+
+# What new places are drawn from, by ``initial``; ``_repeated`` replaces what "repeat" draws.
+_FILLS = {
+    "random": _uniform,
+    **dict.fromkeys(("repeat", "left"), _from_left),
+    **dict.fromkeys(_LOOK_UP, _from_above),
+}
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
-    """A guess for every place [B, W], and what ranks those of the first places [B, F, V]."""
+    """Draws a guess for every place [B, W]; returns also what ranks the first places' codes [B, F, V]."""
     if isinstance(draws, Greedy):
         ranked = log_q
     elif settings.redraw is None and isinstance(draws, SharedNoise):
@@ -380,7 +402,7 @@ def observe_window(settings: Window, params, state: WindowState, outcome: Outcom
 
 @cache
 def spines(tree: DraftTree) -> Int[np.ndarray, "N W+1"]:
-    """For every node the path to it and on by first children; from below a leaf on, the root's."""
+    """Returns for every node the path to it, on by first children, and below a leaf the root's."""
     spines = np.zeros((tree.num_nodes, tree.max_depth + 1), np.int32)
     for node in range(tree.num_nodes):
         depth, below = tree.depth[node], tree.children[node, 0]

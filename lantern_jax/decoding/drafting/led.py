@@ -1,10 +1,10 @@
-"""A window led by a drafter, ours: the drafter has the first word on the nearest places, the target's last pass on all.
+"""A window led by a drafter, ours: the drafter helps with the nearest places, the target's last pass guesses all.
 
-A Jacobi window (``jacobi``) remembers, for every coming position, what the target said of it in the last pass, and has
-refined the far ones for several passes when they come near. What it lacks is the effect of the tokens just chosen; that
-a drafter knows. So the first ``reach`` guesses are drawn one after the other from a mixture (``echo``): the drafter's q
-after the guesses before, and the window's p, weighed by whether the tokens that p was told are those guesses. Places
-further on cost no pass of the drafter. Coupling ``Gumbel``; strict decoding is plain decoding.
+A Jacobi window (``jacobi``) remembers what the target's last pass said of every coming position, and distant positions
+are refined by several passes before they come near. What it lacks is the effect of the tokens just chosen, which a
+drafter knows. So the first ``reach`` guesses are drawn one by one from a mixture (``echo``) of the drafter's q after
+the guesses before them and the window's p, weighted by whether p stands after those same guesses. Later places cost no
+pass of the drafter. Coupling ``Gumbel``; strict decoding is plain decoding.
 
 Axes: B batch, W window, N nodes (root included), F places with several guesses, V codes.
 """
@@ -20,8 +20,8 @@ from lantern_jax.decoding.drafting.eagle import Committed, Drafter, catch_up
 from lantern_jax.decoding.drafting.jacobi import (
     Window,
     WindowState,
+    coming,
     init_window,
-    moved,
     observe_window,
     spines,
     window_draft,
@@ -36,12 +36,12 @@ from lantern_jax.io.errors import LanternError
 
 @flax.struct.dataclass
 class LedState:
-    """The drafter's part, the window's, and what the window's distributions were told.
+    """What a led window carries from round to round.
 
     Attributes:
         committed: the drafter's part.
-        window: of the last round.
-        told: int32 [B, W + 1], the tokens after which ``window.log_p`` stands, the round's root first.
+        window: the last round's.
+        told: int32 [B, W + 1], the tokens that ``window.log_p`` stands after, the round's root first.
     """
 
     committed: Committed
@@ -51,15 +51,15 @@ class LedState:
 
 @cache
 def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | None = None) -> Drafting:
-    """The drafting; its parameters are the drafter's.
+    """Makes the drafting of a led window; its parameters are the drafter's.
 
     Args:
         settings: the window; its ``redraw`` is None.
-        reach: places that the drafter speaks of, 1 or more, each a pass of it; no more than the window has.
+        reach: places that the drafter helps with, 1 or more, a pass of it each; at most the window's.
         echo: the mixture; None is the library's.
 
     Raises:
-        ValueError: a window for ``Rejection``, or a reach below 1; when traced, the coupling ``Rejection``.
+        LanternError: a window for ``Rejection``, or a reach below 1; when traced, the coupling ``Rejection``.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -84,7 +84,7 @@ def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | 
 
     def propose(params, state: LedState, pending: Pending, draws, sampling):
         committed, (walked, logits, node) = catch_up(drafter, params, state.committed, pending)
-        _, log_q, is_new = moved(settings, state.window, pending.position)
+        log_q, is_new = coming(settings, state.window, pending.position)
         told, noise = _told(state, pending.position), _noise(draws, settings)
         token, parents_agree = pending.tokens[:, -1], jnp.ones(len(log_q), bool)
         for depth in range(reach):
@@ -113,7 +113,7 @@ def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | 
 
 
 def _told(state: LedState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
-    """The token after which the window's distribution of each place stands."""
+    """Returns the token that the window's distribution of each place stands after."""
     width = state.told.shape[1] - 1
     places = (position - state.window.position)[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
     return jnp.take_along_axis(state.told, jnp.minimum(places, width), axis=1)

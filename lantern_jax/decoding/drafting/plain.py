@@ -1,4 +1,4 @@
-"""No guesses: a round is then one step of plain decoding."""
+"""Drafting nothing: a round is one step of plain decoding."""
 
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree

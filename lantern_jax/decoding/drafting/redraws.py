@@ -1,4 +1,4 @@
-"""How a window's guesses are drawn again under the rejection coupling, once the target's distributions p are known.
+"""Drawing a window's guesses again under the rejection coupling, once the target's distributions p are known.
 
     independent  x ~ p afresh (speculative Jacobi decoding, arXiv 2410.01699)
     maximal      x stays with probability min(1, p(x) / q(x)), else x ~ normalize(max(p - q, 0)) (SCD, arXiv 2510.24211,
@@ -6,9 +6,9 @@
     shared       x = argmax(log p + G), G the same noise for a position in every round (SCD, its Gumbel coupling)
 
 Each turns a guess with the law q into one with the law p, so that p is the next test's q. A guess stays what it was
-with probability sum(p q), 1 - TV(p, q), and at least (1 - TV) / (1 + TV). No number that is drawn here is read by an
-accept test or a residual draw of the coupling. A guess that a test has read follows q no longer: behind the stop of
-``Rejection`` there is none, behind that of ``Block`` all are, so that only independent draws go with it.
+with probability sum(p q), 1 - TV(p, q), and at least (1 - TV) / (1 + TV) respectively. The coupling's accept tests and
+residual draws read none of the numbers drawn here. A guess that a test has read no longer follows q: ``Rejection``
+reads none behind the place where it stops, ``Block`` reads all, so only independent draws go with it.
 
 Axes: B batch, W window, F first places with siblings, V codes.
 """
@@ -27,11 +27,11 @@ from lantern_jax.decoding.sampling import first_argmax, keep_uniforms, window_no
 
 @flax.struct.dataclass
 class Guesses:
-    """The last round's guesses, at their places in this round's window.
+    """The last round's guesses, moved to their places in this round's window.
 
     Attributes:
         tokens: int32 [B, W].
-        log_q: float32 [B, W, V], what they were drawn from.
+        log_q: float32 [B, W, V], the distributions they were drawn from.
         there: bool [B, W], which places had a guess.
     """
 
@@ -40,26 +40,26 @@ class Guesses:
     there: Bool[Array, "B W"]
 
 
-# (draws, old, log p [B, W, V], F) -> tokens [B, W], and values [B, F, V] whose best codes, in order, are draws without
-# replacement from the first places' p that begin with the token.
+# (draws, old, log p [B, W, V], F) -> (tokens [B, W], values [B, F, V]). The best codes of a row of values are draws
+# without replacement from that place's p, in order, beginning with its token.
 Redraw = Callable[[Streams, Guesses, Float[Array, "B W V"], int], tuple[Array, Array]]
 
 
 def independent(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: int):
-    """Draws that have nothing to do with the last ones."""
+    """Draws afresh."""
     values = draws.perturb(log_p, 0, np.arange(log_p.shape[1]))
     return first_argmax(values), values[:, :front]
 
 
 def shared(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: int):
-    """Draws with the noise of their positions."""
+    """Draws with noise that stays the same for a position."""
     positions = draws.positions[:, None] + jnp.arange(log_p.shape[1], dtype=jnp.int32)[None]
     values = log_p + window_noise(draws.keys, positions, log_p.shape[2])
     return first_argmax(values), values[:, :front]
 
 
 def maximal(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: int):
-    """Draws that are the last ones as often as can be."""
+    """Keeps the last guesses as often as p allows."""
     width = log_p.shape[1]
     p, q = jnp.exp(log_p), jnp.exp(old.log_q)
     p_x, q_x = (jnp.take_along_axis(values, old.tokens[..., None], axis=2)[..., 0] for values in (p, q))
@@ -71,12 +71,12 @@ def maximal(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: i
     log_left = jnp.where(whole[..., None], log_p, jnp.log(residual))
     drawn = first_argmax(draws.perturb(log_left, 0, np.arange(width)))
     tokens = jnp.where(kept, old.tokens, drawn)
-    # Siblings have noise of their own: the residual's says something of the first guess.
+    # Siblings have their own noise: the residual's depends on the first guess.
     values = draws.perturb(log_p[:, :front], 0, np.arange(width, width + front))
     batch, place = np.ogrid[: log_p.shape[0], :front]
     return tokens, values.at[batch, place, tokens[:, :front]].set(jnp.inf)
 
 
 REDRAWS: Mapping[str, Redraw] = dict(zip(names.REDRAWS, (independent, maximal, shared), strict=True))
-# The one that keeps nothing of a guess.
+# The redraw that keeps nothing of a guess.
 AFRESH = "independent"

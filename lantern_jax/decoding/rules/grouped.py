@@ -1,4 +1,4 @@
-"""Grouped speculative decoding. Axes: *rows is any number of tokens under trial, V codes, C members of a group."""
+"""Grouped speculative decoding. Axes: *rows are any axes of tokens on trial, V codes, C members of a group."""
 
 from typing import ClassVar
 
@@ -10,27 +10,25 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule
 from lantern_jax.decoding.rules.names import knobs_of
 from lantern_jax.devices.partition import whole
-from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
 class Grouped(Rule):
-    """GSD (arXiv 2508.07747): x is tested with the probability of the group C(x) of codes like it.
+    """GSD (arXiv 2508.07747): x is tested with the probability of the group C(x) of similar codes.
 
-    C(x) holds x and those of its neighbours by p, ``size // 2`` ranks below to ``(size - 1) // 2`` above (7 and 6 in
-    the paper's code), that differ from it by less than ``p_gap`` in p and less than ``squared_distance`` in the
-    codebook. Coupling ``Rejection``: accepted with probability min(1, p(C) / q(C)); a refusal leaves the strict
-    residual; the token put down is x itself. Since C depends on x and is no partition this is exact neither for
-    tokens nor for groups. Near the first and last rank the published code takes an empty slice and falls back to
-    the strict test by way of an exception; here the group is the ranks there are. Ids that have no neighbours, row
-    ends say, are alone.
+    C(x) holds x and its neighbours in the order of p, ``size // 2`` ranks below to ``(size - 1) // 2`` above (7 and 6
+    in the paper's code), that differ from it by less than ``p_gap`` in p and less than ``squared_distance`` in the
+    codebook. Coupling ``Rejection``: x is accepted with probability min(1, p(C) / q(C)) and written itself; a refusal
+    leaves the strict residual. Since C depends on x and is not a partition, this is exact neither for tokens nor for
+    groups. Near the first and last rank the published code takes an empty slice and falls back to the strict test by
+    an exception; here the group has the existing ranks. Ids without neighbours, such as row ends, are alone.
 
-    Coupling ``Gumbel``, and temperature 0: x is accepted when C(x) holds the wanted token (ours; the paper has no
-    such test).
+    Coupling ``Gumbel``, and temperature 0: x is accepted when C(x) holds the wanted token (ours; the paper has no such
+    test).
 
     Attributes:
         p_gap: [], > 0.
-        squared_distance: [], > 0; in the codebook's own units, so no value carries over to another tokenizer.
+        squared_distance: [], > 0; in the codebook's own units, so a value is for one tokenizer.
         size: static, >= 1; 1 is strict.
 
     Example:
@@ -51,22 +49,22 @@ class Grouped(Rule):
 
     @property
     def k(self) -> int:
-        """1: which ids are codes at all."""
+        """1: tells which ids are codes."""
         return 1
 
     def claim(self, p, q, token, depth, max_depth, codebook):
-        """As ``Rule.claim``."""
-        # Ranks are those of whole rows. Of rows that are split over devices XLA would turn the codes around by an
-        # exchange of all devices at once, for which groups that are done with their pictures do not come.
+        """Claims as ``Rule.claim``."""
+        # Ranks need whole rows. To flip split rows XLA would exchange codes among all devices together, and groups that
+        # have finished their pictures never join in.
         p, here = whole(p), token[..., None]
         p_x = jnp.take_along_axis(p, here, axis=-1)
         ahead = _ahead(p, p_x, here)
         itself = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,)) == here
-        # Of those below the most probable, of those above the least; p is at least 0, so -1 and -2 mark the others.
+        # The most probable codes below and the least probable above; p is at least 0, so -1 and -2 mark the others.
         vocab = p.shape[-1]
         _, below = lax.top_k(jnp.where(ahead | itself, jnp.float32(-1), p), min(self._below, vocab))
         near = jnp.where(ahead, -p, jnp.float32(-2))
-        # Ties to the higher id, which stands closer to x.
+        # Ties go to the higher id, which is closer to x.
         _, above = lax.top_k(jnp.flip(near, axis=-1), min(self._above, vocab))
         members = jnp.concatenate([below.astype(jnp.int32), vocab - 1 - above.astype(jnp.int32)], axis=-1)
         is_above = jnp.asarray([False] * below.shape[-1] + [True] * above.shape[-1])
@@ -84,7 +82,7 @@ class Grouped(Rule):
         return Claim(q_x * ratio, q)
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """As ``Rule.accepts``."""
+        """Accepts as ``Rule.accepts``."""
         rows, p_x, p_y = p.rows(), p.at(token), p.at(wanted)
         place, theirs = (
             jnp.sum(_ahead(rows, mass[..., None], ids[..., None]), axis=-1, dtype=jnp.int32)
@@ -92,10 +90,6 @@ class Grouped(Rule):
         )
         within = (theirs - place <= self._below) & (place - theirs <= self._above)
         return within & (p_x > 0) & self._alike(token, wanted, p_x, p_y, codebook)
-
-    def lend(self, p, token, depth, codebook):
-        """Raises ValueError: it has tests of its own."""
-        raise LanternError("rule gsd lends nothing: it tests whole groups")
 
     @property
     def _below(self) -> int:
@@ -115,7 +109,7 @@ class Grouped(Rule):
 
 
 def _ahead(p, p_x, token) -> Bool[Array, "*rows V"]:
-    """Which codes are more probable than x; of equals those with a lower id."""
+    """Tells which codes are more probable than x; of equal ones, which have a lower id."""
     codes = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * (p.ndim - 1) + (-1,))
     return (p > p_x) | ((p == p_x) & (codes < token))
 

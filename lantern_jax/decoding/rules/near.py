@@ -1,4 +1,4 @@
-"""Near, ours: a code stands in for one that is close to it. Axes: *rows is any number of tokens under trial."""
+"""Near, ours: a code stands in for one that is close to it. Axes: *rows are any axes of tokens on trial."""
 
 from typing import ClassVar
 
@@ -8,16 +8,15 @@ from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance
 from lantern_jax.decoding.rules.names import knobs_of
-from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
 class Near(Rule):
     """x is accepted for the wanted y when it lies within ``tau`` of it and p(x) >= p(y) / ratio. Coupling ``Gumbel``.
 
-    With one noise the token y that plain decoding puts there is known, so closeness is asked of the very two codes:
-    no substituted code is further than tau from the one it replaces. p(x) > 0 is always needed. Ids that have no
-    neighbours stand in for none. At temperature 0, y is the argmax and p is the unfiltered softmax.
+    On shared noise plain decoding's token y is known, so these very two codes are compared: no substituted code is
+    further than tau from the one it replaces. p(x) > 0 is always needed. Ids without neighbours stand in for none. At
+    temperature 0, y is the argmax and p the unfiltered softmax.
 
     Attributes:
         tau: [], >= 0, in units of the codebook's ``spacing``, so that it means the same for every tokenizer; 0 is
@@ -40,17 +39,13 @@ class Near(Rule):
 
     @property
     def k(self) -> int:
-        """1: the nearest code of each sets the unit."""
+        """1: distances to nearest codes set the unit."""
         return 1
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """As ``Rule.accepts``."""
+        """Accepts as ``Rule.accepts``."""
         book = codebook.measured()
         reach = jnp.asarray(self.tau, jnp.float32) * book.spacing
         close = book.has(token) & book.has(wanted) & (code_distance(book, token, wanted) <= reach)
         p_x = p.at(token)
         return close & (p_x > 0) & (p_x * jnp.asarray(self.ratio, jnp.float32) >= p.at(wanted))
-
-    def lend(self, p, token, depth, codebook):
-        """Raises ValueError: without shared noise no token is wanted."""
-        raise LanternError("rule near needs the token that plain decoding wants: use coupling gumbel")

@@ -1,6 +1,6 @@
 """Rules that ask whether a code is good enough, not whose place it takes. Coupling ``Gumbel`` only.
 
-Axes: V codes; *rows is any number of tokens under trial.
+Axes: V codes; *rows are any axes of tokens on trial.
 """
 
 from typing import ClassVar
@@ -12,22 +12,21 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.rules.names import knobs_of
-from lantern_jax.io.errors import LanternError
 
 
 @flax.struct.dataclass
 class Typical(Rule):
     """Medusa's typical acceptance (arXiv 2401.10774, section 2.3.1): x is accepted when it is not improbable.
 
-    That is p(x) > min(epsilon, delta_factor exp(-H)), H the entropy of p in nats. The flatter p, the lower the bar,
-    and among visual codes it is low: nothing bounds the distortion. Medusa takes the longest accepted path, so
-    couple it by ``Gumbel("longest")``; where no draft is typical the token is plain decoding's, a draw from p. At
-    temperature 0 typical tokens still pass, by the unfiltered softmax; Medusa's own greedy test is the strict rule.
+    That is p(x) > min(epsilon, delta_factor exp(-H)), H the entropy of p in nats. The flatter p, the lower the bar, and
+    for visual codes it is low: nothing bounds the distortion. Medusa takes the longest accepted path, so use
+    ``Gumbel("longest")``; where no draft is typical the token is plain decoding's, a draw from p. At temperature 0
+    typical tokens still pass, by the unfiltered softmax; Medusa's own greedy test is the strict rule.
 
     Attributes:
         epsilon: [], > 0: a token this probable is always typical.
-        delta_factor: [], >= 0; the paper takes the root of epsilon. (In Medusa's code the defaults of a helper are
-            swapped; its callers are right.) 0 accepts whatever has any probability.
+        delta_factor: [], >= 0; the paper uses the root of epsilon. (In Medusa's code a helper's defaults are swapped;
+            its callers are right.) 0 accepts every code with any probability.
 
     Example:
         >>> p = jnp.array([0.25, 0.05, 0.7])
@@ -41,24 +40,19 @@ class Typical(Rule):
     delta_factor: Float[Array, ""]
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """As ``Rule.accepts``."""
+        """Accepts as ``Rule.accepts``."""
         entropy = jnp.sum(jax.scipy.special.entr(p.rows()), axis=-1)
         bar = jnp.asarray(self.delta_factor, jnp.float32) * jnp.exp(-entropy)
         return p.at(token) > jnp.minimum(jnp.asarray(self.epsilon, jnp.float32), bar)
 
-    def lend(self, p, token, depth, codebook):
-        """Raises ValueError: it is no test of p against q."""
-        raise LanternError("rule typical reads no draft probabilities: use coupling gumbel")
-
 
 @flax.struct.dataclass
 class Tolerance(Rule):
-    """VADUSA's tolerance (arXiv 2410.21951), or what we take for it: x is accepted as one of several target samples.
+    """VADUSA's tolerance (arXiv 2410.21951) as we read it: x is accepted as one of several target samples.
 
     The paper lets the target draw several tokens at a node and accepts a draft among them; how many, and how they are
-    drawn, could not be found. Here they are the ``samples`` best codes of log p + g, which is that many draws from p
-    without replacement, the first of which is plain decoding's token. At temperature 0 they are the most probable
-    codes.
+    drawn, could not be found. Here they are the ``samples`` best codes of log p + g: draws from p without replacement,
+    the first of which is plain decoding's token. At temperature 0 they are the most probable codes.
 
     Attributes:
         samples: int32 [], >= 1; 1 is strict.
@@ -75,14 +69,10 @@ class Tolerance(Rule):
     samples: Int[Array, ""]
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """As ``Rule.accepts``."""
+        """Accepts as ``Rule.accepts``."""
         own, scores = p.score_at(token)[..., None], p.scores()
         codes = jnp.arange(scores.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,))
         better = (scores > own) | ((scores == own) & (codes < token[..., None]))
         place = jnp.sum(better, axis=-1, dtype=jnp.int32)
-        # What was filtered out is never drawn, even where fewer codes than samples are left.
+        # Filtered codes are never drawn, even where fewer codes than samples are left.
         return jnp.isfinite(own[..., 0]) & (place < jnp.asarray(self.samples, jnp.int32))
-
-    def lend(self, p, token, depth, codebook):
-        """Raises ValueError: it is no test of p against q."""
-        raise LanternError("rule tolerance reads the shared noise: use coupling gumbel")

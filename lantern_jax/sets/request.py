@@ -1,0 +1,125 @@
+"""What a picture set is requested with; opening the checkpoint that it names turns it into a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.sets.plan import SetPlan, check_size
+from lantern_jax.settings.settings import settings_json
+
+if TYPE_CHECKING:
+    from lantern_jax.metrics.features import FeatureReader
+    from lantern_jax.pipeline.pipeline import Pipeline
+
+# Pictures of a shard unless told otherwise.
+SHARD_SIZE = 256
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """What somebody who wants a set says.
+
+    Attributes:
+        model: "demo" or a checkpoint's directory.
+        prompts, num, seed, format, shard_size: as in ``SetPlan``.
+        knobs: of the generation by name, None for one left open.
+        dtype: of parameters and products; None for the device's own.
+        mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
+        sums: whether to keep sums of the demo's features; None: for the demo.
+
+    Raises:
+        LanternError: as ``check_size``.
+    """
+
+    model: str
+    prompts: tuple[str, ...]
+    knobs: Mapping[str, Any]
+    num: int = 1
+    seed: int = 0
+    format: str = "png"
+    shard_size: int = SHARD_SIZE
+    dtype: str | None = None
+    mesh: str | None = None
+    sums: bool | None = None
+
+    def __post_init__(self):
+        check_size(len(self.prompts), self.num, self.shard_size)
+
+
+@dataclass(frozen=True)
+class OpenedSet:
+    """What makes a set: the models, the plan, and the reader of features for its sums.
+
+    Attributes:
+        knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
+        note: a line on tuned settings for people; may be empty.
+    """
+
+    pipeline: "Pipeline"
+    plan: SetPlan
+    knobs: Mapping[str, Any]
+    note: str = ""
+    reader: "FeatureReader | None" = None
+
+
+def open_set(request: SetRequest) -> OpenedSet:
+    """Opens the checkpoint and plans the set; parameters are read later.
+
+    Raises:
+        LanternError: no such checkpoint, one that cannot draw, or knobs or a prompt (named) that do not fit it.
+    """
+    from lantern_jax.checkpoints.store import model_directory
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.tensors.checksums import checkpoint_digest
+
+    keep_compiled_programs()
+    pipeline = load(request.model, request.dtype, mesh=request.mesh)
+    pipeline.settings(request.knobs)
+    _check_prompts(request.prompts, pipeline)
+    if not pipeline.draws:
+        raise LanternError(f"{request.model} has no VQ tokenizer to draw with: convert it again with one")
+    reader = _reader(request)
+    # Looked up once for the whole set, so that all of it is decoded in the same way.
+    tuned = pipeline.tuning(len(request.prompts) * request.num, **request.knobs)
+    knobs = {**tuned.knobs, **{name: value for name, value in request.knobs.items() if value is not None}}
+    plan = SetPlan(
+        prompts=request.prompts,
+        num=request.num,
+        seed=request.seed,
+        model=checkpoint_digest(model_directory(request.model)),
+        dtype=pipeline.dtype.name,
+        settings=settings_json(pipeline.settings(knobs)),
+        format=request.format,
+        shard_size=request.shard_size,
+        sums=None if reader is None else reader.name,
+    )
+    return OpenedSet(pipeline, plan, knobs, tuned.note, reader)
+
+
+def _check_prompts(prompts: tuple[str, ...], pipeline: "Pipeline") -> None:
+    """Raises LanternError for the first prompt that the model does not take."""
+    # A set has more pictures, and may have more prompts, than one call.
+    for start in range(0, len(prompts), MOST_PICTURES):
+        part = prompts[start : start + MOST_PICTURES]
+        try:
+            pipeline.check(part)
+        except ValueError:
+            for number, prompt in enumerate(part, start + 1):
+                try:
+                    pipeline.check([prompt])
+                except ValueError as error:
+                    shown = errors.short(repr(prompt), 200)
+                    raise LanternError(f"prompt {number} of the set, {shown}: {error}") from None
+            raise
+
+
+def _reader(request: SetRequest) -> "FeatureReader | None":
+    if request.sums is False or (request.sums is None and request.model != "demo"):
+        return None
+    from lantern_jax.metrics.agreement import demo_features
+
+    return demo_features()

@@ -1,0 +1,207 @@
+"""Files of a shard: written so that the same pictures are the same bytes, and checked against the plan when read.
+
+Axes: n pictures of a shard, H W height and width, T codes of a picture.
+"""
+
+import contextlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from lantern_jax.io import errors
+from lantern_jax.io.archives import read_arrays as read_archive
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import open_file, parse_json, write_file
+from lantern_jax.metrics.moments import Moments
+from lantern_jax.pictures.images import open_image
+from lantern_jax.sets.plan import SetPlan, shard_paths, synced
+
+# The EXIF tag that describes a picture in words.
+_DESCRIPTION = 270
+# Parts of moments, in the order of the fields of ``Moments``.
+_PARTS = ("count", "total", "outer")
+
+
+def write_shard(
+    directory: Path,
+    plan: SetPlan,
+    shard: int,
+    pictures: UInt8[np.ndarray, "n H W 3"],
+    tokens: Int[np.ndarray, "n T"],
+    rounds: Int[np.ndarray, " n"],
+    sums: Moments | None = None,
+) -> None:
+    """Writes a shard's two files, each whole or not at all; with the second the shard is there.
+
+    Args:
+        pictures, tokens, rounds: in the order of the shard's numbers.
+        sums: of the features of ``plan.sums``.
+
+    Raises:
+        OSError: one line: a file cannot be written.
+    """
+    numbers = plan.numbers(shard)
+    arrays = {
+        "numbers": numbers.astype(np.int32), "tokens": tokens.astype(np.int32), "rounds": rounds.astype(np.int32)
+    }  # fmt: skip
+    if sums is not None:
+        arrays |= packed(plan.sums, sums)
+    arrays_file, pictures_file = shard_paths(directory, shard)
+    # NumPy dates what it stores to the first day of 1980.
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    write_file(arrays_file, synced(content.getvalue()))
+    content = io.BytesIO()
+    # Entries of this format have no date, owner or mode but what is set here.
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, picture in zip(numbers.tolist(), pictures, strict=True):
+            data = _encoded(plan.format, picture, plan.prompt(number), number)
+            entry = tarfile.TarInfo(_name(plan, number))
+            entry.size, entry.mode = len(data), 0o644
+            tar.addfile(entry, io.BytesIO(data))
+    write_file(pictures_file, synced(content.getvalue()))
+
+
+def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[int, Image.Image]]:
+    """Yields (number, picture, its pixels not decoded yet) of a shard.
+
+    Raises:
+        LanternError: damaged, or a picture whose prompt or number is not the plan's.
+    """
+    _, path = shard_paths(directory, shard)
+    with _opened(path, plan, shard) as tar:
+        for number, member in zip(plan.numbers(shard).tolist(), tar.getmembers(), strict=True):
+            image = open_image(io.BytesIO(tar.extractfile(member).read()))
+            _check(f"{path}, {member.name}", image, plan.prompt(number), number)
+            yield number, image
+
+
+def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
+    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], and sums for ``unpacked``.
+
+    Raises:
+        LanternError: damaged, or of other pictures.
+    """
+    path, _ = shard_paths(directory, shard)
+    try:
+        arrays = read_archive(path)
+        numbers, tokens, rounds = (arrays[name] for name in ("numbers", "tokens", "rounds"))
+        whole = all(array.dtype.kind == "i" for array in (numbers, tokens, rounds)) and tokens.ndim == 2
+        if not whole or not np.array_equal(numbers, plan.numbers(shard)):
+            raise LanternError("other pictures")
+        if rounds.shape != numbers.shape or len(tokens) != len(numbers):
+            raise LanternError("not one row for a picture")
+        if plan.sums is not None and unpacked(arrays)[plan.sums].count != len(numbers):
+            raise LanternError("sums of other pictures")
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path) from error
+    return arrays
+
+
+def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
+    """Tells whether a shard that is there holds its arrays and all its pictures, without looking into these."""
+    arrays, pictures = shard_paths(directory, shard)
+    try:
+        read_arrays(directory, plan, shard)
+        with _opened(pictures, plan, shard):
+            return True
+    except ValueError:
+        # What may not be read may be whole.
+        return not all(os.access(path, os.R_OK) for path in (arrays, pictures))
+
+
+def damaged(path: Path) -> LanternError:
+    """Returns the error for a file of a shard that is not whole."""
+    return LanternError(f"{path} is damaged: remove it and run the set's command again")
+
+
+def packed(name: str, sums: Moments) -> dict[str, np.ndarray]:
+    """Returns moments as arrays for a .npz, under the name of their features."""
+    values = (np.int64(sums.count), sums.total, sums.outer)
+    return {f"moments/{name}/{part}": value for part, value in zip(_PARTS, values, strict=True)}
+
+
+def unpacked(arrays: Mapping[str, np.ndarray]) -> dict[str, Moments]:
+    """Returns the moments among a shard's arrays, by the name of their features.
+
+    Raises:
+        LanternError: sums that are not finite, or do not fit each other.
+        KeyError: some are missing.
+    """
+    names = [
+        name.removeprefix("moments/").removesuffix("/count") for name in arrays if name.endswith("/count")
+    ]
+    return {name: _moments(*(arrays[f"moments/{name}/{part}"] for part in _PARTS)) for name in names}
+
+
+def _moments(count: np.ndarray, total: np.ndarray, outer: np.ndarray) -> Moments:
+    numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
+    if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
+        raise LanternError("sums that do not fit")
+    if not (np.isfinite(total).all() and np.isfinite(outer).all()):
+        raise LanternError("sums that are not finite")
+    return Moments(int(count), total, outer)
+
+
+def _name(plan: SetPlan, number: int) -> str:
+    return f"{number:08d}.{plan.format}"
+
+
+def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: str, number: int) -> bytes:
+    """Returns a picture's file, every pixel kept, with prompt and number: PNG texts, or JSON as WebP's description."""
+    image, content = Image.fromarray(picture), io.BytesIO()
+    if picture_format == "png":
+        texts = PngInfo()
+        texts.add_itxt("prompt", prompt)
+        texts.add_itxt("number", str(number))
+        image.save(content, "PNG", pnginfo=texts)
+    else:
+        exif = Image.Exif()
+        exif[_DESCRIPTION] = json.dumps({"prompt": prompt, "number": number})
+        image.save(content, "WEBP", lossless=True, exif=exif)
+    return content.getvalue()
+
+
+@contextlib.contextmanager
+def _opened(path: Path, plan: SetPlan, shard: int) -> Iterator[tarfile.TarFile]:
+    """Opens the file of a shard's pictures, which holds all of them, each as long as it should be."""
+    try:
+        file = open_file(path)
+    except ValueError as error:
+        raise damaged(path) from error
+    try:
+        with file, tarfile.open(fileobj=file, mode="r:") as tar:
+            names = [_name(plan, number) for number in plan.numbers(shard).tolist()]
+            # A link may lead in a circle, a sparse file be larger than any memory.
+            members = tar.getmembers()
+            if tar.getnames() != names or not all(one.isreg() and not one.issparse() for one in members):
+                raise tarfile.TarError("other pictures")
+            yield tar
+    except (tarfile.TarError, OSError, EOFError, SyntaxError) as error:
+        raise damaged(path) from error
+
+
+def _check(place: str, image: Image.Image, prompt: str, number: int) -> None:
+    """Raises LanternError unless a picture carries this prompt and number."""
+    if image.format == "PNG":
+        found = image.text.get("prompt"), image.text.get("number")
+    else:
+        try:
+            description = parse_json(image.getexif().get(_DESCRIPTION, "{}"), "its description")
+            found = description.get("prompt"), str(description.get("number"))
+        except (ValueError, AttributeError):
+            found = None, None
+    if found != (prompt, str(number)):
+        says, wanted = (errors.short(repr(text)) for text in (found[0], prompt))
+        raise LanternError(
+            f"{place} says that it is number {errors.short(found[1])} of prompt {says}, not {number} of {wanted}: "
+            "the shard is of another set"
+        )

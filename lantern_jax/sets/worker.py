@@ -1,0 +1,163 @@
+"""Making a worker's part of a picture set: sequences stream through refilled slots, shards are written whole.
+
+Axes: n pictures, C codes of a picture, H W height and width.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from lantern_jax.devices import hosts
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.generation import Progress
+from lantern_jax.engine.jobs import Job
+from lantern_jax.io.errors import LanternError
+from lantern_jax.metrics.moments import Moments
+from lantern_jax.pipeline.call import Call, batches, why_not_finite
+from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers, shard_paths
+from lantern_jax.sets.request import OpenedSet
+from lantern_jax.sets.shards import is_whole, write_shard
+
+# Pictures drawn together, for any batch size: a picture's bytes depend on nothing but its shard.
+DRAWN = 8
+
+
+def make_set(
+    opened: OpenedSet,
+    directory: Path,
+    worker: Worker,
+    *,
+    progress: Callable[[Progress], None] = lambda now: None,
+    written: Callable[[int, Progress], None] = lambda shard, now: None,
+) -> int:
+    """Makes the missing shards of a worker's part and returns their number of pictures.
+
+    A shard is there once its last file has its name: a stopped process loses what is not written yet, and the next one
+    makes the same again. A thread writes one shard while the next one is decoded. Of several processes that share a
+    mesh the first one writes.
+
+    Args:
+        directory: where ``plan.begin`` wrote the plan.
+        progress: called several times a second; counts what this call makes.
+        written: called with the number of each shard once it is written.
+
+    Raises:
+        LanternError: numbers of the model are not finite.
+        OSError: one line: a shard cannot be written.
+    """
+    plan, engine, reader = opened.plan, opened.pipeline.engine, opened.reader
+    writes = not engine.spans or hosts.is_first()
+    if writes:
+        remove_leftovers(directory, worker.shards(plan))
+    left = _left(engine, plan, directory, worker)
+    waiting: list[tuple[Future, int, Progress]] = []
+
+    def settle() -> None:
+        made, shard, then = waiting.pop()
+        made.result()
+        written(shard, then)
+
+    with ThreadPoolExecutor(1, "shards") as thread:
+        for now, drawn in _drawn_shards(opened, left):
+            if drawn is None:
+                progress(now)
+            if waiting and (drawn is not None or waiting[0][0].done()):
+                settle()
+            if drawn is not None and writes:
+                shard, pictures, tokens, rounds = drawn
+                sums = None if reader is None else Moments.of(reader.features(pictures))
+                made = thread.submit(write_shard, directory, plan, shard, pictures, tokens, rounds, sums)
+                waiting.append((made, shard, now))
+        if waiting:
+            settle()
+    # Nothing but the set is left once all of it is there: nobody writes any more.
+    if writes and not plan.missing(directory):
+        remove_leftovers(directory)
+    return sum(len(plan.numbers(shard)) for shard in left)
+
+
+def discard_damaged(
+    directory: Path, plan: SetPlan, shards: Iterable[int], note: Callable[[str], None]
+) -> None:
+    """Removes the pictures of each shard that is there but not whole, so that it is made again.
+
+    Call it for shards that nobody else makes: another worker may replace its own by whole ones meanwhile.
+
+    Args:
+        note: called with a line about each.
+    """
+    shards = list(shards)
+    for shard in sorted(set(shards) - set(plan.missing(directory, shards))):
+        if not is_whole(directory, plan, shard):
+            note(f"shard {shard} of {directory} is damaged: it is made again")
+            shard_paths(directory, shard)[1].unlink(missing_ok=True)
+
+
+def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> list[int]:
+    """Returns a worker's missing shards; of several processes the first one looks for all."""
+    left = plan.missing(directory, worker.shards(plan))
+    if not engine.spans:
+        return left
+    is_left = np.zeros(plan.shards, bool)
+    is_left[left] = True
+    return np.flatnonzero(hosts.agreed(is_left)).tolist()
+
+
+def _drawn_shards(
+    opened: OpenedSet, shards: list[int]
+) -> Iterator[tuple[Progress, tuple[int, np.ndarray, np.ndarray, np.ndarray] | None]]:
+    """Decodes shards; yields the progress after every piece of work, then each complete shard with its progress.
+
+    A shard is its number, pictures uint8 [n, H, W, 3], tokens int32 [n, C] and rounds int32 [n].
+    """
+    if not shards:
+        return
+    plan, engine = opened.plan, opened.pipeline.engine
+    numbers = np.concatenate([plan.numbers(shard) for shard in shards])
+    call, job, rows = _call(opened, numbers)
+    began, done, held = time.perf_counter(), 0, {}
+    for run, part in call.stream(job, numbers, rows):
+        fresh = () if part is None else part.numbers.tolist()
+        if part is not None:
+            decoded = zip(part.decoded.tokens, part.decoded.rounds, strict=True)
+            done, held = done + len(fresh), held | dict(zip(fresh, decoded, strict=True))
+        known = done * run.total + int(run.lengths[~run.finished].sum())
+        spent = time.perf_counter() - began - run.timing.compiling
+        now = Progress(known, len(numbers) * run.total, done, spent)
+        yield now, None
+        for shard in sorted({number // plan.shard_size for number in fresh}):
+            members = plan.numbers(shard).tolist()
+            if all(number in held for number in members):
+                tokens, rounds = (
+                    np.stack(leaves) for leaves in zip(*(held.pop(number) for number in members), strict=True)
+                )
+                yield now, (shard, np.concatenate(list(_drawn(engine, tokens))), tokens, rounds)
+
+
+def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Call, Job, np.ndarray]:
+    """Returns what decodes, how, and the row of its conditioning for every number.
+
+    A text encoder reads the prompts that are left. Without one all prompts are encoded: token prompts are padded to the
+    longest, and what is left must not change how.
+    """
+    pipeline, plan = opened.pipeline, opened.plan
+    wanted = np.arange(len(plan.prompts))
+    if pipeline.checkpoint.text_encoder_config is not None:
+        wanted = np.unique(numbers // plan.num)
+    encoded = pipeline.encode([plan.prompts[row] for row in wanted])
+    call, job = pipeline.prepare(encoded, num=plan.num, seed=plan.seed, **opened.knobs)
+    return call, job, np.searchsorted(wanted, numbers // plan.num)
+
+
+def _drawn(engine: Engine, tokens: Int[np.ndarray, "n C"]) -> Iterator[UInt8[np.ndarray, "b H W 3"]]:
+    """Draws pictures, always by the same program."""
+    for part in batches(len(tokens), DRAWN):
+        group = tokens[part]
+        pictures, finite, _ = engine.draw(np.resize(group, (DRAWN, group.shape[1])))
+        if not finite.all():
+            raise LanternError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+        yield pictures[: len(group)]

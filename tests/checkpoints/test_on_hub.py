@@ -1,0 +1,180 @@
+"""Checkpoints of the hub, against a server of this machine that answers as the hub does: read by name, and uploaded."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax.checkpoints.hub import CARD, model_card
+from lantern_jax.checkpoints.store import load, model_directory, save
+from lantern_jax.commands.main import main
+from lantern_jax.io.errors import LanternError, MissingExtra
+from tests.command import assert_refused, must_not_run
+from tests.local_hub import COMMIT, REPO, TOKEN, local_hub
+from tests.published_files import published_tensors, write_settings
+from tests.tiny_checkpoint import tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory) -> dict[str, bytes]:
+    folder = save(tmp_path_factory.mktemp("hub") / "tiny", tiny_checkpoint())
+    return {path.name: path.read_bytes() for path in folder.iterdir()} | {
+        "huge.bin": bytes(9),
+        CARD: b"a card",
+    }
+
+
+@pytest.fixture
+def hub(contents, tmp_path, monkeypatch):
+    """A hub with a checkpoint among other files; the current folder is empty."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with local_hub(contents, tmp_path / "cache", monkeypatch) as server:
+        yield server
+
+
+def fetched(hub) -> set[str]:
+    """Names of the files whose contents were asked for since the last call."""
+    names = {request.rpartition("/")[2] for request in hub.asked if request.startswith("GET /someone/")}
+    hub.asked.clear()
+    return names
+
+
+def test_a_checkpoint_is_loaded_by_its_name(hub):
+    pipeline = lantern_jax.load(REPO)
+    assert fetched(hub) == {"config.json", "model.safetensors"}
+    read = load(pipeline.checkpoint.directory, np.float32)
+    np.testing.assert_array_equal(read.codebook.codes, tiny_checkpoint().codebook.codes)
+    assert model_directory(f"{REPO}@main") == model_directory(f"{REPO}@{COMMIT}") == read.directory
+    assert main(["info", REPO, "--verify"]) == 0
+    assert not fetched(hub)
+
+
+def test_a_folder_of_that_name_wins(hub):
+    save(REPO, tiny_checkpoint())
+    assert lantern_jax.load(REPO).checkpoint.directory == Path(REPO)
+    # Paths are never looked for anywhere else.
+    for path in (Path("some/one"), "./some/one", "some/one/more", "some", "/some/one"):
+        assert model_directory(path) == Path(path)
+    assert not hub.asked
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("someone/else", "someone/else is not on http"),
+        (f"{REPO}@dev", "has no revision dev"),
+        ("gated/model", "is gated: accept its terms"),
+        ("some--one/model", "give OWNER/NAME"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_line(model, why, hub, capsys):
+    line = assert_refused(["generate", "a lake", "--model", model], capsys)
+    assert f"{model} is not a directory here, and " in line and why in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("", '{"model_type": "llama"}', f"{REPO}/config.json is not that of a lantern_jax checkpoint"),
+        ("model.safetensors", "../../../hidden", "is damaged"),
+        ("", "[" * 99, "is damaged"),
+    ],
+)
+def test_repositories_of_something_else_are_refused(old, new, why, hub):
+    config = hub.files["config.json"].decode()
+    hub.files["config.json"] = (config.replace(old, new) if old else new).encode()
+    with pytest.raises(LanternError, match=why) as error:
+        lantern_jax.load(REPO)
+    assert "\n" not in str(error.value)
+    assert fetched(hub) == {"config.json"}
+
+
+def test_a_repository_without_a_config_is_refused(hub):
+    del hub.files["config.json"]
+    with pytest.raises(LanternError, match=r"has no file named config\.json"):
+        lantern_jax.load(REPO)
+
+
+def test_other_bytes_than_were_uploaded_are_refused(hub):
+    name = "model.safetensors"
+    hub.files[name] = hub.files[name][:-1] + bytes([hub.files[name][-1] ^ 1])
+    folder = lantern_jax.load(REPO).checkpoint.directory
+    with pytest.raises(LanternError, match="another checksum"):
+        load(folder)
+    hub.files[name] = bytes(9)
+    (folder / name).unlink()
+    with pytest.raises(LanternError, match=r"model.safetensors has 9 bytes, expected"):
+        lantern_jax.load(REPO)
+
+
+def test_without_the_package(hub, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"pip install lantern-jax\[hub\]"):
+        lantern_jax.load(REPO)
+
+
+@pytest.fixture
+def conversion(hub) -> list[str]:
+    """The command that converts published files in the current folder into ``new``."""
+    safetensors_numpy = pytest.importorskip("safetensors.numpy")
+    files = [f"--{part}={part}.safetensors" for part in ("gpt", "vq")]
+    for part, tensors in published_tensors().items():
+        safetensors_numpy.save_file(tensors, f"{part}.safetensors")
+    write_settings(Path())
+    return ["convert", "llamagen", *files, "--config", "settings.json", "--out", "new"]
+
+
+def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.files.clear()
+    assert main([*conversion, "--push", REPO]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote new\npushed it to {REPO}\n")
+    assert hub.files == {path.name: path.read_bytes() for path in Path("new").iterdir()}
+    assert set(hub.files) == {"config.json", "model.safetensors", CARD}
+    loaded = lantern_jax.load(REPO).checkpoint
+    assert loaded.target_config == load("new").target_config
+    assert main(["info", "new", "--verify"]) == 0, "the card is no part of the checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("repo", "token", "why"),
+    [
+        (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
+        ("model", TOKEN, "give OWNER/NAME"),
+        (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
+        ("no/extra", TOKEN, "pip install lantern-jax[hub]"),
+    ],
+)
+def test_a_push_that_cannot_be_is_refused_before_any_work(
+    repo, token, why, conversion, hub, monkeypatch, capsys
+):
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr("lantern_jax.checkpoints.convert.convert_llamagen", must_not_run)
+    if repo == "no/extra":
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert why in assert_refused([*conversion, "--push", repo], capsys)
+    assert not hub.asked
+
+
+def test_a_push_that_fails_leaves_the_folder(conversion, hub, monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    assert main([*conversion, "--push", REPO]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "wrote new\n" and printed.err.count("\n") == 1
+    assert f"cannot be uploaded to {hub.address}" in printed.err
+    assert f"`hf upload {REPO} new`" in printed.err
+    load("new")
+
+
+def test_a_model_card_says_what_the_model_is():
+    card = model_card(tiny_checkpoint(), REPO)
+    _, front, body = card.split("---\n", 2)
+    assert "library_name: lantern_jax" in front and "pipeline_tag: unconditional-image-generation" in front
+    assert "- llamagen\n" in front and "# license:" in front
+    assert f'lantern_jax.load("{REPO}")' in body and f"--model {REPO}" in body
+    assert "pictures of 16 x 16 pixels" in body and "| eagle drafter |" in body
+    assert json.dumps(tiny_checkpoint().model)[1:-1] in body

@@ -1,0 +1,49 @@
+"""What is said where JAX is asked for a platform that is not here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from lantern_jax.devices import platform
+
+ROOT = Path(__file__).parents[2]
+# One command looks for devices first, the other reads arrays.
+COMMANDS = """
+from lantern_jax.commands.main import main
+for words in ["generate", "lake"], ["encode", "lake", "--out", "a.npz"]:
+    assert main(words) == 2
+"""
+
+
+def test_a_command_says_it_in_a_line(tmp_path):
+    made = subprocess.run(
+        [sys.executable, "-c", COMMANDS], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env=os.environ | {"JAX_PLATFORMS": "nonsense", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = made.stderr.splitlines()
+    assert len(lines) == 2 and not any(tmp_path.iterdir())
+    for line in lines:
+        assert line.startswith("lantern: error: JAX is asked for 'nonsense'") and "there is cpu" in line
+
+
+@pytest.mark.parametrize(
+    "error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda': no driver\nsee there")]
+)
+def test_whatever_jax_makes_of_it(error, monkeypatch):
+    """An assertion fails where the extra of a platform is not installed."""
+    asked, find = jax.config.jax_platforms, jax.devices
+
+    def one_fails():
+        if jax.config.jax_platforms is not None:
+            raise error
+        return find("cpu")
+
+    monkeypatch.setattr(jax, "devices", one_fails)
+    monkeypatch.setattr(platform.backend, "clear_backends", lambda: None)
+    with pytest.raises(ValueError, match="there is cpu: name that") as told:
+        platform.check_platform()
+    assert "\n" not in str(told.value) and jax.config.jax_platforms == asked

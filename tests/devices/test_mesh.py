@@ -1,0 +1,328 @@
+"""A model over several devices: the same tokens, each device its part, and little that is exchanged."""
+
+import math
+from functools import cache, partial
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import lantern_jax
+from lantern_jax.checkpoints import store
+from lantern_jax.commands.main import main
+from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
+from lantern_jax.engine import programs
+from lantern_jax.pipeline import pipeline as pipeline_module
+from tests import meshes
+from tests.decoding.test_compiled import loop_lines
+from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
+from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+
+OPERATIONS = ("all-reduce", "all-gather", "all-to-all")
+FILTERS = {"top_k": 40, "top_p": 0.95}
+WINDOW = {"window": 4}
+DYNAMIC = {"tree": "dynamic", "nodes": 6, "children": 3, "frontier": 2, "depth": 3}
+TREE_METHOD = {"method": "gumbel", "tree": TREE, **FILTERS}
+# These give plain decoding's tokens.
+STRICT = [
+    ("llamagen", (1, 8), {"method": "led", **WINDOW}),
+    ("llamagen", (4, 2), {"method": "jacobi", **WINDOW}),
+    ("lumina", (2, 4), {"method": "jacobi", **WINDOW}),
+]
+METHODS = [
+    {"method": "ar"},
+    {"method": "ar", "temperature": 0},
+    {"method": "gumbel", "tree": TREE},
+    {"method": "led", **WINDOW},
+    {"method": "echo"},
+    {"method": "jacobi", **WINDOW},
+    {"method": "jacobi", "window": 4, "branches": 3, "levels": 2},
+    {"method": "lantern-g", "tree": TREE, "k": 8, "lam": 2.0, **FILTERS},
+    {"method": "near", "tree": TREE},
+    {"method": "eagle", "tree": TREE, **FILTERS},
+    {"method": "eagle2", **DYNAMIC},
+    {"method": "ddd", **DYNAMIC},
+    {"method": "eagle3", "tree": TREE},
+    {"method": "lantern", **DYNAMIC, "k": 8},
+    {"method": "lantern++", "tree": TREE, "k": 8, "lam": 2.0},
+    {"method": "medusa", "tree": TREE},
+    {"method": "vadusa", "tree": TREE},
+    {"method": "parallelspec", "tree": TREE},
+    {"method": "cool"},
+    {"method": "block"},
+    {"method": "sjd", **WINDOW},
+    {"method": "scd", **WINDOW},
+    {"method": "gsd", **WINDOW},
+    {"method": "pac", **WINDOW},
+    {"method": "zipar"},
+]
+MESHES = [(8, 1), (4, 2), (2, 4), (1, 8)]
+REST = [("llamagen", shape, knobs) for shape in MESHES for knobs in METHODS]
+REST += [(family, (2, 4), knobs) for family in ("anole", "lumina", "odd") for knobs in METHODS]
+
+
+def name_of(value) -> str:
+    if isinstance(value, dict):
+        return "-".join(str(part) for part in value.values() if not isinstance(part, list))
+    return "x".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def check_same(family, shape, knobs):
+    one, ours = decoded(family, 1, 1, **knobs), decoded(family, *shape, **knobs)
+    np.testing.assert_array_equal(ours.tokens, one.tokens)
+    np.testing.assert_array_equal(ours.round_of_token, one.round_of_token)
+    np.testing.assert_array_equal(ours.accepted, one.accepted)
+    np.testing.assert_array_equal(ours.substituted, one.substituted)
+    return one
+
+
+@cache
+def plain(family: str, **sampling):
+    return decoded(family, 1, 1, method="ar", **sampling).tokens
+
+
+@cache
+def begun():
+    """(engine, run) of a drafter's tree on two groups of four devices; nobody advances this run."""
+    return started("llamagen", 2, 4, **TREE_METHOD)
+
+
+def another():
+    """The same anew."""
+    engine, run = begun()
+    return engine, engine.start(run.job, meshes.prompts("llamagen", 4), seed=3)
+
+
+def check_strict(made, family, **sampling):
+    np.testing.assert_array_equal(made.tokens, plain(family, **sampling))
+    assert made.accepted[:, 1:].sum() > 4, "nothing is accepted: the test sees plain decoding"
+
+
+@pytest.mark.parametrize(("family", "shape", "knobs"), STRICT, ids=name_of)
+def test_a_mesh_changes_no_tokens(family, shape, knobs):
+    check_strict(decoded(family, *shape, **knobs), family)
+
+
+def test_a_mesh_changes_no_tokens_of_a_tree():
+    engine, run = another()
+    check_strict(engine.finish(engine.advance(run)), "llamagen", **FILTERS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("family", "shape", "knobs"), REST, ids=name_of)
+def test_a_mesh_changes_no_tokens_of_any_method(family, shape, knobs):
+    check_same(family, shape, knobs)
+
+
+def on_each(leaf) -> set[int]:
+    """Bytes of an array on the devices that hold some of it."""
+    return {shard.data.nbytes for shard in leaf.addressable_shards}
+
+
+def test_parameters_and_caches_are_split_and_stay_so():
+    engine, run = another()
+    target, drafter = engine.parameters.target, engine.drafter("eagle")
+    for path, leaf in jax.tree_util.tree_leaves_with_path((target, drafter)):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        parts = 1 if leaf.ndim == 1 and "fc" not in name else 4
+        assert on_each(leaf) == {leaf.nbytes // parts}, name
+    held = sum(max(on_each(leaf)) for leaf in jax.tree.leaves(target))
+    assert held < 0.27 * sum(leaf.nbytes for leaf in jax.tree.leaves(target))
+    for _ in range(2):
+        caches = [*run.state.cache.layers, *run.state.drafting.committed.drafter.cache.layers]
+        assert len(caches) == LAYERS + 1
+        for leaf in jax.tree.leaves(caches):
+            assert leaf.shape[2] == HEADS and on_each(leaf) == {leaf.nbytes // 8}, (
+                "2 groups, and heads over 4"
+            )
+        run = engine.advance(run, 2)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [pytest.param({}, id="all codes", marks=pytest.mark.exhaustive), pytest.param(FILTERS, id="filtered")],
+)
+def test_a_round_exchanges_little_and_no_vocabulary(filters):
+    engine, run = begun() if filters else started("llamagen", 2, 4, method="gumbel", tree=TREE)
+    found = collectives(loop_lines(engine.program_text(run)))
+    sums, gathers, swaps = (
+        [shapes for name, shapes in found if name == operation] for operation in OPERATIONS
+    )
+    assert {operation for operation, _ in found} <= set(OPERATIONS)
+    # The drafter's passes: the committed tokens, then a level each; every pass is followed by a look at the codes.
+    passes, looks = 3, 4
+    of_layers = [shape for shapes in sums for shape in shapes if shape[-1:] == (DIM,)]
+    assert len(of_layers) == 2 * (LAYERS + passes), "two a layer"
+    assert len(sums) - len(of_layers) == 2 * looks, "the largest and the sum of a softmax"
+    # What embeddings looked up, of the drafter what joins token and feature too; the best codes of every look.
+    assert len(gathers) == 1 + 2 * passes + looks + (looks if filters else 0), "and thresholds"
+    assert len(swaps) == (looks if filters else 0)
+    for operation, shapes in found:
+        for shape in shapes:
+            # Of a swap these are the parts.
+            assert operation == "all-to-all" or not {CODES, CODES // 4} & set(shape), (operation, shape)
+            assert math.prod(shape) < 2 * 7 * CODES, (operation, shape)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"method": "gsd", "window": 4},
+        pytest.param({"method": "jacobi", "window": 4, **FILTERS}, marks=pytest.mark.exhaustive),
+    ],
+    ids=lambda knobs: knobs["method"],
+)
+def test_groups_wait_for_no_other_group(knobs):
+    """A group that is done with its pictures would never come: an exchange of all devices stands still for ever."""
+    engine, run = started("llamagen", 4, 2, **knobs)
+    lines = [line for line in loop_lines(engine.program_text(run)) if collectives([line])]
+    assert lines and not any("collective-permute" in line for line in lines)
+    assert all("replica_groups=[4,2]<=[8]" in line for line in lines)
+
+
+def test_a_gathered_vocabulary_would_be_found():
+    line = "%all-gather.1 = f32[2,7,256]{2,1,0} all-gather(%x), channel_id=1"
+    assert collectives([line, "%a = (f32[2]{0}, s32[2]{0}) all-reduce(%x, %y)"]) == [
+        ("all-gather", ((2, 7, CODES),)),
+        ("all-reduce", ((2,), (2,))),
+    ]
+
+
+def test_a_round_exports_for_accelerators_with_a_model_axis():
+    engine, run = begun()
+    arguments = (run.inputs, run.state, np.int32(1))
+    advance = jax.jit(partial(programs.advance, run.job.program, mesh_of(engine.devices)))
+    exported = jax.export.export(advance, platforms=["tpu", "cuda"])(*arguments)
+    assert exported.platforms == ("tpu", "cuda") and exported.nr_devices == 8
+
+
+def test_slots_are_refilled_on_a_mesh():
+    (engine, run), expected = another(), plain("llamagen", **FILTERS)
+    run = engine.advance(run)
+    run = engine.refill(run, np.array([1, 2]), meshes.prompts("llamagen", 2), np.array([0, 1]))
+    np.testing.assert_array_equal(engine.finish(engine.advance(run)).tokens, expected[[0, 0, 1, 3]])
+
+
+@pytest.mark.exhaustive
+def test_the_loop_alone_takes_a_mesh_with_a_model_axis():
+    mesh = Mesh(device_grid("data=2,model=4"), ("data", "model"))
+    params = place({"target": meshes.target_parameters("llamagen")}, Layout(mesh))["target"]
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(np.arange(4, dtype=np.uint32))
+    made = lantern_jax.autoregressive_decode(
+        meshes.job("llamagen", method="ar").program.target, params, meshes.prompts("llamagen", 4), keys,
+        guidance=np.full(4, 2, np.float32), mesh=mesh,
+    )  # fmt: skip
+    np.testing.assert_array_equal(made.tokens, plain("llamagen"))
+
+
+def same_shape(axes: str) -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(4, 2), axes.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return store.save(tmp_path_factory.mktemp("mesh") / "tiny", tiny_checkpoint())
+
+
+def test_files_are_read_straight_onto_their_shards(folder):
+    layout = Layout(Mesh(device_grid("data=2,model=2"), ("data", "model")))
+    checkpoint = store.load(folder, sharding=layout)
+    read = {"target": checkpoint.target_params, "tokenizer": checkpoint.tokenizer_params}
+    expected = {"target": tiny_checkpoint().target_params, "tokenizer": tiny_checkpoint().tokenizer_params}
+    split = 0
+    for (path, ours), theirs in zip(
+        jax.tree_util.tree_leaves_with_path(read), jax.tree.leaves(expected), strict=True
+    ):
+        names = [key.key for key in path]
+        assert ours.sharding == layout.sharding(names, ours.shape), names
+        np.testing.assert_array_equal(ours, theirs)
+        split += on_each(ours) == {ours.nbytes // 2}
+        assert names[0] == "target" or ours.is_fully_replicated
+    assert split >= 7
+
+
+def test_a_pipeline_on_a_mesh_makes_the_same_pictures(folder):
+    """Of one prompt too, which takes one group: the parameters move."""
+    prompts = ["a lake", "a foggy forest", "hills"]
+    whole = tiny_pipeline().generate(prompts, seed=5, tree="none")
+    pipeline = lantern_jax.load(folder, "float32", tuned="off", mesh="data=2,model=2")
+    for count in (3, 1):
+        made = pipeline.generate(prompts[:count], seed=5, tree="none")
+        np.testing.assert_array_equal(made.tokens, whole.tokens[:count])
+        assert np.abs(made.pictures.astype(int) - whole.pictures[:count]).max() <= 1
+        kernel = pipeline.engine.parameters.target["params"]["transformer"]["layer_0"]["gate_up"]["kernel"]
+        assert on_each(kernel) == {kernel.nbytes // 2}
+        assert len(kernel.devices()) == (2 if count == 1 else 4)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape", "numbers"),
+    [
+        (None, (8, 1), range(8)),
+        ("data=2,model=4", (2, 4), range(8)),
+        (" model = 4", (1, 4), range(4)),
+        ("data=3", (3, 1), range(3)),
+        (same_shape("data model"), (4, 2), range(8)),
+        (same_shape("model data"), (2, 4), [0, 2, 4, 6, 1, 3, 5, 7]),
+        (Mesh(np.array(jax.devices()[2:4]), ["model"]), (1, 2), [2, 3]),
+    ],
+    ids=str,
+)
+def test_where_the_devices_of_a_mesh_stand(mesh, shape, numbers):
+    grid = device_grid(mesh)
+    assert grid.shape == shape
+    assert [device.id for device in grid.ravel()] == [jax.devices()[number].id for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ("data=2;model=4", "mesh 'data=2;model=4' is not valid: give axes with their devices, such as"),
+        ("tensor=4", "mesh 'tensor=4' is not valid: give axes"),
+        ("model=0", "mesh 'model=0' is not valid: give axes"),
+        ("model=2,model=2", "mesh 'model=2,model=2' is not valid: give axes"),
+        ("", "mesh '' is not valid: give axes"),
+        ("data=4,model=4", "mesh 'data=4,model=4' is not valid: give at most 8 device"),
+        (same_shape("batch model"), "mesh .*'batch', 'model'.* is not valid: give axes with the names data and model"),
+        (4, "mesh 4 is not valid: give a text"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "load_checkpoint", None)
+    with pytest.raises(ValueError, match=message) as error:
+        lantern_jax.load("demo", mesh=mesh)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(folder, tmp_path, monkeypatch, capsys):
+    def load(model, dtype=None, tuned=None, mesh=None):
+        raise ValueError(f"loaded on {mesh}")
+
+    monkeypatch.setattr(pipeline_module, "load", load)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a lake\n")
+    commands = (
+        ["generate", "a lake", "--out", str(tmp_path / "lake.png")],
+        ["set", "--prompts", str(prompts), "--out", str(tmp_path / "set")],
+        ["bench", "--methods", "ar"],
+        ["tune"],
+    )
+    for command in commands:
+        for mesh, message in (
+            ("model=2", "loaded on model=2"),
+            ("model=two", "mesh 'model=two' is not valid"),
+        ):
+            assert main([*command, "--mesh", mesh]) == 2
+            error = capsys.readouterr().err
+            assert message in error and len(error.splitlines()) == 1, (command, error)
+
+
+def test_axes_that_do_not_divide_are_whole():
+    for path, shape in (("qkv/kernel", (8, 3, 6, 4)), ("head/kernel", (8, 30)), ("norm/scale", (8,))):
+        assert not any(parameter_spec(["target", *path.split("/")], shape, 4)), path
+    assert parameter_spec(["target", "head", "kernel"], (8, 32), 4)[1] == "model"
+    # A tokenizer is whole, though a part of it bears the same name.
+    assert not any(parameter_spec(["tokenizer", "params", "out", "kernel"], (4, 4, 8), 4))

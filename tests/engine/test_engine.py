@@ -1,0 +1,181 @@
+"""Which programs are compiled, how large they are, and what devices have to do with it: nothing but speed."""
+
+import jax
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax.engine.programs import spread
+from lantern_jax.pipeline.call import batches
+from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
+
+# What keeps the same filters on is one program.
+KNOBS = {"top_k": 20, "top_p": 0.9, "rule": "lantern++", "lam": 2.0, "tree": [[0], [1]]}
+SWEEP = [
+    {"temperature": 0.5},
+    {"temperature": 1.7},
+    {"guidance": 1.5},
+    {"guidance": 9.0},
+    {"top_k": 3},
+    {"top_p": 0.3},
+    {"lam": 30.0},
+    {"lam": 1.0},
+    {"temperature": 0.8, "guidance": 3.0, "top_k": 30, "top_p": 0.99, "lam": 4.0},
+]
+
+
+@pytest.fixture
+def compiled():
+    """The names of the functions that XLA compiled, whoever asked for it."""
+    names = []
+
+    def listen(event, seconds, **more):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(more["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def kinds(pipeline) -> dict[str, int]:
+    """How many programs of each kind the engine holds."""
+    names = [key.kind for key in pipeline.engine.programs]
+    return {name: names.count(name) for name in ("start", "advance", "draw")}
+
+
+@pytest.mark.parametrize(
+    ("devices", "counts"), [pytest.param(1, (1, 3, 4), marks=pytest.mark.exhaustive), (8, range(2, 9))]
+)
+def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, compiled):
+    pipeline = pipeline_on(devices)
+    for count in counts:
+        made = pipeline.generate(["a lake"] * count, **KNOBS)
+        assert made.tokens.shape == (count, TOKENS)
+    before = kinds(pipeline)
+    # A picture alone has programs of its own.
+    programs = 2 if 1 in counts else 1
+    assert before == {"start": programs, "advance": programs, "draw": programs}
+    for kind, number in before.items():
+        assert compiled.count(f"jit({kind})") == number, "programs that the engine does not know of"
+    compiled.clear()
+    tokens = [pipeline.generate(["a lake"] * counts[-1], **KNOBS | knobs).tokens for knobs in SWEEP]
+    assert kinds(pipeline) == before
+    assert not compiled
+    assert len({tuple(made.ravel()) for made in tokens}) > len(SWEEP) / 2, "the sweep changes nothing"
+
+
+def test_another_filter_is_another_program(compiled):
+    """The count above sees programs."""
+    pipeline = pipeline_on(1)
+    for knobs in ({}, {"top_k": 3}):
+        assert pipeline.generate("a lake", tree="none", **knobs).statistics.compile_seconds > 0
+    assert compiled.count("jit(advance)") == kinds(pipeline)["advance"] == 2
+
+
+def test_no_program_is_larger_than_the_batch_on_a_device():
+    pipeline = pipeline_on(2)
+    for count in (5, 8):
+        pipeline.generate(["a lake"] * count, batch=5, tree="none")
+    sizes = {key.size for key in pipeline.engine.programs if key.groups == 2}
+    assert sizes == {4, 6}, "three a device at most, and four for the last three of eight"
+
+
+def test_devices_change_no_tokens():
+    prompts = ["a lake", "a foggy forest", "snowy mountains", "a lake at dusk", "a calm lake"]
+    knobs = {"seed": 11, "method": "gumbel"}
+    one = pipeline_on(1).generate(prompts, **knobs)
+    spread = pipeline_on(8)
+    made = spread.generate(prompts, **knobs)
+    assert {key.groups for key in spread.engine.programs} == {8}
+    np.testing.assert_array_equal(made.tokens, one.tokens)
+    np.testing.assert_array_equal(made.round_of_token, one.round_of_token)
+    assert made.statistics.accepted == one.statistics.accepted
+    assert np.abs(made.pictures.astype(int) - one.pictures).max() <= 1
+    # From all devices to one and back.
+    np.testing.assert_array_equal(spread.generate(prompts[0], **knobs).tokens, one.tokens[:1])
+    np.testing.assert_array_equal(spread.generate(prompts, **knobs).tokens, one.tokens)
+
+
+@pytest.mark.parametrize(
+    ("count", "devices", "most", "expected"),
+    [
+        (1, 1, None, (1, 1)),
+        (3, 1, None, (1, 4)),
+        (5, 1, 8, (1, 8)),
+        (5, 1, 6, (1, 6)),
+        (6, 1, 6, (1, 6)),
+        (1, 8, 8, (1, 1)),
+        (2, 8, 8, (8, 8)),
+        (5, 8, 8, (8, 8)),
+        (9, 8, 16, (8, 16)),
+        (9, 4, 16, (4, 16)),
+        (9, 4, 9, (4, 12)),
+        (7, 3, None, (3, 12)),
+    ],
+)
+def test_sizes_of_programs(count, devices, most, expected):
+    assert spread(count, devices, most) == expected
+
+
+def test_batches_hold_every_number_once():
+    for count, most in ((1, 8), (8, 8), (9, 8), (17, 4)):
+        numbers = [number for part in batches(count, most) for number in range(part.start, part.stop)]
+        assert numbers == list(range(count))
+        assert max(part.stop - part.start for part in batches(count, most)) <= most
+
+
+def test_pieces_give_what_one_piece_gives():
+    """``advance`` a round at a time, and all together."""
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake"))
+    rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
+    engine = pipeline.engine
+    run = engine.advance(engine.start(job, rows, seed=5))
+    whole = engine.finish(run)
+    assert run.done
+    piece, rounds = engine.start(job, rows, seed=5), 0
+    while not piece.done:
+        known = piece.lengths
+        piece, rounds = engine.advance(piece, 1), rounds + 1
+        assert (piece.lengths >= known).all() and (piece.lengths > known).any()
+    assert rounds == whole.rounds.max()
+    jax.tree.map(np.testing.assert_array_equal, engine.finish(piece), whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": -1}, "seeds are -1 to -1: give 0 to 4294967295"),
+        ({"seed": 1.5}, "seeds are float64"),
+        ({"first": 2**32 - 1}, "numbers of sequences are 4294967295 to 4294967296"),
+        ({"labels": 99}, "labels are 99 to 99: give 0 to"),
+    ],
+)
+def test_what_would_wrap_or_be_cut_is_refused(given, message):
+    pipeline = tiny_pipeline()
+    rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
+    if "labels" in given:
+        rows = np.full_like(rows, given.pop("labels"))
+    with pytest.raises(ValueError, match=message):
+        pipeline.engine.start(pipeline.job(pipeline.check("a lake")), rows, **given)
+
+
+def test_codes_and_pictures_of_another_kind_are_refused():
+    engine = tiny_pipeline().engine
+    with pytest.raises(ValueError, match="codes are -1 to 0"):
+        engine.draw(np.array([[-1] + [0] * (TOKENS - 1)]))
+    with pytest.raises(ValueError, match="codes are float64"):
+        engine.draw(np.zeros((1, TOKENS)))
+    with pytest.raises(ValueError, match="pictures are float32: give uint8"):
+        engine.encode(np.zeros((1, 8, 8, 3), np.float32))
+
+
+def test_the_demos_tokens_stay_what_they_are():
+    """A change of the noise, or of how it is numbered, changes every picture of every seed: never in silence."""
+    demo = lantern_jax.load("demo", "float32")
+    job = demo.job(demo.check("a lake"), plain=True)
+    rows = demo.encode("snowy mountains at dusk by a calm lake").arrays["labels"]
+    run = demo.engine.advance(demo.engine.start(job, rows, seed=7), 15)
+    expected = [279, 524, 526, 944, 400, 400, 538, 735, 2, 75, 951, 601, 52, 808, 725, 258]
+    assert demo.engine.finish(run).tokens[0, : run.lengths[0]].tolist() == expected

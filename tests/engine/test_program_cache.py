@@ -1,0 +1,107 @@
+"""Compiled programs: each is made once, whichever threads ask, and those used last are kept."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+
+from lantern_jax.engine import engine as engines
+from lantern_jax.engine.program_cache import ProgramCache
+from tests.serve.running import in_threads
+from tests.tiny_checkpoint import pipeline_on
+
+
+def made(name: str):
+    return lambda: (name, 1.0)
+
+
+def held(cache: ProgramCache) -> str:
+    return "".join(cache)
+
+
+def test_those_used_last_are_kept():
+    cache = ProgramCache(most=2)
+    for name in "abac":
+        assert cache.obtain(name, made(name))[0] == name
+    assert held(cache) == "ac" and cache.dropped == 1 and "b" not in cache
+    assert cache.obtain("a", made("other")) == ("a", 0.0)
+    assert cache.get("c") == "c" and cache.get("b") is None
+    cache.obtain("d", made("d"))
+    assert held(cache) == "cd"
+    cache.clear()
+    assert not len(cache)
+
+
+def test_some_stay():
+    cache = ProgramCache(most=1)
+    with cache.staying():
+        cache.obtain("a", made("a"))
+        cache.obtain("b", made("b"))
+        in_threads([lambda: cache.obtain("x", made("x"))])
+    for name in "cde":
+        cache.obtain(name, made(name))
+    assert held(cache) == "abe"
+
+
+def test_a_program_is_made_once_and_again_after_a_failure():
+    cache, making, wait = ProgramCache(), [], threading.Barrier(4)
+
+    def make():
+        making.append(1)
+        if len(making) == 1:
+            raise RuntimeError("no memory")
+        return "program", 1.0
+
+    def ask():
+        wait.wait(10)
+        try:
+            return cache.obtain("a", make)
+        except RuntimeError:
+            return None
+
+    results = in_threads([ask] * 4)
+    assert len(making) == 2 and sorted(map(str, results)) == ["('program', 0.0)"] * 2 + [
+        "('program', 1.0)",
+        "None",
+    ]
+    assert not cache._making
+
+
+def test_threads_share_what_an_engine_compiles_and_reads(monkeypatch):
+    """Two calls of the same kind at the same time: every program is compiled once, parameters are read once."""
+    pipeline, compiled, read = pipeline_on(1), [], []
+    plain, reader, both = engines.compile_ahead, pipeline.engine.placement.read, threading.Barrier(2)
+
+    def compile_ahead(function, *arguments, **options):
+        compiled.append(function.func.__name__)
+        return plain(function, *arguments, **options)
+
+    def read_once(where):
+        read.append(where)
+        return reader(where)
+
+    def call():
+        both.wait(10)
+        return pipeline.generate("a lake", method="ar", seed=3).tokens
+
+    monkeypatch.setattr(engines, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(pipeline.engine.placement, "read", read_once)
+    first, second = in_threads([call, call])
+    assert sorted(compiled) == ["advance", "draw", "start"] and len(read) == 1
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_run_goes_on_without_its_program():
+    """What was dropped in the middle of a run is compiled again, and of the others nothing is left."""
+    pipeline = pipeline_on(1)
+    expected = pipeline.generate("a lake", num=4, batch=2, seed=5, method="ar").tokens
+    programs = pipeline.engine.programs
+    held = [weakref.ref(programs.get(key)) for key in programs]
+    programs.most = 1
+    pipeline.generate("a lake", method="ar")
+    made = pipeline.generate("a lake", num=4, batch=2, seed=5, method="ar").tokens
+    assert len(programs) == 1 and programs.dropped > len(held)
+    np.testing.assert_array_equal(made, expected)
+    gc.collect()
+    assert not any(one() for one in held)

@@ -1,0 +1,226 @@
+"""New sequences in the slots of finished ones: they have the tokens that they have alone, beside any neighbours."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.jacobi import jacobi
+from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.program import Program
+from lantern_jax.decoding.protocols import Drafting
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.programs import NotRefillable, Parameters, places
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from tests.decoding import toy_models as toys
+from tests.tiny_checkpoint import (
+    PROMPTS,
+    TOKENS,
+    altered_pipeline,
+    drafters,
+    pipeline_on,
+    random_leaves,
+    tiny_pipeline,
+)
+
+SEED, SLOTS = 5, 4
+METHODS = {
+    "ar": {},
+    "led": {},
+    "echo": {"nodes": 4, "depth": 2, "frontier": 2, "children": 2},
+    "parallelspec": {},
+    "scd": {"window": 4, "initial": "above"},
+    "zipar": {"ahead": 2},
+}
+
+
+def rows_of(pipeline):
+    labels = pipeline.encode(PROMPTS).arrays["labels"]
+    return lambda numbers: labels[np.asarray(numbers) % len(PROMPTS)]
+
+
+def refilled(engine, job, rows, count: int) -> dict[int, tuple]:
+    """(tokens, rounds) of sequences 0 to ``count`` by their numbers, through ``SLOTS`` slots, a round at a time."""
+    waiting, made = list(range(SLOTS, count)), {}
+    run = engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS)
+    while len(made) < count:
+        decoded = engine.finish(run)
+        done = [slot for slot in np.flatnonzero(run.finished) if run.numbers[slot] not in made]
+        for slot in done:
+            made[int(run.numbers[slot])] = (
+                decoded.tokens[slot],
+                decoded.rounds[slot],
+                decoded.accepted[slot],
+            )
+        taken, waiting = waiting[: len(done)], waiting[len(done) :]
+        if taken:
+            run = engine.refill(run, np.array(done[: len(taken)]), rows(taken), np.array(taken))
+            assert not run.finished[done[: len(taken)]].any()
+        run = engine.advance(run, 1)
+    return made
+
+
+def unrefilled(engine, job, rows, count: int) -> dict[int, tuple]:
+    made = {}
+    for first in range(0, count, SLOTS):
+        numbers = range(first, min(first + SLOTS, count))
+        decoded = engine.finish(engine.advance(engine.start(job, rows(numbers), seed=SEED, first=first)))
+        made |= zip(numbers, zip(decoded.tokens, decoded.rounds, decoded.accepted, strict=True), strict=True)
+    return made
+
+
+def assert_same(made, expected):
+    assert sorted(made) == sorted(expected)
+    for number, parts in expected.items():
+        for ours, theirs in zip(made[number], parts, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"sequence {number}")
+
+
+# One state of a kind: that of scd is refilled on two devices below.
+CASES = [
+    pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "parallelspec") else ())
+    for name in METHODS
+]
+
+
+@pytest.mark.parametrize("method", CASES)
+def test_refilled_is_made_alone(method):
+    kinds = {"parallelspec": "parallel"}
+    pipeline = tiny_pipeline()
+    if method in kinds:
+        pipeline = altered_pipeline(drafters={kinds[method]: drafters()[kinds[method]]})
+    job = pipeline.job(pipeline.check("a lake", method=method, **METHODS[method]))
+    engine, rows = pipeline.engine, rows_of(pipeline)
+    made = refilled(engine, job, rows, 11)
+    assert_same(made, unrefilled(engine, job, rows, 11))
+    assert len({tuple(tokens) for tokens, *_ in made.values()}) > 8
+    if method not in ("ar", "zipar"):
+        assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish together"
+
+
+def test_regrouped_is_made_alone():
+    """Two slots go on with two of four sequences, then four with these and a new one; the first run goes on too."""
+    pipeline = pipeline_on(1)
+    engine, rows = pipeline.engine, rows_of(pipeline)
+    job = pipeline.job(pipeline.check("a lake", method="led"))
+    run = engine.advance(engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS), 1)
+    fewer = engine.advance(engine.regroup(run, np.array([2, 0])), 1)
+    assert fewer.numbers.tolist() == [2, 0] and len(fewer.lengths) == len(fewer.inputs.keys) == 2
+    assert (fewer.lengths > run.lengths[[2, 0]]).all()
+    more = engine.regroup(fewer, np.array([0, 1, 1, 0]))
+    assert engine.has_program(fewer, SLOTS) and not engine.has_program(fewer, 3)
+    more = engine.refill(more, np.array([2]), rows([9]), np.array([9]))
+    expected = unrefilled(engine, job, rows, 10)
+    for after, numbers in ((more, [2, 0, 9, 2]), (run, [0, 1, 2, 3])):
+        after = engine.advance(after)
+        decoded = engine.finish(after)
+        assert after.numbers.tolist() == numbers
+        for slot, number in enumerate(numbers):
+            made = (decoded.tokens[slot], decoded.rounds[slot], decoded.accepted[slot])
+            assert_same({number: made}, {number: expected[number]})
+
+
+def test_sequences_stay_on_their_devices():
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    run = pipeline.engine.start(job, rows_of(pipeline)(range(2)), seed=SEED)
+    with pytest.raises(NotRefillable, match="group of devices"):
+        pipeline.engine.regroup(run, np.array([0]))
+
+
+def test_devices_refill_their_own_slots():
+    spread = pipeline_on(2)
+    job = spread.job(spread.check("a lake", method="scd", **METHODS["scd"]))
+    made = refilled(spread.engine, job, rows_of(spread), 9)
+    assert {key.groups for key in spread.engine.programs if key.kind == "refill"} == {2}
+    assert_same(made, unrefilled(spread.engine, job, rows_of(spread), 9))
+
+
+@pytest.mark.parametrize("drafting", ["eagle", "jacobi"])
+def test_forced_tokens(drafting):
+    """Row ends, pending tokens and prompts of their own lengths."""
+    target, params, conditioning = toys.lumina(8)
+    conditioning = jax.tree.map(np.asarray, conditioning)
+    config = DrafterConfig(16, 2, 32, vocab_size=20, grid=4, prefix_length=4, rotary="line")
+    drafter = {
+        "drafter": random_leaves(drafter_shapes(config), 3, 0.5), "head": params["params"]["head"]["kernel"]
+    }  # fmt: skip
+    name = "eagle" if drafting == "eagle" else None
+    kind = eagle(eagle_drafter(config), DraftTree.chain(2)) if name else jacobi(12, 6)
+    engine = Engine(lambda where: Parameters(params, {"eagle": drafter}), devices=jax.devices()[:1])
+    job = Job(Program(target, kind, Gumbel()), 2.0, drafter=name)
+
+    def rows(numbers):
+        return jax.tree.map(lambda leaf: leaf[np.asarray(numbers) % 8], conditioning)
+
+    assert (target.forced >= 0).any()
+    assert_same(refilled(engine, job, rows, 7), unrefilled(engine, job, rows, 7))
+
+
+def test_a_state_that_belongs_to_no_sequence_is_refused():
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    plain = job.program.drafting
+    shared = Drafting(
+        lambda *arguments: {"table": jnp.zeros(3)}, plain.propose, plain.observe, plain.max_depth
+    )
+    job = dataclasses.replace(job, program=job.program._replace(drafting=shared))
+    rows = rows_of(pipeline)
+    run = pipeline.engine.advance(pipeline.engine.start(job, rows(range(2)), seed=SEED))
+    with pytest.raises(NotRefillable, match=r"table.*\(3,\).*one axis of sequences"):
+        pipeline.engine.refill(run, np.array([0]), rows([2]), np.array([2]))
+
+
+def test_few_programs_refill_any_number_of_slots():
+    pipeline = pipeline_on(1)
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    rows = rows_of(pipeline)
+    run = pipeline.engine.start(job, rows(range(3)), seed=SEED)
+    for count in range(1, 4):
+        run = pipeline.engine.advance(run)
+        assert (run.lengths == TOKENS).all()
+        run = pipeline.engine.refill(run, np.arange(count), rows(range(count)), np.arange(count) + 7)
+        assert run.numbers.tolist() == [7, 8, 9][:count] + [1, 2][count - 1 :]
+    sizes = [key.rows for key in pipeline.engine.programs if key.kind == "refill"]
+    assert sorted(sizes) == [1, 2, 4]
+
+
+def test_every_sequence_has_a_seed_of_its_own():
+    pipeline = tiny_pipeline()
+    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    engine, rows = pipeline.engine, rows_of(pipeline)
+
+    def alone(seed, number):
+        run = engine.start(job, rows([number]), seed=seed, first=number)
+        return engine.finish(engine.advance(run)).tokens[0]
+
+    seeds, numbers = np.array([7, 7, 8]), np.array([0, 1, 1])
+    run = engine.start(job, rows(numbers), seed=seeds, numbers=numbers, most=SLOTS)
+    run = engine.advance(run, 2)
+    # A slot need not be finished when its sequence is no longer wanted.
+    run = engine.refill(run, np.array([1]), rows([1]), np.array([1]), seeds=np.array([9]))
+    assert (run.seeds.tolist(), run.numbers.tolist()) == ([7, 9, 8], [0, 1, 1])
+    tokens = engine.finish(engine.advance(run)).tokens
+    for row, (seed, number) in zip(tokens, ((7, 0), (9, 1), (8, 1)), strict=True):
+        np.testing.assert_array_equal(row, alone(seed, number))
+    assert len({tuple(row) for row in tokens}) == 3
+
+
+@pytest.mark.parametrize(
+    ("slots", "devices", "each", "expected"),
+    [
+        ([2], 1, 4, ([2], [0])),
+        ([0, 3, 1], 1, 4, ([0, 3, 1, 4], [0, 1, 2, 0])),
+        ([0, 1, 2], 1, 3, ([0, 1, 2], [0, 1, 2])),
+        ([5, 1], 2, 4, ([1, 1], [1, 0])),
+        ([0, 4, 5], 3, 2, ([0, 2, 2, 2, 0, 1], [0, 0, 0, 0, 1, 2])),
+    ],
+)
+def test_places(slots, devices, each, expected):
+    where, rows = places(np.array(slots), devices, each)
+    assert (where.tolist(), rows.tolist()) == expected

@@ -1,0 +1,137 @@
+"""The page of results: it says what the JSON lines say, the same each time, and a stale one is found."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from eval import results
+from eval.plots import Bar, Bars, Panel, Point, Scatter, is_current
+from lantern_jax.measuring.rows import Row
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MACHINE = {"model": "demo", "device": "2 cores", "dtype": "float32", "versions": {"jax": "1.2.3"}}
+
+
+def quality_row(method, less, outside=(), **more):
+    numbers = {
+        "speedup": [1.5, 1.4, 1.6],
+        "tokens_a_pass": [2.0, 1.9, 2.1],
+        "substituted": [0.05, 0.04, 0.06],
+    }
+    numbers |= {"frechet": [3.0 + less, 2.5, 3.5], "frechet_less_plain": [less, less - 0.1, less + 0.1]}
+    numbers |= {"distortion": [0.9, 0.8, 1.0], "same_pictures": 0.24, "windows": {"frechet": 0.2}}
+    common = {
+        "kind": "quality",
+        "pictures": 16,
+        "batch": 8,
+        "seed": 0,
+        "guidance": 4.0,
+        "command": "python -m x",
+    }
+    return MACHINE | common | numbers | {"method": method, "strict": False, "outside": list(outside)} | more
+
+
+def speed_row(method, speedup, **more):
+    row = Row(
+        model="demo", pixels=128, dtype="float32", device="2 cores", batch=1, guidance=4.0, method=method,
+        knobs={"window": 5}, nodes=5, depth=5, passes=90.0, tokens_a_pass=2.75, acceptance=[0.9], ms_a_pass=8.25,
+        ms_a_level=None, seconds=0.5, quartiles=[0.4, 0.6], repeats=3, plain_seconds=1.0, pictures_a_second=2.0,
+        speedup=speedup, speedup_quartiles=[speedup - 0.1, speedup + 0.1], efficiency=0.5, floor_share=0.125,
+        bandwidth=1e9, peak_memory=1, compile_cold=None, compile_warm=None, substituted=None, distortion=None,
+        forced=False, versions={"jax": "1.2.3"},
+    )  # fmt: skip
+    return asdict(replace(row, **more)) | {"command": "lantern bench --quick"}
+
+
+def write(folder, name, rows):
+    path = folder / "results" / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_page_says_what_the_rows_say(tmp_path):
+    pytest.importorskip("matplotlib")
+    write(tmp_path, "pictures", [quality_row("ar", 0.0, strict=True), quality_row("near", 0.5, ["frechet"])])
+    write(tmp_path, "speed", [speed_row("led", 1.5), speed_row("led", 2.5, model="random XL", forced=True)])
+    results.main(["--docs", str(tmp_path)])
+    page = (tmp_path / "results.md").read_text(encoding="utf-8")
+    for text in (
+        "2 cores, float32, jax 1.2.3",
+        "Fréchet ±0.2",
+        "`led:window=5`",
+        "1.50 [1.40, 1.60]",
+        "12.5 %",
+    ):
+        assert text in page, text
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    ar, near, led, forced = rows
+    # A strict row has no relaxation to tell of, and only what is outside its window is marked.
+    assert "outside" not in ar and "5.0 %" not in ar and "**" not in ar
+    assert "`near` **outside**" in near and "**+0.50 [+0.40, +0.60]**" in near and "5.0 %" in near
+    assert "- `near` is outside by Fréchet." in page
+    assert "2.50 [2.40, 2.60]" in forced and page.index(results.FORCED) > page.index(led)
+    assert "KID less" not in page and "substituted" not in page[page.index("## Speed") :].split("| ---")[0]
+    assert "```sh\nlantern bench --quick\n```" in page
+    for link in re.findall(r"\]\((results/[^)]*svg)\)", page):
+        ElementTree.fromstring((tmp_path / link).read_text(encoding="utf-8"))
+
+
+def test_a_stale_page_or_picture_is_found(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = write(tmp_path, "pictures", [quality_row("ar", 0.0)])
+    with pytest.raises(ValueError, match=r"results\.md"):
+        results.main(["--docs", str(tmp_path), "--check"])
+    assert not (tmp_path / "results.md").exists()
+    results.main(["--docs", str(tmp_path)])
+    results.main(["--docs", str(tmp_path), "--check"])
+    write(tmp_path, "pictures", [quality_row("ar", 0.0, speedup=[1.7, 1.6, 1.8])])
+    with pytest.raises(ValueError, match=r"pictures\.svg"):
+        results.main(["--docs", str(tmp_path), "--check"])
+    path.write_text('{"model": "demo"}\n')
+    with pytest.raises(ValueError, match=r"pictures\.jsonl, line 1 is no row"):
+        results.main(["--docs", str(tmp_path)])
+    path.unlink()
+    with pytest.raises(ValueError, match=r"holds no \.json or \.jsonl files"):
+        results.main(["--docs", str(tmp_path)])
+
+
+def test_the_page_of_the_repository_is_up_to_date():
+    assert not (DOCS / "results.md").exists() or results.main(["--docs", str(DOCS), "--check"]) is None
+
+
+NAME = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(picture):
+    text = picture.draw()
+    assert text == picture.draw()
+    return ElementTree.fromstring(text)
+
+
+def shapes(tree, colour):
+    """Returns how many shapes of a colour there are."""
+    return sum(f"fill: {colour}" in shape.get("style", "") for shape in tree.iter(f"{NAME}path"))
+
+
+def test_bars_have_the_colours_and_labels_of_their_numbers(tmp_path):
+    pytest.importorskip("matplotlib")
+    panel = Panel("x", [Bar(2.0, 1.0, 3.0), None, Bar(-1.0, -2.0, 0.0, marked=True)], (-1.0, 1.0))
+    picture = Bars("title", ["a<b", "none", "c"], [panel, panel])
+    tree = drawn(picture)
+    assert shapes(tree, "#1f5fa8") == shapes(tree, "#c0392b") == shapes(tree, "#eef3e6") == 2
+    assert {"a<b", "none", "c", "x"} <= {text.text for text in tree.iter(f"{NAME}text")}
+    file = tmp_path / "picture.svg"
+    file.write_text(picture.draw())
+    assert is_current(file, picture) and not is_current(file, picture._replace(title="other"))
+
+
+def test_a_scatter_plot_has_every_point():
+    pytest.importorskip("matplotlib")
+    tree = drawn(Scatter("title", "x", "y", [Point("a<b", 1, 2, 1.5, 2.5), Point("c", 3, 2, 1.9, 2.1, True)]))
+    assert any("#c0392b" in use.get("style", "") for use in tree.iter(f"{NAME}use"))
+    assert {"a<b", "c"} <= {text.text for text in tree.iter(f"{NAME}text")}

@@ -1,0 +1,414 @@
+"""Every published layout, with tiny random weights, through the command: converted, generated from, and broken.
+
+Strict decoding must be plain decoding, from the prompt to the picture; relaxed rules must stay in the codebook.
+"""
+
+import dataclasses
+import gc
+import itertools
+import json
+import shutil
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax
+from lantern_jax.commands.main import main
+from lantern_jax.pipeline.pipeline import Pipeline, load
+from tests.command import assert_refused, files
+from tests.fixtures import published_layouts as layouts
+
+pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+
+# Compiles sooner; the number of devices changes no tokens.
+ONE_DEVICE = "data=1"
+TREE = "[[0], [1], [0, 0], [0, 1], [1, 0]]"
+# At a high temperature the shared noise decides, so that an untrained drafter is often right.
+TEMPERATURE = 4.0
+DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
+KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
+RELAXED = {"rule": "lantern++", "k": 8, "lam": 8.0}
+VQ_8 = dataclasses.replace(layouts.TINY_VQ, ch_mult=(1,))
+CAPTIONS = ["a red lake in snow", "the dog"]
+
+
+def write_t5_tokenizer(path: Path) -> None:
+    """Writes a word-level tokenizer of the captions, with T5's ids: 0 padding, 1 end, 2 unknown."""
+    words = sorted({word for caption in CAPTIONS for word in caption.split()})
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+
+
+LLAMAGEN, DRAFTER = layouts.write_llamagen, layouts.write_drafter
+# File or folder -> how it is written.
+SOURCES = {
+    "c2i.pt": partial(LLAMAGEN, config=layouts.TINY_CLASS),
+    "t2i.pt": partial(LLAMAGEN, config=layouts.TINY_CAPTION),
+    "t2i-hub": partial(LLAMAGEN, config=layouts.TINY_CAPTION, layout="hugging_face"),
+    "vq-16.pt": partial(layouts.write_vq, config=layouts.TINY_VQ),
+    "vq-8.pt": partial(layouts.write_vq, config=VQ_8),
+    "chameleon": partial(
+        layouts.write_chameleon, config=layouts.TINY_CHAMELEON, vqgan=layouts.TINY_VQGAN, dtype=np.float32,
+        shard_bytes=1 << 20,
+    ),
+    "vqgan.ckpt": partial(layouts.write_vqgan, config=layouts.TINY_VQGAN),
+    "t5": partial(layouts.write_t5, settings=layouts.TINY_T5, shard_bytes=1 << 14),
+    "drafter-c2i": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CLASS)),
+    "drafter-llamagen": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION)),
+    "drafter-llamagen-2": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION), kind="safetensors"),
+    "drafter-anole": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CHAMELEON)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """A folder with all layouts, tiny."""
+    folder, chameleon = tmp_path_factory.mktemp("published"), layouts.TINY_CHAMELEON
+    for name, write in SOURCES.items():
+        write(folder / name)
+    layouts.write_text_tokenizer(
+        folder / "text_tokenizer.json", chameleon.num_codes, chameleon.vocab_size, shuffle=1
+    )
+    write_t5_tokenizer(folder / "t5.json")
+    (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
+    (folder / "grid.json").write_text(json.dumps({"grid": 4}))
+    (folder / "grid-8.json").write_text(json.dumps({"grid": 8}))
+    (folder / "tree.json").write_text(TREE)
+    return folder
+
+
+def link(published: Path, monkeypatch, tmp_path: Path) -> None:
+    """Enters a folder that links to all published files, so that single ones can be replaced."""
+    monkeypatch.chdir(tmp_path)
+    for path in published.iterdir():
+        Path(path.name).symlink_to(path)
+
+
+@pytest.fixture(autouse=True)
+def compiled_programs(tmp_path_factory):
+    """Sets a persistent cache, whichever the command would choose."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before or str(tmp_path_factory.getbasetemp() / "xla"))
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+# Name -> the conversion's options, the format first.
+CONVERSIONS = {
+    "c2i": ["llamagen", "--gpt", "c2i.pt", "--vq", "vq-16.pt", "--drafter", "drafter-c2i", "--config", "sizes.json"],
+    "t2i": [
+        "llamagen", "--gpt", "t2i.pt", "--vq", "vq-8.pt", "--drafter", "drafter-llamagen", "--t5", "t5",
+        "--t5-tokenizer", "t5.json", "--config", "sizes.json",
+    ],
+    "t2i-hub": [
+        "llamagen", "--gpt", "t2i-hub", "--vq", "vq-16.pt", "--drafter", "drafter-llamagen-2", "--t5",
+        "t5/model.safetensors.index.json", "--t5-tokenizer", "t5.json",
+    ],
+    "anole": [
+        "anole", "--model", "chameleon", "--vqgan", "vqgan.ckpt", "--drafter", "drafter-anole",
+        "--text-tokenizer", "text_tokenizer.json", "--config", "grid.json",
+    ],
+    "lumina": [
+        "lumina", "--model", "chameleon/model.safetensors.index.json", "--vqgan", "vqgan.ckpt", "--drafter",
+        "drafter-anole/pytorch_model.bin", "--text-tokenizer", "text_tokenizer.json", "--config", "grid-8.json",
+    ],
+}  # fmt: skip
+PROMPTS = {"c2i": ["3", "0"], "t2i": CAPTIONS, "t2i-hub": CAPTIONS, "anole": CAPTIONS, "lumina": CAPTIONS}
+
+
+@pytest.fixture(scope="module")
+def converted(published, tmp_path_factory):
+    """Returns a function from a name to the folder its conversion wrote."""
+    made = {}
+
+    def convert(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("converted") / name
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(published)
+                assert main(["convert", *CONVERSIONS[name], "--out", str(made[name])]) == 0
+        return made[name]
+
+    return convert
+
+
+@pytest.fixture(scope="module")
+def loaded(converted):
+    """Returns a function from a name to the one pipeline of its folder, so that compiled programs are shared."""
+    return cache(lambda name: load(converted(name), mesh=ONE_DEVICE))
+
+
+def sharing(model: str | Path, other: Pipeline) -> Pipeline:
+    """Loads a pipeline that shares the compiled programs of another one with the same models."""
+    pipeline = load(model, mesh=ONE_DEVICE)
+    assert pipeline.checkpoint.target_config == other.checkpoint.target_config
+    pipeline.engine.programs = other.engine.programs
+    return pipeline
+
+
+# Conversions below read the hub's layout of t2i, which decodes as t2i does. Classes: test_convert_command.py.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ("c2i", "t2i-hub", "anole") else [])
+        for name in CONVERSIONS
+    ],
+)
+def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
+    """From prompts to pictures, by the command and in Python."""
+    shutil.copy(published / "tree.json", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    model, prompts = converted(name), PROMPTS[name]
+    monkeypatch.setattr(
+        lantern_jax.pipeline.pipeline, "load", lambda given, *others, **more: sharing(given, loaded(name))
+    )
+    call = ["generate", *prompts, "--model", str(model), *DECODING, "--out", "pictures/", "--stats", "s.json"]
+    assert main([*call, "--compare"]) == 0
+    assert {"pictures/grid.png", "s.json"} <= files(tmp_path) and len(files(tmp_path)) == 6
+    statistics = json.loads(Path("s.json").read_text())
+    pipeline = loaded(name)
+    config = pipeline.checkpoint.target_config
+    assert statistics["same_tokens"] == 1 and statistics["step_compression"] > 1.1
+    assert statistics["tokens"] == 2 * config.grid**2
+
+    again = pipeline.generate(prompts, **KNOBS, compare=True)
+    np.testing.assert_array_equal(again.tokens, again.plain.tokens)
+    assert again.statistics.rounds == statistics["rounds"]
+    side = config.grid * pipeline.checkpoint.tokenizer_config.downsampling
+    assert again.pictures.shape == (2, side, side, 3)
+    np.testing.assert_array_equal(again.pictures, again.plain.pictures)
+    first = next(Path("pictures").glob("00-*.png"))
+    with Image.open(first) as image:
+        assert image.size[0] > 2 * side
+    assert again.pictures.std() > 1
+
+    relaxed = pipeline.generate(prompts, **KNOBS, **RELAXED)
+    assert relaxed.statistics.substituted > 0
+    assert relaxed.tokens.min() >= 0 and relaxed.tokens.max() < config.num_codes
+
+
+def test_lumina_rows_are_closed(loaded):
+    """Row ends and the image end are at the format's positions in the loop's own tokens."""
+    pipeline = loaded("lumina")
+    config, engine = pipeline.checkpoint.target_config, pipeline.engine
+    job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
+    conditioning = pipeline._encoder.encode(CAPTIONS)
+    rows = engine.finish(engine.advance(engine.start(job, conditioning))).tokens
+    assert rows.shape == (2, 8 * 9 + 1)
+    assert (rows[:, -1] == config.image_end).all()
+    rows = rows[:, :-1].reshape(2, 8, 9)
+    assert (rows[..., 8] == config.row_end).all() and (rows[..., :8] < config.num_codes).all()
+    vocabulary = pipeline._encoder.vocabulary
+    np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
+
+
+@pytest.fixture(scope="module")
+def whole_anole(published, tmp_path_factory):
+    """A conversion without a config, so at the published size."""
+    out = tmp_path_factory.mktemp("whole") / "anole"
+    options = ["--drafter", "drafter-anole", "--text-tokenizer", "text_tokenizer.json", "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(published)
+        assert main(["convert", "anole", "--model", "chameleon", *options]) == 0
+    return load(out)
+
+
+def test_anoles_own_size(whole_anole):
+    config = whole_anole.checkpoint.target_config
+    assert (config.grid, config.num_tokens, whole_anole.draws) == (32, 1024, False)
+
+
+@pytest.mark.exhaustive
+def test_anole_at_its_own_size(whole_anole):
+    """Strict decoding of 1024 tokens equals plain decoding."""
+    made = whole_anole.generate(CAPTIONS[:1], **KNOBS, compare=True)
+    assert made.tokens.shape == (1, 1024) and made.pictures is None
+    np.testing.assert_array_equal(made.tokens, made.plain.tokens)
+    assert made.statistics.step_compression > 1.1
+
+
+def test_image_tokens_out_of_order_change_nothing(published, tmp_path, monkeypatch):
+    """The same model published under two numberings of its image tokens makes the same codes."""
+    from lantern_jax.tensors.tensor_files import open_tensors
+    from lantern_jax.text.chameleon import ChameleonVocabulary
+
+    safetensors_numpy = pytest.importorskip("safetensors.numpy")
+    config = layouts.TINY_CHAMELEON
+    monkeypatch.chdir(published)
+    layouts.write_text_tokenizer(tmp_path / "in_order.json", config.num_codes, config.vocab_size)
+    shuffled = ChameleonVocabulary.from_file("text_tokenizer.json", config.vocab_size)
+    ordered = ChameleonVocabulary.from_file(tmp_path / "in_order.json", config.vocab_size)
+    assert shuffled.codes != ordered.codes
+    tensors = {name: np.asarray(tensor) for name, tensor in open_tensors("chameleon").items()}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = tensors[name].copy()
+        rows[list(ordered.codes)] = tensors[name][list(shuffled.codes)]
+        tensors[name] = rows
+    safetensors_numpy.save_file(tensors, tmp_path / "model.safetensors")
+    sizes = json.loads(Path("chameleon/config.json").read_text()) | {"grid": 4}
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    for out, *files_of in (
+        ("shuffled", "chameleon", "text_tokenizer.json", "grid.json"),
+        ("ordered", *(str(tmp_path / name) for name in ("model.safetensors", "in_order.json", "sizes.json"))),
+    ):
+        options = zip(("--model", "--text-tokenizer", "--config"), files_of, strict=True)
+        given = [*itertools.chain(*options), "--vqgan", "vqgan.ckpt", "--out", str(tmp_path / out)]
+        assert main(["convert", "anole", *given]) == 0
+    first = load(tmp_path / "shuffled", mesh=ONE_DEVICE)
+    made = [
+        pipeline.generate(CAPTIONS, tree="none") for pipeline in (first, sharing(tmp_path / "ordered", first))
+    ]
+    np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
+    np.testing.assert_array_equal(made[0].pictures, made[1].pictures)
+
+
+def test_encoded_prompts_make_the_same_pictures(converted, loaded, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = loaded("t2i")
+
+    def load_sharing(model, *others, **more):
+        return sharing(model, checkpoint) if Path(model).name == "t2i" else load(model, *others, **more)
+
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_sharing)
+    model = str(converted("t2i"))
+    assert main(["encode", *CAPTIONS, "--model", model, "--out", "prompts.npz"]) == 0
+    common = ["--model", model, "--tree", "none", "--out"]
+    assert main(["generate", *CAPTIONS, *common, "a.png"]) == 0
+    assert main(["generate", "--prompts", "prompts.npz", *common, "b.png"]) == 0
+    assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
+    anole = str(converted("anole"))
+    capsys.readouterr()
+    assert "exists" in assert_refused(["encode", "a dog", "--model", model, "--out", "prompts.npz"], capsys)
+    refused = assert_refused(
+        ["generate", "--prompts", "prompts.npz", "--model", anole, "--out", "c.png"], capsys
+    )
+    assert "encoded as captions, this checkpoint takes tokens" in refused
+    both = ["generate", "a dog", "--prompts", "prompts.npz", "--model", model, "--out", "c.png"]
+    assert "one of the two" in assert_refused(both, capsys)
+
+
+def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted, loaded):
+    def on_device(rows: int, columns: int) -> int:
+        return sum(array.shape == (rows, columns) for array in jax.live_arrays())
+
+    jax.clear_caches()
+    gc.collect()
+    t5, gpt = layouts.TINY_T5, layouts.TINY_CAPTION
+    embeddings = (t5["vocab_size"], t5["d_model"]), (gpt.dim, gpt.vocab_size)
+    before = [on_device(*shape) for shape in embeddings]
+    pipeline = sharing(converted("t2i"), loaded("t2i"))
+    encoded = pipeline.encode(CAPTIONS)
+    assert [on_device(*shape) for shape in embeddings] == before
+    made = pipeline.generate_from(encoded, tree="none")
+    assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
+    assert made.tokens.shape == (2, gpt.num_tokens)
+    # They go with the pipeline, not when Python next looks for cycles.
+    del pipeline
+    assert [on_device(*shape) for shape in embeddings] == before
+
+
+def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path, monkeypatch):
+    """Adding a drafter and a text encoder later makes the same checkpoint."""
+    monkeypatch.chdir(published)
+    whole = converted("t2i")
+    bare, drafted, full = (str(tmp_path / name) for name in ("bare", "drafted", "full"))
+    for given in (
+        ["llamagen", "--gpt", "t2i.pt", "--vq", "vq-8.pt", "--config", "sizes.json", "--out", bare],
+        ["drafter", "--checkpoint", bare, "--drafter", "drafter-llamagen", "--out", drafted],
+        ["t5", "--checkpoint", drafted, "--t5", "t5", "--t5-tokenizer", "t5.json", "--out", full],
+    ):
+        assert main(["convert", *given]) == 0
+    left, right = (json.loads((Path(folder) / "config.json").read_text()) for folder in (whole, full))
+    for config in (left, right):
+        for entry in ("files", "checksums"):
+            config[entry] = None
+    assert left == right
+    whole = loaded("t2i")
+    made = [pipeline.generate(CAPTIONS, **KNOBS) for pipeline in (whole, sharing(full, whole))]
+    np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
+
+
+def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypatch, capsys):
+    link(published, monkeypatch, tmp_path)
+    Path("t5.json").unlink()
+    Path("t5.json").symlink_to(published / "text_tokenizer.json")
+    line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
+    assert "t5.json is not the tokenizer of this text encoder: " in line
+
+
+# (conversion, option) -> its source, and a tensor of it that decides no sizes.
+BREAKABLE = {
+    ("c2i", "--gpt"): ("c2i.pt", "layers.1.ffn_norm.weight", (32,)),
+    ("t2i", "--gpt"): ("t2i.pt", "cls_embedding.cap_proj.fc2.weight", (32, 32)),
+    ("t2i-hub", "--gpt"): ("t2i-hub", "model.layers.1.self_attn.k_proj.weight", (32, 32)),
+    ("t2i-hub", "--vq"): ("vq-16.pt", "encoder.mid.0.conv1.bias", (32,)),
+    ("t2i", "--vq"): ("vq-8.pt", "decoder.mid.1.q.bias", (32,)),
+    ("anole", "--model"): ("chameleon", "model.layers.1.self_attn.q_norm.bias", (2, 16)),
+    ("anole", "--vqgan"): ("vqgan.ckpt", "encoder.mid.block_1.conv1.bias", (32,)),
+    ("t2i", "--t5"): ("t5", "encoder.block.1.layer.1.layer_norm.weight", (24,)),
+    ("t2i", "--drafter"): ("drafter-llamagen", "fc.bias", (32,)),
+    ("t2i-hub", "--drafter"): ("drafter-llamagen-2", "layers.0.mlp.up_proj.weight", (48, 32)),
+    ("anole", "--drafter"): ("drafter-anole", "layers.0.self_attn.k_norm.weight", (2, 16)),
+}
+DAMAGES = ("missing", "extra", "misshapen", "truncated", "wrong kind")
+
+
+def largest(path: Path) -> Path:
+    """Returns the file itself, or the largest of a folder's tensor files."""
+    tensors = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.bin")]
+    return max(tensors, key=lambda file: file.stat().st_size)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("name", "option"), BREAKABLE, ids=lambda value: value.strip("-"))
+def test_broken_files_are_refused(name, option, damage, published, tmp_path, monkeypatch, capsys):
+    source, tensor, shape = BREAKABLE[name, option]
+    link(published, monkeypatch, tmp_path)
+    Path(source).unlink()
+    changes = {
+        "missing": {tensor: None}, "extra": {"vision.weight": (2, 2)}, "misshapen": {tensor: (*shape, 3)},
+    }  # fmt: skip
+    SOURCES[source](Path(source), changes=changes.get(damage))
+    broken = largest(Path(source))
+    if damage == "truncated":
+        broken.write_bytes(broken.read_bytes()[:-100])
+    elif damage == "wrong kind":
+        broken.write_bytes(b"\x89PNG\r\n\x1a\n" * 99)
+    line = assert_refused(["convert", *CONVERSIONS[name], "--out", "new"], capsys)
+    if damage in changes:
+        count = {"missing": "1 missing", "extra": "1 unexpected", "misshapen": "1 misshapen"}[damage]
+        assert f"{count}: {next(iter(changes[damage]))}" in line
+    else:
+        assert broken.name in line
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        *(("lumina", method) for method in ("pac", "zipar")),
+        ("anole", "jacobi"),
+        pytest.param("c2i", "jacobi", marks=pytest.mark.exhaustive),
+        *(
+            pytest.param("lumina", method, marks=pytest.mark.exhaustive)
+            for method in ("jacobi", "sjd", "scd", "gsd")
+        ),
+    ],
+)
+def test_methods_without_a_drafter(loaded, model, method):
+    """They work on any target; at this temperature noise decides more than a random model does."""
+    pipeline = loaded(model)
+    prompts = [1] if model == "c2i" else CAPTIONS[:1]
+    knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}
+    window = {"window": 5, "branches": 2, "levels": 1} if method == "pac" else {"window": 5, "ahead": 2}
+    made = pipeline.generate(prompts, method=method, k=4, **window, **knobs)
+    plain = pipeline.generate(prompts, method="ar", **knobs)
+    assert made.statistics.rounds < plain.statistics.rounds
+    if method == "jacobi":
+        np.testing.assert_array_equal(made.tokens, plain.tokens)

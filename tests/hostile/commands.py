@@ -1,0 +1,256 @@
+"""Command lines that somebody may type, or a script may make by mistake, and what they do in a process of their own.
+
+Every line is one that works with one or two of its words made hostile. The process ends where computing would begin:
+what is looked at is what is let through, what is refused and how, and what it took to find out.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lantern_jax.commands.main import main, make_parser
+from lantern_jax.io.streams import settle
+from lantern_jax.settings.settings import KNOBS
+
+SECONDS = 10
+# What a command or a script says where it refuses.
+ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
+# What a value of VALUES that is too long to be quoted would look like.
+QUOTED = re.compile(r"(9|x|é|\\xe9){202}|int_max_str_digits")
+# The status of a process that would now compute.
+COMPUTES = 77
+# More than a float holds, and more than Python reads.
+HUGE = ("9" * 400, "9" * 5000)
+VALUES = (
+    "", " ", "-1", "0", "1.5", "1e39", "1e-46", "-0.0", "nan", "inf", "9" * 30, *HUGE, "1_000", "0x10", "True",
+    "None", "[]", "{}", "[[0]]", "1,2,3", ",", "=", "a=1", "\x1b]0;owned\x07\x1b[2J", "two\nlines", "\udcff",
+    "é" * 300, "x" * 5000, "~", "/", ".", "..", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem",
+    "missing", "nowhere/new", "folder", "folder/", "loop", "loop/new", "pipe", "text.txt", "empty.json",
+    "deep.json", "old.png", "old.npz", "tiny", "tiny/config.json", "tiny/arrays", "link", "auto", "off",
+    "local", "i/N", "1/0", "2/1", "99999999/100000000", "data=0", "data=2,model=3", "http://localhost", "--out",
+    "none", "dynamic",
+)  # fmt: skip
+# Lines that work, by command; what they read is made by ``clutter``.
+LINES = {
+    "generate": "generate lake --model tiny --out new.png --num 1 --seed 0 --stats new.json",
+    "generate encoded": "generate --prompts old.npz --model tiny --out new/ --first 3",
+    "generate start": "generate lake --model tiny --start old.png --keep 0.5 --race new.webp",
+    "encode": "encode lake --model tiny --out new.npz",
+    "set": "set --prompts text.txt --model tiny --out new --num 2 --shard-size 4 --worker 1/1",
+    "tune": "tune lake --model tiny --minutes 0.1 --pictures 2 --out new.json",
+    "bench": "bench --model tiny --methods gumbel --batch 1 --pictures 1 --out new.jsonl",
+    "bench random": "bench --size tiny --random --accept-lengths 3.63 --trees chain --passes 2",
+    "metrics": "metrics folder --reference folder --out new.json",
+    "info": "info tiny",
+    "convert": "convert llamagen old.npz --out new",
+    "quantize": "quantize tiny --out new",
+    "serve": "serve --model tiny --port 0 --batch 2 --queue 4",
+    "methods": "methods",
+}
+
+
+# Options that are texts with numbers in them: a line of LINES, the option, and the text around a number.
+TEXTS = (
+    ("bench", "--batch", "1,{}"), ("bench", "--guidance", "{}"), ("bench", "--methods", "led:window={}"),
+    ("bench random", "--accept-lengths", "{}"), ("generate", "--mesh", "data={}"), ("generate", "--hosts", "a:1,1/{}"),
+    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"),
+    ("set", "--classes", "0-{}"),
+)  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
+    whether nobody could be told anything, and what it printed beside.
+    """
+
+    status: int | None
+    said: str
+    seconds: float
+    megabytes: float
+    left: tuple[str, ...]
+    silent: bool = False
+    printed: str = ""
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it; empty where nothing is."""
+        if self.status is None:
+            return "hang"
+        if "Traceback" in self.said:
+            return "traceback"
+        if self.status not in (0, 2, COMPUTES):
+            return f"status {self.status}"
+        if self.status == 2 and self.left:
+            return "files left"
+        lines = self.said.splitlines()
+        if self.status == 2 and (lines or not self.silent) and (len(lines) != 1 or not ERROR.match(lines[0])):
+            return "not one line"
+        if QUOTED.search(self.said):
+            return "a long value quoted whole"
+        shown = self.said + self.printed
+        if any(not letter.isprintable() and letter != "\n" for letter in shown) or len(self.said) > 5000:
+            return "unprintable or endless"
+        return ""
+
+
+def clutter(folder: Path) -> None:
+    """Fills a folder with what the lines name; uses a device."""
+    from PIL import Image
+
+    from lantern_jax.checkpoints.store import save
+    from lantern_jax.text.encoded import save_encoded
+    from tests.tiny_checkpoint import tiny_pipeline
+
+    pipeline = tiny_pipeline()
+    save(folder / "tiny", pipeline.checkpoint)
+    (folder / "folder").mkdir()
+    (folder / "text.txt").write_text("a lake\n\na foggy forest\n")
+    (folder / "empty.json").touch()
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "link").symlink_to(folder)
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "pipe")
+    Image.new("RGB", (16, 16)).save(folder / "old.png")
+    encoded = pipeline.encode(["a lake"])
+    save_encoded(folder / "old.npz", encoded.kind, encoded.prompts, encoded.arrays)
+
+
+def command_lines(seed: int) -> Iterator[list[str]]:
+    """Lines without end."""
+    chance = random.Random(seed)
+    flags = {name: _flags(line.split()[0]) for name, line in LINES.items()}
+    while True:
+        name = chance.choice(list(LINES))
+        words = LINES[name].split()
+        for _ in range(chance.choice((1, 1, 2))):
+            hostile = chance.choice(VALUES)
+            what = chance.random()
+            if what < 0.45 and flags[name]:
+                words += [chance.choice(flags[name]), hostile]
+            elif what < 0.9 and len(words) > 1:
+                words[chance.randrange(1, len(words))] = hostile
+            else:
+                words.insert(chance.randrange(1, len(words) + 1), hostile)
+        # No argument of a program holds a byte of zero.
+        yield words
+
+
+def huge_lines() -> Iterator[list[str]]:
+    """Every option of every command that takes a number, given ones of hundreds and of thousands of digits."""
+    for name, line in LINES.items():
+        words = line.split()
+        texts = [(flag, text) for known, flag, text in TEXTS if known == name]
+        texts += (
+            [(action.option_strings[0], "{}") for action in _actions(words[0]) if action.type]
+            if name == words[0]
+            else []
+        )
+        for (flag, text), number in zip(texts, itertools.cycle(HUGE), strict=False):
+            yield [*words, flag, text.format(number)]
+
+
+def _actions(command: str) -> list[argparse.Action]:
+    parsers = next(action for action in make_parser()._actions if action.choices)
+    return [action for action in parsers.choices[command]._actions if action.option_strings]
+
+
+def _flags(command: str) -> list[str]:
+    found = [flag for action in _actions(command) for flag in action.option_strings]
+    return [flag for flag in found if flag.startswith("--") and flag != "--help"] + [
+        f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"
+    ]
+
+
+def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams: str = "") -> Outcome:
+    """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet.
+
+    Args:
+        streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
+    """
+    before = _files(folder)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+        began = time.monotonic()
+        process = os.fork()
+        if not process:
+            _work(work, folder, out, said, streams)
+        status, used = _waited(process, began + seconds)
+        took = time.monotonic() - began
+        texts = []
+        for file in (said, out):
+            file.seek(0)
+            texts.append(file.read(100_000).decode(errors="backslashreplace"))
+    left = tuple(sorted(_files(folder) - before))
+    return Outcome(status, texts[0], took, used.ru_maxrss / 1024, left, "2" in streams, texts[1])
+
+
+def _work(work: Callable[[], int], folder: Path, out, said, streams: str) -> None:
+    status = 70
+    try:
+        os.chdir(folder)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0), os.dup2(out.fileno(), 1), os.dup2(said.fileno(), 2)
+        _hostile(streams)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        status = work()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush(), sys.stderr.flush()
+        os._exit(status)
+
+
+def _hostile(streams: str) -> None:
+    """Standard streams as a process finds them that is started so, and what the command makes of them first."""
+    if not streams:
+        return
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if str(number) in streams:
+            os.close(number)
+            setattr(sys, name, None)
+        elif "a" in streams:
+            getattr(sys, name).reconfigure(encoding="ascii", errors="strict")
+    settle()
+
+
+def _waited(process: int, end: float) -> tuple[int | None, resource.struct_rusage]:
+    while time.monotonic() < end:
+        done, status, used = os.wait4(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), used
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    return None, os.wait4(process, 0)[2]
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def command(line: list[str]) -> Callable[[], int]:
+    """The ``lantern`` command with that line, as far as computing."""
+
+    def work() -> int:
+        import lantern_jax.engine.engine
+
+        def computes(*arguments, **options):
+            os._exit(COMPUTES)
+
+        lantern_jax.engine.engine.compile_ahead = computes
+        return main(line)
+
+    return work

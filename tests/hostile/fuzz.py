@@ -1,0 +1,324 @@
+"""Hostile inputs for as long as there is time.
+
+    python -m tests.hostile.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
+
+Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or of ASCII),
+``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
+``tests.hostile.scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
+``texts`` (of files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
+pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of one of several files) and ``clients`` (of
+``lantern serve``: bodies, and streams of bytes).
+
+A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
+a traceback, in little more memory than one that works, and with one line where it refuses. What it never may is go on
+with something else than was written. Faults are printed, and their kinds and seeds are kept in
+``tests/hostile/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import itertools
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from lantern_jax.commands import command_line
+from lantern_jax.io import errors
+from tests.hostile import paths as hostile_paths
+from tests.hostile import texts as hostile_texts
+from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
+from tests.hostile.files import KINDS as FILES
+from tests.hostile.files import READERS
+from tests.hostile.folders import hostile_folders, save_sharded
+from tests.hostile.mutated_configs import mutated, mutations
+from tests.hostile.scripts import WRONG, litter
+
+FOUND = Path(__file__).with_name("fuzz_found.json")
+CASES = 25
+OTHER = 99
+STREAMS = ("0", "1", "2", "12", "012", "a", "0a", "1a")
+MORE_MEMORY = 1.5
+Work = Callable[[], int]
+
+
+def of_commands(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for line in itertools.islice(command_lines(seed), CASES):
+        yield repr([word[:60] for word in line]), command(line)
+
+
+def of_numbers(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    lines = list(huge_lines())
+    for line in lines[seed * CASES % len(lines) :][:CASES]:
+        yield repr([word[:60] for word in line]), command(line)
+
+
+def of_scripts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    cases = [(script, words) for script, lines in WRONG.items() for words in lines]
+    start = seed * CASES % len(cases)
+    for script, words in cases[start : start + CASES]:
+        yield repr([script, *(word[:60] for word in words)]), partial(_script, script, words)
+
+
+def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    every = list(hostile_paths.cases())
+    random.Random(0).shuffle(every)
+    if not (folder / "no-empty").exists():
+        hostile_paths.special(folder)
+    start = seed * CASES % len(every)
+    for name, words in every[start : start + CASES]:
+        yield repr([name, *words]), command(words) if name == "lantern" else partial(_script, name, words)
+
+
+def of_texts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for name, words in itertools.islice(hostile_texts.lines(folder), seed % 17, None, 17):
+        yield name, command(words)
+
+
+def of_files(kind: str, seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    for number, file in enumerate(FILES[kind](seed=seed)):
+        path = folder / f"{number}{file.suffix}"
+        path.write_bytes(file.content)
+        yield file.name, partial(_read, kind, path)
+        path.unlink()
+
+
+def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    path = folder / "tiny" / "config.json"
+    whole = path.read_text()
+    config = json.loads(whole)
+    for entry, value in random.Random(seed).sample(mutations(config), CASES):
+        path.write_text(mutated(config, entry, value))
+        yield f"{'.'.join(entry)}: {value}", command(LINES["generate"].split())
+    path.write_text(whole)
+
+
+def of_clients(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    yield "bodies", partial(_bodies, folder / "tiny", seed)
+    yield "streams", partial(_streams, folder / "tiny", seed)
+
+
+def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    chance, tiny = random.Random(seed), folder / "tiny"
+    whole = run(lambda: print(_digest(tiny), file=sys.stderr) or 0, folder).said.strip()
+    files = [path for path in sorted(tiny.rglob("*")) if path.is_file()]
+    for _ in range(CASES):
+        path = chance.choice(files)
+        content = path.read_bytes()
+        place, change = chance.randrange(len(content)), chance.choice(("bit", "page", "cut"))
+        damaged = bytearray(content)
+        if change == "bit":
+            damaged[place] ^= 1 << chance.randrange(8)
+        elif change == "page":
+            damaged[place : place + 4096] = bytes(len(damaged[place : place + 4096]))
+        else:
+            del damaged[place:]
+        path.write_bytes(damaged)
+        yield f"{path.relative_to(tiny)} {change} {place}", partial(_same, tiny, whole)
+        path.write_bytes(content)
+
+
+def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    sharded = folder / "sharded"
+    made = run(lambda: _shard(folder / "tiny", sharded), folder, seconds=60)
+    assert made.status == 0, made.said
+    for name in hostile_folders(sharded, seed):
+        yield name, partial(_load, sharded)
+    shutil.rmtree(sharded)
+
+
+KINDS = {
+    "commands": of_commands,
+    "numbers": of_numbers,
+    "streams": of_commands,
+    "scripts": of_scripts,
+    "special": of_special,
+    "texts": of_texts,
+    **{kind: partial(of_files, kind) for kind in FILES},
+    "configs": of_configs,
+    "flips": of_flips,
+    "folders": of_folders,
+    "clients": of_clients,
+}
+
+
+def _script(name: str, words: list[str]) -> int:
+    main = importlib.import_module(name).main
+    return command_line.run(name, lambda: main(words))
+
+
+def _read(kind: str, path: Path) -> int:
+    try:
+        READERS[kind](path)
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _shard(tiny: Path, sharded: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    save_sharded(sharded, load(tiny, None))
+    return 0
+
+
+def _load(folder: Path) -> int:
+    from lantern_jax.checkpoints.store import load
+
+    try:
+        load(folder)
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _bodies(model: Path, seed: int) -> int:
+    """Bodies with a hostile field: each is taken, or refused in a line that names the field."""
+    from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.serve.limits import Limits, Refused
+    from lantern_jax.serve.requests import read_asking
+    from tests.hostile.requests import bodies, wrong_error
+
+    pipeline = load(str(model), tuned="off")
+    for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
+        try:
+            asking = read_asking(body.content, Limits(), "tiny", 16)
+            with contextlib.suppress(ValueError):  # Of what is left the server says which field is to blame.
+                pipeline.check(asking.prompt, num=asking.num, seed=asking.seed, **asking.knobs)
+        except Refused as refusal:
+            fault = wrong_error(body, refusal.to_json()["error"])
+            assert not fault, (body.field, body.name, fault, refusal.message[:300])
+    return 0
+
+
+def _streams(model: Path, seed: int) -> int:
+    """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
+    from lantern_jax.pipeline.pipeline import load
+    from tests.hostile.requests import send, streams
+    from tests.serve.running import in_threads, running
+
+    limits = {"header_seconds": 1, "body_seconds": 1, "idle_seconds": 1, "body_bytes": 65536}
+    with running(load(str(model), tuned="off"), **limits) as hasty:
+        tasks = [partial(send, hasty.address, stream, 8) for stream in streams(seed, 4 * CASES)]
+        tasks += [lambda: hasty.client.get("/health").raise_for_status()] * 4
+        answers = in_threads(tasks)
+        assert all(answers)
+    return 0
+
+
+def _digest(folder: Path) -> str:
+    """What a checkpoint holds, in a few letters."""
+    import jax
+    import numpy as np
+
+    from lantern_jax.checkpoints.store import load
+
+    checkpoint, digest = load(folder), hashlib.sha256()
+    for leaf in jax.tree.leaves((checkpoint.target_params, checkpoint.drafters, checkpoint.tokenizer_params)):
+        digest.update(np.asarray(leaf).tobytes() if isinstance(leaf, np.ndarray) else repr(leaf).encode())
+    return digest.hexdigest()
+
+
+def _same(folder: Path, whole: str) -> int:
+    try:
+        return 0 if _digest(folder) == whole else OTHER
+    except ValueError as error:
+        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
+        return 2
+
+
+class Table:
+    """What happened, by kind.
+
+    Attributes:
+        base: megabytes of a run that works.
+        more: megabytes that every case has since then of what making the cases imported, torch for one.
+    """
+
+    def __init__(self, base: float):
+        self.base, self.more, self.rows, self.found = base, 0.0, {}, []
+
+    def add(self, kind: str, seed: int, name: str, outcome: Outcome) -> None:
+        row = self.rows.setdefault(kind, Counter())
+        went = outcome.status in (0, COMPUTES)
+        row["good"] += went
+        row["refused"] += outcome.status == 2
+        row["seconds"] = max(row["seconds"], outcome.seconds)
+        row["megabytes"] = max(row["megabytes"], outcome.megabytes)
+        fault = outcome.fault
+        if not fault and outcome.megabytes > MORE_MEMORY * self.base + self.more:
+            fault = f"{outcome.megabytes:.0f} MB"
+        if fault:
+            row["faults"] += 1
+            self.found.append([kind, seed])
+            print(f"{kind}, seed {seed}, {name}: {fault}: {outcome.said[-500:]!r} {outcome.left}", flush=True)
+
+    def show(self) -> None:
+        print(f"{'kind':12} {'good':>6} {'refused':>8} {'faults':>7} {'longest s':>10} {'most MB':>8}")
+        for kind, row in self.rows.items():
+            counts = f"{row['good']:6} {row['refused']:8} {row['faults']:7}"
+            print(f"{kind:12} {counts} {row['seconds']:10.1f} {row['megabytes']:8.0f}")
+        print(f"a good run takes {self.base:.0f} MB, and {self.more:.0f} of what making the cases imported")
+
+
+def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
+    """Runs the cases of seeds until the time is over."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        filled = run(lambda: clutter(folder) or litter() or 0, folder, seconds=120)
+        assert filled.status == 0, filled.said
+        # A line that loses its --model takes the demo, which is larger than the tiny one.
+        good = run(command(["generate", "lake", "--out", "new.png"]), folder, seconds=60)
+        assert good.status == COMPUTES, good.said
+        table, idle = Table(good.megabytes), run(lambda: 0, folder).megabytes
+        for kind, seed in seeds:
+            for number, (name, work) in enumerate(KINDS[kind](seed, folder)):
+                if not number:
+                    table.more = max(table.more, run(lambda: 0, folder).megabytes - idle)
+                # A closed stream or two, in ASCII every other time.
+                hostile = STREAMS[(seed + number) % len(STREAMS)] if kind == "streams" else ""
+                outcome = run(work, folder, streams=hostile)
+                for left in sorted(outcome.left, reverse=True):
+                    path = folder / left
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                table.add(kind, seed, name, outcome)
+            if time.monotonic() > end:
+                break
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first cases (default: 0)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")
+    parser.add_argument("--found", action="store_true", help="what failed before, and nothing else")
+    given = parser.parse_args()
+    # Imported here, every case's process has them.
+    import lantern_jax.measuring.measure
+    import lantern_jax.pipeline.pipeline  # noqa: F401
+
+    known = [tuple(entry) for entry in json.loads(FOUND.read_text())]
+    kinds = given.kinds.split(",")
+    endless = ((kind, seed) for seed in itertools.count(given.seed) for kind in kinds)
+    table = fuzz(iter(known) if given.found else endless, time.monotonic() + 60 * given.minutes)
+    table.show()
+    found = sorted({*known, *map(tuple, table.found)})
+    FOUND.write_text(json.dumps([list(entry) for entry in found]) + "\n")
+    return bool(table.found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,181 @@
+"""Texts of files, and names of files, that steer a terminal, break lines or fill the screen; and the commands that read
+them. Every kind of file has one in each of its texts.
+"""
+
+import copy
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from lantern_jax.metrics.agreement import NAME
+from lantern_jax.metrics.demo_classifier import FEATURES
+from lantern_jax.sets.plan import SetPlan, begin
+from tests.hostile.files import CONTROL, encoded_prompts, npy, zipped
+
+STEERING = {
+    "escapes": f"a{CONTROL}lantern: all is well",
+    "eight bits": "a\x9b2J\x9d0;owned\x9c\x85\x7f",
+    "directions": "a\u202egnp.exe\u2066\u2028b\u200f",
+    "markup": "[/x][bold]:smile:[link=http://a.b]",
+    "endless": "a\x1b[2J" * 40_000,
+}
+
+
+def replaced(values: Any, text: str) -> Iterator[tuple[str, Any]]:
+    """(where, the same with another text there) of every text, and every name, in what JSON holds."""
+    for path in _places(values):
+        changed = copy.deepcopy(values)
+        *above, last, kind = path
+        inner = changed
+        for name in above:
+            inner = inner[name]
+        if kind == "name":
+            inner[text] = inner.pop(last)
+        else:
+            inner[last] = text
+        yield ".".join(map(str, path)), changed
+
+
+def _places(values: Any, above: tuple = ()) -> Iterator[tuple]:
+    inner = (
+        values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    )
+    for name, value in inner:
+        if isinstance(name, str):
+            yield (*above, name, "name")
+        if isinstance(value, str):
+            yield (*above, name, "text")
+        yield from _places(value, (*above, name))
+
+
+def lines(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """(what it is, words of a command) whose file lies in the current folder when a line is asked for.
+
+    Args:
+        folder: the current one, as ``hostile.commands.clutter`` fills it.
+    """
+    for kind, text in STEERING.items():
+        for name, words in _of_text(folder, text):
+            yield f"{kind}, {name}", words
+        for left in folder.glob("steering*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
+    def file(name: str, content: Any) -> str:
+        content = json.dumps(content) if not isinstance(content, bytes | str) else content
+        (folder / name).write_bytes(
+            content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+        )
+        return name
+
+    lake = ["generate", "lake", "--model", "tiny", "--out", "new.png"]
+    for where, values in replaced(_tuned(), text):
+        yield f"tuned, {where}", [*lake, "--tuned", file("steering.json", values)]
+    config = json.loads((folder / "tiny" / "config.json").read_text())
+    config.pop("checksums", None)
+    config["metadata"] = {"by": ["somebody"]}
+    shown = {name: config[name] for name in ("model", "family", "metadata", "defaults", "drafters", "format")}
+    for where, values in replaced(shown, text):
+        shutil.copytree(folder / "tiny", folder / "steering", dirs_exist_ok=True)
+        kept = {name: value for name, value in config.items() if name not in shown}
+        file("steering/config.json", kept | values)
+        yield f"config, {where}", ["info", "steering"]
+        yield f"config, {where}", ["generate", "lake", "--model", "steering", "--out", "new.png"]
+    yield from _of_sets(folder, text, file)
+    for name, content in {"tree": [[text]], "object": {text: 1}, "list": [text]}.items():
+        yield f"tree, {name}", [*lake, "--tree", file("steering.json", content)]
+        yield f"chances, {name}", ["bench", "--accept-lengths", file("steering.json", content)]
+        yield f"config, {name}", ["convert", "llamagen", "--gpt", "old.npz", "--config",
+                                  file("steering.json", content), "--out", "new"]  # fmt: skip
+        yield f"rows, {name}", ["bench", "--against", file("steering.jsonl", content)]
+    for name, content in {
+        "lines": text, "table": f"{text}\ta\nb", "column": f"{text}\tb\na\tb\nc",
+        "captions": json.dumps({"annotations": [{"image_id": text, "caption": text}, {"image_id": text}]}),
+    }.items():  # fmt: skip
+        suffix = {"lines": ".txt", "captions": ".json"}.get(name, ".tsv")
+        prompts = file(f"steering{suffix}", content)
+        column = ["--column", "a"] if name == "column" else []
+        yield f"prompts, {name}", ["set", "--prompts", prompts, *column, "--model", "tiny", "--out", "new"]
+    # Two words are no token: no server begins.
+    yield (
+        "token",
+        ["serve", "--port", "0", "--model", "tiny", "--token-file", file("steering.txt", f"{text} b")],
+    )
+    for name, given in {
+        "prompt": {"prompts": [text] * 2},
+        "kind": {"prompts": ["a", "b"], "kind": text},
+    }.items():
+        yield f"encoded, {name}", ["generate", "--model", "tiny", "--out", "new/", "--prompts",
+                                   file("steering.npz", encoded_prompts(**given))]  # fmt: skip
+    yield from _of_statistics(text, file)
+    entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+    for name, header in {"tensor": {text: entry}, "dtype": {"a": entry | {"dtype": text}}}.items():
+        content = json.dumps(header).encode()
+        content = len(content).to_bytes(8, "little") + content + bytes(16)
+        yield f"safetensors, {name}", ["convert", "llamagen", "--gpt", file("steering.safetensors", content),
+                                       "--out", "new"]  # fmt: skip
+    index = {"weight_map": {text: text, "a": text}}
+    yield (
+        "index",
+        ["convert", "llamagen", "--gpt", file("steering.safetensors.index.json", index), "--out", "new"],
+    )
+    # Names of files are shorter, and hold neither.
+    name = "steering" + text.replace("/", "").replace("\0", "")[:60]
+    yield "name of a tree", [*lake, "--tree", file(f"{name}.json", "[")]
+    yield "name of nothing", ["info", name]
+    shutil.copytree(folder / "tiny", folder / name.replace("[", ""), dirs_exist_ok=True)
+    yield "name of a checkpoint", ["info", name.replace("[", ""), "--verify"]
+    shutil.rmtree(folder / "steering")
+    (folder / "steering").mkdir()
+    file(f"steering/{name}.png", b"no picture")
+    yield "name of a picture", ["metrics", "steering", "--reference", "steering"]
+    image, texts = Image.new("RGB", (16, 16)), PngInfo()
+    texts.add_itxt("prompt", text), texts.add_itxt("number", text)
+    image.save(content := io.BytesIO(), "PNG", pnginfo=texts)
+    shutil.rmtree(folder / "steering")
+    (folder / "steering").mkdir()
+    file("steering/a.png", content.getvalue())
+    yield "texts of a picture", ["metrics", "steering", "--scores", "agreement"]
+
+
+def _tuned() -> dict[str, Any]:
+    key = {"model": "tiny", "checkpoint": "", "device": "cpu", "batch": 1, "dtype": "float32", "guidance": 2.0,
+           "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # fmt: skip
+    return {"format": "lantern_jax tuned settings", "version": 1, "key": key, "knobs": {"method": "gumbel"},
+            "name": "chain", "speedup": 1.5, "substituted": 0.0, "budget": {}, "found": {}}  # fmt: skip
+
+
+def _of_sets(folder: Path, text: str, file) -> Iterator[tuple[str, list[str]]]:
+    settings = {"method": "gumbel", "temperature": 1.0}
+    plan = SetPlan(("a lake",), 1, 0, "0" * 32, "float32", settings, "png", 2, "features")
+    shutil.rmtree(folder / "steering")
+    begin(folder / "steering", plan)
+    again = ["set", "--prompts", "lake.txt", "--model", "tiny", "--out", "steering", "--shard-size", "2"]
+    file("lake.txt", "a lake\n")
+    for where, values in replaced(json.loads((folder / "steering" / "set.json").read_text()), text):
+        file("steering/set.json", values)
+        file("steering/shard-00000.npz", b""), file("steering/shard-00000.tar", b"")
+        yield f"set, {where}", ["set", "--out", "steering", "--merge"]
+        yield f"set, {where}", ["metrics", "steering", "--reference", "steering"]
+        yield f"set, {where}", again
+
+
+def _of_statistics(text: str, file) -> Iterator[tuple[str, list[str]]]:
+    readers = np.array([f"{NAME}, penultimate"])
+    sums = {"0/count": np.int64(9), "0/total": np.zeros(FEATURES), "0/outer": np.eye(FEATURES)}
+    for name, arrays in {
+        "readers": sums | {"readers": np.array([text[:10_000]])},
+        "array": {"readers": readers, text[:10_000]: np.zeros(3)} | sums,
+        "sums": {"readers": readers, text[:10_000]: np.zeros(3)},
+    }.items():
+        content = zipped({title: npy(array) for title, array in arrays.items()})
+        statistics = file("steering.npz", content)
+        yield f"statistics, {name}", ["metrics", statistics, "--reference", statistics]

@@ -1,0 +1,256 @@
+"""Hostile files of ``torch.save``, for tests/hostile/files.py; they are made with PyTorch, and never read by it."""
+
+import collections
+import io
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tests.hostile.files import CONTROL, HostileFile, Runs, damaged, zip_tricks
+
+
+def torch_files(seed: int) -> Iterator[HostileFile]:
+    """Of ``torch.save``; needs PyTorch."""
+    yield from _rare_tensors()
+    yield from _described_tensors()
+    yield from _pickles()
+    yield from zip_tricks(_saved(_weights()), ".pt")
+    for zipped in (True, False):
+        good = _saved(_weights(), zipped)
+        yield HostileFile(f"good, zipped {zipped}", ".pt", good, True)
+        yield from damaged(good, ".pt", seed, 40)
+
+
+def _weights() -> dict:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return {"weight": torch.randn(3, 4, generator=generator), "half": torch.ones(50, dtype=torch.bfloat16)}
+
+
+def _saved(content: object, zipped: bool = True) -> bytes:
+    import torch
+
+    torch.save(content, buffer := io.BytesIO(), _use_new_zipfile_serialization=zipped)
+    return buffer.getvalue()
+
+
+def _rare_tensors() -> Iterator[HostileFile]:
+    """Tensors that PyTorch can save and that no checkpoint holds."""
+    import warnings
+
+    import torch
+
+    ones = torch.ones(4, 4)
+    makers: dict[str, Callable[[], object]] = {
+        "sparse": ones.to_sparse,
+        "sparse rows": ones.to_sparse_csr,
+        "meta": lambda: torch.ones(4, device="meta"),
+        "meta of a terabyte": lambda: torch.empty(2**38, device="meta"),
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "conjugated": lambda: torch.ones(4, dtype=torch.complex64).conj(),
+        "negated": lambda: torch.ones(4, dtype=torch.complex64).conj().imag,
+        "complex": lambda: torch.ones(4, dtype=torch.complex64),
+        "quantized": lambda: torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8),
+        "expanded to a terabyte": lambda: torch.ones(1).expand(2**38),
+        "expanded": lambda: torch.ones(4, 1).expand(4, 100),
+        "overlapping": lambda: torch.ones(10).unfold(0, 5, 1),
+        "a storage": lambda: ones.untyped_storage(),
+        "bytes": lambda: b"weights",
+        "text": lambda: CONTROL * 1000,
+        "a number": lambda: 3.0,
+        "nothing": lambda: None,
+        "a list": lambda: [ones, ones],
+        "a dict": lambda: {"weight": ones},
+    }
+    for name, make in makers.items():
+        for zipped in (True, False):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    content = _saved({"weight": make()}, zipped)
+                except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError):
+                    continue
+            yield HostileFile(f"{name}, zipped {zipped}", ".pt", content)
+    for name, content in {
+        "bytes for names": {b"weight": ones}, "numbers for names": {3: ones}, "nothing for a name": {None: ones},
+        "tensors for names": {ones: ones}, "a module": torch.nn.Linear(2, 2), "one tensor": ones, "a list": [ones],
+        "a set": {1, 2}, "empty": {}, "its own wrapper": {"model": {}},
+        "names that steer": {CONTROL: 3, "n" * 1_000_000: 3} | {f"{CONTROL}{i}": 3 for i in range(1000)},
+    }.items():  # fmt: skip
+        yield HostileFile(name, ".pt", _saved(content))
+    whole = torch.arange(24.0).reshape(4, 6)
+    good = {
+        "transposed": whole.T, "sliced": whole[1:3, ::2], "a scalar": torch.tensor(3.0),
+        "without numbers": torch.ones(0, 3),
+        "a parameter": torch.nn.Parameter(whole), "eight bits": whole.to(torch.float8_e4m3fn),
+        "sixteen bits": torch.ones(3, dtype=torch.uint16),
+    }  # fmt: skip
+    for name, tensor in good.items():
+        if tensor.dtype not in (torch.float8_e4m3fn, torch.uint16):
+            yield HostileFile(f"{name}, older", ".pt", _saved({"weight": tensor}, False), True)
+        yield HostileFile(name, ".pt", _saved({"weight": tensor}), True)
+    yield HostileFile("shared often", ".pt", _saved({str(i): ones for i in range(200)}), None)
+    beside = {"state_dict": {"weight": whole}, "optimizer": {0: {"step": 3}}, "size": whole.shape, "set": {1},
+              "dtype": torch.float32, "device": torch.device("cpu")}  # fmt: skip
+    yield HostileFile("things beside the weights", ".ckpt", _saved(beside), True)
+    yield HostileFile("tied", ".bin", _saved({"a": whole, "b": whole}), True)
+
+
+class _Storage(NamedTuple):
+    kind: object
+    key: object
+    count: object
+
+
+class _Tensor:
+    """Pickles as PyTorch would write a tensor, with any numbers in it."""
+
+    def __init__(
+        self, storage: object, offset: object = 0, shape: object = (4,), strides: object = (1,), more=()
+    ):
+        self.words = (storage, offset, shape, strides, False, collections.OrderedDict(), *more)
+
+    def __reduce__(self):
+        import torch
+
+        return torch._utils._rebuild_tensor_v2, self.words
+
+
+class _Writer(pickle.Pickler):
+    def persistent_id(self, value):
+        return ("storage", value.kind, value.key, "cpu", value.count) if isinstance(value, _Storage) else None
+
+
+def _described(content: object, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    _Writer(description := io.BytesIO(), protocol=2).dump(content)
+    return _torch_zip(description.getvalue(), storages, compression)
+
+
+def _torch_zip(
+    description: bytes, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED
+) -> bytes:
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w", compression, compresslevel=1) as archive:
+        archive.writestr("archive/data.pkl", description)
+        for key, content in storages.items():
+            archive.writestr(f"archive/data/{key}", content)
+        archive.writestr("archive/version", b"3\n")
+    return buffer.getvalue()
+
+
+def _described_tensors() -> Iterator[HostileFile]:
+    """Descriptions of tensors that their storages do not bear out."""
+    import torch
+
+    kind, far = torch.FloatStorage, 2**62
+    four = _Storage(kind, "0", 4)
+    odd = {
+        "offset": _Tensor(four, 1), "far offset": _Tensor(four, far), "negative offset": _Tensor(four, -1),
+        "fractional offset": _Tensor(four, 0.0), "true offset": _Tensor(four, True), "long": _Tensor(four, 0, (5,)),
+        "endless": _Tensor(four, 0, (far, far), (1, 1)), "repeated": _Tensor(four, 0, (2**40,), (0,)),
+        "empty and endless": _Tensor(four, 0, (0, far), (1, 1)), "wide strides": _Tensor(four, 0, (2,), (4,)),
+        "far strides": _Tensor(four, 0, (2,), (far,)), "negative strides": _Tensor(four, 3, (4,), (-1,)),
+        "negative shape": _Tensor(four, 0, (-4,)), "shape of text": _Tensor(four, 0, ("4",)),
+        "no shape": _Tensor(four, 0, None), "shape of shapes": _Tensor(four, 0, ((4,),)),
+        "fewer strides": _Tensor(four, 0, (2, 2), (1,)), "many axes": _Tensor(four, 0, (1,) * 5000, (1,) * 5000),
+        "no storage": _Tensor(None), "text for a storage": _Tensor("0"),
+        "another storage": _Tensor(four._replace(key="1")),
+        "large storage": _Tensor(four._replace(count=far)), "negative storage": _Tensor(four._replace(count=-4)),
+        "fractional storage": _Tensor(four._replace(count=4.0)), "storage of a number": _Tensor(four._replace(key=0)),
+        "storage elsewhere": _Tensor(four._replace(key="../data.pkl")),
+        "kind of text": _Tensor(four._replace(kind="Float")),
+        "kind of no storage": _Tensor(four._replace(kind=torch.Size)),
+        "wide kind": _Tensor(four._replace(kind=torch.DoubleStorage)),
+        "complex kind": _Tensor(four._replace(kind=torch.ComplexFloatStorage)),
+        "conjugated": _Tensor(four, more=({"conj": True},)),
+    }  # fmt: skip
+    for name, tensor in odd.items():
+        yield HostileFile(f"described: {name}", ".pt", _described({"weight": tensor}, {"0": bytes(16)}))
+    yield HostileFile(
+        "described: right", ".pt", _described({"weight": _Tensor(four)}, {"0": bytes(16)}), True
+    )
+    right = {"weight": _Tensor(four)}
+    yield HostileFile("compressed", ".pt", _described(right, {"0": bytes(16)}, zipfile.ZIP_DEFLATED))
+    large = {"weight": _Tensor(_Storage(kind, "0", 2**25), 0, (2**25,))}
+    yield HostileFile("a bomb", ".pt", _described(large, {"0": bytes(2**27)}, zipfile.ZIP_DEFLATED))
+    many = {f"{i}": _Tensor(four) for i in range(3000)}
+    yield HostileFile("many tensors of one storage", ".pt", _described(many, {"0": bytes(16)}), None)
+    big = {f"{i}": _Tensor(_Storage(kind, "0", 2**18), 0, (2**18,)) for i in range(300)}
+    yield HostileFile("much of one megabyte", ".pt", _described(big, {"0": bytes(2**20)}))
+    swapped = {"weight": _Tensor(_Storage(torch.LongStorage, "0", 2), 0, (2,)), "other": _Tensor(four)}
+    yield HostileFile("one storage, two kinds", ".pt", _described(swapped, {"0": bytes(16)}), None)
+
+
+def _pickles() -> Iterator[HostileFile]:
+    """Descriptions that call, recurse or blow up."""
+    calls = {protocol: pickle.dumps({"model": {"weight": Runs()}}, protocol) for protocol in range(6)}
+    for protocol, content in calls.items():
+        yield HostileFile(f"calls, protocol {protocol}", ".pt", _torch_zip(content, {}))
+        yield HostileFile(f"calls, protocol {protocol}, older", ".bin", content)
+    make = b"cposix\nmkdir\nX\x05\x00\x00\x00owned\x85R."
+    codes = {
+        "GLOBAL": b"\x80\x02" + make,
+        "INST": b"\x80\x02(X\x05\x00\x00\x00ownediposix\nmkdir\n.",
+        "OBJ": b"\x80\x02(cposix\nmkdir\nX\x05\x00\x00\x00ownedo.",
+        "STACK_GLOBAL": b"\x80\x04\x8c\x05posix\x8c\x05mkdir\x93\x8c\x05owned\x85R.",
+        "STACK_GLOBAL of numbers": b"\x80\x04K\x01K\x02\x93.",
+        "STACK_GLOBAL with a dot": b"\x80\x04\x8c\x05torch\x8c\x0chub.download\x93\x8c\x05owned\x85R.",
+        "torch.hub": b"\x80\x02}X\x01\x00\x00\x00actorch.hub\nload\nX\x05\x00\x00\x00owned\x85Rs.",
+        "torch.load": b"\x80\x02}X\x01\x00\x00\x00actorch\nload\nX\x05\x00\x00\x00owned\x85Rs.",
+        "getattr": b"\x80\x02c__builtin__\ngetattr\n.",
+        "EXT": b"\x80\x02\x82\x01.",
+        "BUILD of nothing": b"\x80\x02}b.",
+        "REDUCE of nothing": b"\x80\x02R.",
+        "no STOP": b"\x80\x02}",
+        "STOP alone": b"\x80\x02.",
+        "MARK and STOP": b"\x80\x02(.",
+        "a far memo": b"\x80\x02}r\xff\xff\xff\xff.",
+        "another memo": b"\x80\x02h\x07.",
+        "a text of 4 GB": b"\x80\x02X\xff\xff\xff\xffabc.",
+        "a text of an exabyte": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x0fabc.",
+        "bytes of an exabyte": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x0fabc.",
+        "a buffer of an exabyte": b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0fabc.",
+        "a frame of an exabyte": b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x0f}.",
+        "a number of 2 GB": b"\x80\x02\x8b\xff\xff\xff\x7fabc.",
+        "a long number": b"\x80\x02}\x8b" + struct.pack("<I", 2_000_000) + b"\x7f" * 2_000_000 + b"Ns.",
+        "nested tuples": b"\x80\x02)" + b"\x85" * 900_000 + b".",
+        "nested tuples for a name": b"\x80\x02})" + b"\x85" * 900_000 + b"Ns.",
+        "nested lists": b"\x80\x02" + b"]" * 400_000 + b"a" * 399_999 + b".",
+        "nested dicts": b"\x80\x02" + b"}N" * 200_000 + b"}" + b"s" * 200_000 + b".",
+        "a parameter of a name": b"\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_parameter\nq\x00h\x00\x85Rs.",
+        "endless instructions": b"\x80\x02" + b"N0" * 4_000_000 + b".",
+        "dicts without end": b"\x80\x02" + b"}" * 4_000_000 + b".",
+        "itself": b"\x80\x02}q\x00X\x05\x00\x00\x00modelh\x00s.",
+        "doubling": b"\x80\x02]q\x00" + b"".join(b"]q%c(h%ch%ce" % (i + 1, i, i) for i in range(40)) + b".",
+    }  # fmt: skip
+    for name, code in codes.items():
+        yield HostileFile(f"pickle: {name}", ".pt", _torch_zip(code, {}))
+        older = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
+        yield HostileFile(f"pickle: {name}, older", ".bin", b"".join(older) + code + pickle.dumps([], 2))
+    head = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
+    _Writer(description := io.BytesIO(), protocol=2).dump({"weight": _Tensor(_Storage(_float(), "0", 4))})
+    for name, keys, storages in (
+        ("right", ["0"], struct.pack("<q", 4) + bytes(16)),
+        ("endless storage", ["0"], struct.pack("<q", 2**60) + bytes(16)),
+        ("negative storage", ["0"], struct.pack("<q", -4) + bytes(16)),
+        ("truncated storage", ["0"], struct.pack("<q", 4) + bytes(15)),
+        ("no storage", [], b""),
+        ("another storage", ["1"], struct.pack("<q", 4) + bytes(16)),
+        ("keys of numbers", [0], struct.pack("<q", 4) + bytes(16)),
+        ("keys of lists", [["0"]], struct.pack("<q", 4) + bytes(16)),
+        ("a storage a million times", ["0"] * 900_000, struct.pack("<q", 4) + bytes(16)),
+    ):
+        content = b"".join(head) + description.getvalue() + pickle.dumps(keys, 2) + storages
+        yield HostileFile(f"older: {name}", ".bin", content, name == "right")
+    big = pickle.dumps({"little_endian": False}, 2)
+    yield HostileFile(
+        "older: another order of bytes", ".bin", head[0] + head[1] + big + description.getvalue()
+    )
+
+
+def _float() -> object:
+    import torch
+
+    return torch.FloatStorage

@@ -1,0 +1,344 @@
+"""Ctrl-C: pictures that are done are kept, each once, wherever it comes in; the command writes them."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lantern_jax.pipeline.pipeline
+from lantern_jax.checkpoints.store import save
+from lantern_jax.commands.main import main
+from lantern_jax.engine import engine
+from lantern_jax.engine.generation import Interrupted
+from lantern_jax.pipeline import call
+from tests.command import files
+from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_checkpoint, tiny_pipeline
+
+PROMPT = "a lake"
+
+
+def stop_after(pictures: int, told: list | None = None):
+    """A callback of progress that interrupts once so many pictures are done."""
+
+    def progress(now):
+        if told is not None:
+            told.append(now)
+        if now.pictures >= pictures:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def interrupted(**options):
+    with pytest.raises(Interrupted) as stop:
+        tiny_pipeline().generate(PROMPT, seed=3, **options)
+    return stop.value.generation
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return tiny_pipeline().generate(PROMPT, num=5, seed=3, first=4, batch=2)
+
+
+def assert_part_of(part, whole):
+    """Pictures of ``whole``, each at most once."""
+    rows = [whole.numbers.tolist().index(number) for number in part.numbers]
+    assert len(set(rows)) == len(rows) == part.statistics.pictures
+    np.testing.assert_array_equal(part.tokens, whole.tokens[rows])
+    np.testing.assert_array_equal(part.round_of_token, whole.round_of_token[rows])
+    assert np.abs(part.pictures.astype(int) - whole.pictures[rows]).max() <= 1
+    assert part.prompts == tuple(whole.prompts[row] for row in rows)
+
+
+def test_pictures_that_are_done_are_kept(whole, monkeypatch):
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    for pictures in range(1, 6):
+        part = interrupted(num=5, first=4, batch=2, progress=stop_after(pictures))
+        assert_part_of(part, whole)
+        assert len(part.numbers) >= pictures
+        assert part.statistics.tokens_per_second > 0 and part.plain is None
+
+
+def test_nothing_done_is_none(monkeypatch):
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    told = []
+    assert interrupted(num=5, batch=2, progress=stop_after(0, told)) is None
+    assert len(told) == 1
+
+
+def test_a_comparison_keeps_the_speculative_pictures(whole, monkeypatch):
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    # Some of the speculative ones, all of them, and some of the plain ones.
+    for pictures, count in ((3, None), (5, 5), (7, 5)):
+        part = interrupted(num=5, first=4, batch=2, compare=True, progress=stop_after(pictures))
+        assert_part_of(part, whole)
+        assert part.plain is None and part.statistics.speedup is None
+        assert len(part.numbers) == count or (count is None and 3 <= len(part.numbers) < 5)
+
+
+def test_a_second_one_while_drawing_leaves_out_what_is_not_drawn(whole, monkeypatch):
+    draw, drawn = engine.Engine.draw, []
+
+    def interrupt(self, tokens, most=None):
+        drawn.append(len(tokens))
+        if len(drawn) > 1:
+            raise KeyboardInterrupt
+        return draw(self, tokens, most)
+
+    monkeypatch.setattr(engine.Engine, "draw", interrupt)
+    part = interrupted(num=5, first=4, batch=2, progress=stop_after(4))
+    assert part.numbers.tolist() == [4, 5]
+    assert drawn == [2, 2]
+
+
+def test_an_interruption_compiles_nothing(monkeypatch):
+    """Once a batch was drawn: what is done of the next one is drawn by the same program."""
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    pipeline = pipeline_on(1)
+    before = []
+
+    def progress(now):
+        before.append(len(pipeline.engine.programs))
+        if now.pictures % 4 in (1, 2) and now.pictures > 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stop:
+        pipeline.generate(["a lake", "a foggy forest"], num=6, seed=8, batch=4, progress=progress)
+    assert len(stop.value.generation.numbers) % 4 in (1, 2)
+    assert len(pipeline.engine.programs) == before[-1] == 3
+
+
+class Tracer:
+    """Notes the lines that run in the modules that hold a call's work; raises KeyboardInterrupt at the n-th."""
+
+    modules = (call.__file__, engine.__file__)
+
+    def __init__(self, line: int = 0):
+        self.line, self.places = line, []
+
+    def __call__(self, frame, event, _):
+        if frame.f_code.co_filename not in self.modules:
+            return None
+        if event == "line":
+            self.places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            if len(self.places) == self.line:
+                raise KeyboardInterrupt
+        return self
+
+
+def traced(tracer: Tracer, **options):
+    """The pictures that are left of a call, None without any, and how many its progress told of."""
+    told, before = [], sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        made = tiny_pipeline().generate(PROMPT, **options, progress=told.append)
+    except KeyboardInterrupt as stop:
+        made = getattr(stop, "generation", None)
+    finally:
+        sys.settrace(before)
+    return made, told[-1].pictures if told else 0
+
+
+def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
+    """At each line of that work, where it first runs and where it last does."""
+    monkeypatch.setattr(call, "PIECE_SECONDS", 1e9)
+    options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
+    tiny_pipeline().generate(PROMPT, **options)
+    traced(seen := Tracer(), **options)
+    lasts = {place: number for number, place in enumerate(seen.places, 1)}
+    firsts = {place: number for number, place in reversed([*enumerate(seen.places, 1)])}
+    assert len(lasts) > 50, "the tracer saw little"
+    kept = set()
+    for line in sorted({*firsts.values(), *lasts.values()}):
+        part, done = traced(tracer := Tracer(line), **options)
+        count = 0 if part is None else len(part.numbers)
+        kept.add(count)
+        assert count >= done, tracer.places[-1]
+        if part is not None:
+            assert_part_of(part, whole)
+    assert kept == {0, 1, 2}
+    again = tiny_pipeline().generate(PROMPT, **options)
+    np.testing.assert_array_equal(again.tokens, whole.tokens[:2])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty current folder, and a tiny checkpoint in place of the demo."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: tiny_pipeline())
+    monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    return tmp_path
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """A function: from then on Ctrl-C comes in once so many pictures are done."""
+
+    def after(pictures: int) -> None:
+        generate = type(tiny_pipeline()).generate_from
+
+        def generate_from(self, *arguments, **options):
+            return generate(self, *arguments, **options | {"progress": stop_after(pictures)})
+
+        monkeypatch.setattr(lantern_jax.pipeline.pipeline.Pipeline, "generate_from", generate_from)
+
+    return after
+
+
+def picture(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def test_the_command_writes_files_of_their_own_numbers(folder, ctrl_c, capsys):
+    numbers = "--num 5 --seed 3 --first 4 --batch 2 --out many/"
+    arguments = ["generate", PROMPT, *numbers.split()]
+    assert main([*arguments, "--out", "all/"]) == 0
+    capsys.readouterr()
+    ctrl_c(3)
+    assert main([*arguments, "--stats", "a.json"]) == 130
+    printed = capsys.readouterr()
+    written = {path.name for path in Path("many").iterdir()}
+    assert written < {f"{number:02d}-a-lake.png" for number in range(4, 9)}
+    assert 3 <= len(written) < 5 and {"04-a-lake.png", "05-a-lake.png"} <= written
+    for name in written:
+        np.testing.assert_array_equal(picture(f"many/{name}"), picture(f"all/{name}"))
+    assert printed.err == f"lantern: interrupted, wrote {len(written)} of 5 pictures to many\n"
+    assert printed.out == ""
+    assert not Path("a.json").exists()
+
+
+def test_the_command_writes_a_grid_of_what_is_done(folder, ctrl_c, capsys):
+    ctrl_c(2)
+    arguments = ["generate", PROMPT, "--num", "5", "--batch", "2", "--out", "all.png", "--show-acceptance"]
+    assert main(arguments) == 130
+    assert files(folder) == {"all.png"}
+    assert "wrote 2 of 5 pictures to all.png\n" in capsys.readouterr().err
+    height, width = picture("all.png").shape[:2]
+    assert width > 2 * SIDE and width > 1.5 * height, "two pictures beside each other"
+
+
+def test_the_command_writes_no_half_of_a_comparison(folder, ctrl_c, capsys):
+    assert main(["generate", PROMPT, "--out", "alone.png"]) == 0
+    ctrl_c(1)
+    assert main(["generate", PROMPT, "--compare", "--out", "a.png"]) == 130
+    assert "wrote 1 of 1 pictures to a.png\n" in capsys.readouterr().err
+    np.testing.assert_array_equal(picture("a.png"), picture("alone.png"))
+
+
+def test_the_command_leaves_nothing_where_nothing_is_done(folder, ctrl_c, capsys):
+    ctrl_c(0)
+    for out in ("many/", "a.png"):
+        assert main(["generate", PROMPT, "--num", "3", "--out", out]) == 130
+        assert capsys.readouterr().err == "lantern: interrupted\n"
+        assert files(folder) == set()
+
+
+def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monkeypatch):
+    write, times = os.replace, []
+
+    def replace(*names):
+        times.append(names)
+        if len(times) == 2:
+            raise KeyboardInterrupt
+        write(*names)
+
+    monkeypatch.setattr("lantern_jax.io.files.os.replace", replace)
+    assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
+    assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
+    assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
+    """One that comes while a callback of the garbage collector runs."""
+    told, dropped = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
+
+    def collecting(phase, _):
+        if phase == "stop" and len(told) == 2 and not dropped:
+            signal.raise_signal(signal.SIGINT)
+
+    def progress(now):
+        told.append(now)
+        gc.collect()
+
+    monkeypatch.setattr(call, "PIECE_SECONDS", 0)
+    gc.callbacks.append(collecting)
+    try:
+        made = interrupted(num=5, batch=2, progress=progress)
+    finally:
+        gc.callbacks.remove(collecting)
+    assert dropped == [KeyboardInterrupt] and len(told) == 2
+    assert made is None or made.statistics.pictures < 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def interruptible():
+    """Programs that are started hear SIGINT, even if the tests run where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def read(terminal: int) -> bytes:
+    """What is there; nothing once the other end is closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.slow
+def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
+    """More pictures than could ever be made; SIGINT as soon as the bar says that one is done."""
+    model = save(tmp_path / "tiny", tiny_checkpoint())
+    folder, count = tmp_path / "work", 10_000
+    folder.mkdir()
+    terminal, end = os.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "150", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    options = f"--model {model} --num {count} --batch 1 --out all/"
+    command = ["generate", PROMPT, *options.split()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lantern_jax", *command], cwd=folder, stdin=subprocess.DEVNULL, stderr=end,
+        stdout=subprocess.PIPE, env=environment | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )  # fmt: skip
+    os.close(end)
+    shown, sent = b"", False
+    guard = threading.Timer(300, process.kill)
+    guard.start()
+    try:
+        while new := read(terminal):
+            shown += new
+            if not sent and re.search(rb"\b[1-9]\d*/10000 pictures", shown):
+                process.send_signal(signal.SIGINT)
+                sent = True
+        printed = process.communicate(timeout=120)[0]
+    finally:
+        guard.cancel()
+        process.kill()
+        os.close(terminal)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert process.returncode == 130, text[-2000:]
+    assert printed == b""
+    assert f"decoding {count} picture(s); a first run also compiles" in text
+    assert re.search(r"\d+/160000 tokens, \d+ tokens/s, .*\d+:\d\d:\d\d left", text)
+    last = text.strip().splitlines()[-1]
+    wrote = re.search(r"lantern: interrupted, wrote (\d+) of 10000 pictures to all$", last)
+    assert wrote and 0 < int(wrote[1]) < count
+    made = sorted((folder / "all").iterdir())
+    assert len([path for path in made if path.name != "grid.png"]) == int(wrote[1])
+    assert picture(made[0]).shape[2] == 3

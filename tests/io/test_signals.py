@@ -1,0 +1,200 @@
+"""Ctrl-C and SIGTERM in whole processes, and in one: a line, a status, nothing lost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lantern_jax.commands.command_line import run
+from lantern_jax.io import interruption
+from lantern_jax.io.errors import LanternError
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+# A process that says when it is at work, which is to wait.
+WAITING = """
+import sys, time
+from lantern_jax.commands.command_line import leave, run
+def work():
+    print("at work", flush=True)
+    time.sleep(60)
+leave(run("lantern", work))
+"""
+# The same at the end of whose steps it may stop.
+STEPS = """
+import sys, time
+from lantern_jax.commands.command_line import leave, run
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.interruption import deferred
+def work():
+    with deferred() as came:
+        for step in range(600):
+            print("at work", flush=True)
+            time.sleep(0.1 if sys.argv[1] == "short" else 60)
+            if came():
+                raise KeyboardInterrupt(f"{came()}, step {step} is saved")
+leave(run("train.tokenizer", work))
+"""
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+@pytest.fixture(autouse=True)
+def usual():
+    """Signals are handled as in a process of its own, also where the tests run with SIGINT ignored."""
+    before = {number: signal.getsignal(number) for number in WORDS}
+    signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def started(code: str, *words: str) -> subprocess.Popen:
+    """A process that is at work."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "at work\n"
+    return process
+
+
+@pytest.mark.parametrize("number", WORDS)
+def test_a_process_ends_in_one_line(number):
+    process = started(WAITING)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[1] == f"lantern: {WORDS[number]}\n"
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", WORDS)
+def test_a_step_is_finished_first(number):
+    process = started(STEPS, "short")
+    process.send_signal(number)
+    error = process.communicate(timeout=30)[1]
+    assert error.startswith(f"train.tokenizer: {WORDS[number]}, step ") and error.endswith(" is saved\n")
+    assert process.returncode == 128 + number
+
+
+def test_a_second_sigterm_ends_it_at_once():
+    process = started(STEPS, "long")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[1] == "train.tokenizer: terminated\n"
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize("command", [["lantern_jax", "info", "demo"], ["eval.results"]])
+def test_before_work_begins_it_ends_at_once(command, tmp_path):
+    """A module that the command imports first of all raises the signal."""
+    (tmp_path / "argparse.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    line = [sys.executable, "-m", *command]
+    done = subprocess.run(
+        line, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    name = command[0].replace("lantern_jax", "lantern")
+    assert (done.returncode, done.stderr, done.stdout) == (130, f"{name}: interrupted\n", "")
+
+
+class Dropping:
+    """An interrupt comes while it is destroyed, where Python drops what is raised."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_is_dropped_comes_again(capfd):
+    def work():
+        Dropping()
+        time.sleep(30)
+
+    began = time.perf_counter()
+    assert run("lantern", work) == 130
+    assert time.perf_counter() - began < 10
+    assert capfd.readouterr().err == "lantern: interrupted\n"
+
+
+def test_an_interrupt_waits_for_an_import(tmp_path, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_module.py").write_text(
+        "import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\ndone = True\n"
+    )
+
+    def work():
+        import slow_module  # noqa: F401
+
+        time.sleep(30)
+
+    assert run("lantern", work) == 130
+    assert sys.modules.pop("slow_module").done
+    assert capfd.readouterr().err == "lantern: interrupted\n"
+
+
+def test_what_a_library_makes_of_an_interrupt_is_none_of_its_errors(capfd):
+    def work():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise SystemError("returned a result with an exception set") from None
+
+    assert run("lantern", work) == 143
+    assert capfd.readouterr().err == "lantern: terminated\n"
+
+
+def test_an_interrupt_that_is_swallowed_is_no_success(capfd):
+    def work():
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+
+    assert run("lantern", work) == 130
+    assert capfd.readouterr().err == "lantern: interrupted\n"
+
+
+def test_handlers_are_as_before(capfd):
+    assert run("lantern", lambda: None) == 0
+    assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert sys.unraisablehook is not None and not threading.active_count() > 50
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 0
+
+
+def refuse():
+    raise LanternError("seed -1 is not valid: give a whole number")
+
+
+def test_only_what_the_caller_can_mend_is_one_line(capfd):
+    assert run("lantern", refuse) == 2
+    assert capfd.readouterr().err == "lantern: error: seed -1 is not valid: give a whole number\n"
+    for bug in (lambda: {}["missing"], lambda: int("x"), lambda: np.zeros(2) + np.zeros(3)):
+        assert run("lantern", bug) == 1
+        lines = capfd.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback") and lines[-1].startswith(
+            "lantern: this is a bug of lantern_jax"
+        )
+
+
+def test_inside_left_alone_others_handle_signals():
+    def work():
+        with interruption.left_alone():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+
+    assert run("lantern", work) == 0

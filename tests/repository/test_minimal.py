@@ -1,0 +1,42 @@
+"""The example that a reader copies draws what the library draws."""
+
+import dataclasses
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from lantern_jax.checkpoints.store import save
+from tests.tiny_checkpoint import TARGET, tiny_checkpoint, tiny_pipeline
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "minimal.py"
+
+
+def run(monkeypatch, *words) -> None:
+    monkeypatch.setattr(sys, "argv", ["minimal.py", *map(str, words)])
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+@pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "no drafter"])
+def test_it_draws_the_library_s_picture(drafts, tmp_path, monkeypatch, capsys):
+    checkpoint = tiny_checkpoint()
+    folder = save(tmp_path / "tiny", checkpoint if drafts else dataclasses.replace(checkpoint, drafters={}))
+    labels = np.array([[0, 5, 10, 15]], np.int32)
+    assert labels.shape[1] == TARGET.label_slots
+    run(monkeypatch, folder, *labels[0], "--out", tmp_path / "a.png", "--seed", 3)
+    expected = tiny_pipeline().generate_from(labels, seed=3, guidance=2.0)
+    drawn = np.asarray(Image.open(tmp_path / "a.png"), int)
+    assert np.abs(drawn - expected.pictures[0]).max() <= 1
+    said = capsys.readouterr().out
+    assert "the same tokens" in said and "per pass" in said
+
+
+def test_another_family_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"family": "chameleon"}')
+    with pytest.raises(SystemExit, match="no class-conditional LlamaGen"):
+        run(monkeypatch, tmp_path, 1)

@@ -1,0 +1,132 @@
+"""The notebooks: as they are kept, and executed: quickly with ``-m slow``, as a reader does with ``-m notebooks``.
+
+Execution needs the extra ``notebooks``.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import published_layouts as layouts
+from tests.local_hub import REPO, local_hub
+from tests.quick_compilation import QUICK_COMPILATION
+from tests.repository.notebook_runs import FOLDER, NOTEBOOKS, execute, texts
+
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+SPEEDUP = re.compile(r"^\d+\.\d\d times as fast as plain decoding$", re.MULTILINE)
+
+
+@cache
+def kept(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def outputs(notebook: dict) -> Iterator[dict]:
+    for cell in notebook["cells"]:
+        yield from cell.get("outputs", ())
+
+
+def has_picture(notebook: dict) -> bool:
+    return any("image/png" in output.get("data", ()) for output in outputs(notebook))
+
+
+@each
+def test_a_notebook_is_whole(path):
+    """Version 4.5, cells with ids, metadata of no editor; small enough to be shown, begun by its title."""
+    notebook = kept(path)
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert notebook["metadata"]["language_info"] == {"name": "python"}
+    assert path.stat().st_size < 1_500_000
+    assert "".join(notebook["cells"][0]["source"]).startswith("# ")
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids) and all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in ids)
+    assert {cell["cell_type"] for cell in notebook["cells"]} == {"markdown", "code"}
+    assert not any(cell["metadata"] for cell in notebook["cells"])
+
+
+@each
+def test_code_compiles_and_pins_no_jax(path):
+    for cell in kept(path)["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        source = "".join(cell["source"])
+        magic = re.findall(r"^ *%.*$", source, re.MULTILINE)
+        assert not magic or cell["id"] == "install", "installing is for Colab alone"
+        assert not any(re.search(r"(?<![\w-])jax(lib)?\b|==", line) for line in magic)
+        compile(re.sub(r"^( *)%.*$", r"\1pass", source, flags=re.MULTILINE), path.name, "exec")
+
+
+@each
+def test_outputs_are_kept_without_traces_of_a_machine(path):
+    notebook = kept(path)
+    counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1)), "run python tests/repository/notebook_runs.py"
+    for output in outputs(notebook):
+        assert output["output_type"] != "error" and output.get("name") != "stderr"
+    # What stands in quotes of base64 is a picture.
+    text = re.sub(r"base64,[\w+/=]+|\"image/png\": \"[^\"]*\"", "", json.dumps(list(outputs(notebook))))
+    assert not re.search(r"/(work|home|root|tmp|usr|Users|content|opt)/|[A-Z]:\\\\|site-packages", text)
+    if path.stem != "published_checkpoint":
+        assert has_picture(notebook)
+    if path.stem == "first_pictures":
+        assert SPEEDUP.search(texts(notebook)) and "data:image/webp;base64," in json.dumps(notebook)
+
+
+def run(path: Path, folder: Path, sources: dict | None = None, **environment: str) -> dict:
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package, exc_type=ImportError)
+    return execute(path, folder, sources, **environment)
+
+
+@pytest.mark.slow
+@each
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+    """Every cell as it stands, compiled as tests compile; less is trained."""
+    quick = {"XLA_FLAGS": " ".join(QUICK_COMPILATION), "LANTERN_STEPS": "10", "LANTERN_PICTURES": "8"}
+    compiled = {name: value for name, value in os.environ.items() if name.startswith("JAX_")}
+    assert_whole(path, run(path, tmp_path, **compiled, **quick))
+
+
+@pytest.mark.notebooks
+@each
+def test_it_runs_as_a_reader_has_it(path, tmp_path):
+    start = time.monotonic()
+    assert_whole(path, run(path, tmp_path))
+    seconds = time.monotonic() - start
+    assert path.stem != "first_pictures" or seconds < 120, f"{seconds:.0f} s with nothing compiled"
+
+
+def assert_whole(path: Path, notebook: dict):
+    if path.stem == "published_checkpoint":
+        assert texts(notebook).startswith("Skipped: ") and not has_picture(notebook)
+    else:
+        assert has_picture(notebook)
+    if path.stem == "first_pictures":
+        assert SPEEDUP.search(texts(notebook))
+
+
+@pytest.mark.notebooks
+def test_the_published_checkpoint_is_fetched_and_drawn(tmp_path, monkeypatch):
+    """A tiny one, from a hub of this machine."""
+    pytest.importorskip("torch")
+    published, folder = tmp_path / "published", tmp_path / "run"
+    published.mkdir()
+    folder.mkdir()
+    layouts.write_llamagen(published / "gpt.pt", layouts.TINY_CLASS)
+    layouts.write_vq(published / "vq.pt", layouts.TINY_VQ)
+    files = {name: (published / name).read_bytes() for name in ("gpt.pt", "vq.pt")}
+    choice = f"""REPOSITORY, GPT, VQ = {REPO!r}, "gpt.pt", "vq.pt"
+SETTINGS, CLASSES, ROOM = {{"num_heads": 2, "grid": 4}}, [0, 4], 0.0"""
+    with local_hub(files, tmp_path / "cache-of-tests", monkeypatch) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        path = FOLDER / "published_checkpoint.ipynb"
+        notebook = run(path, folder, {"choice": choice}, HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
+    assert SPEEDUP.search(texts(notebook)) and has_picture(notebook)
+    assert "100% the same tokens" in texts(notebook)

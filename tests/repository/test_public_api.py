@@ -1,0 +1,57 @@
+"""The public names, and that importing the package is cheap."""
+
+import ast
+import inspect
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import lantern_jax
+
+
+def written_docstring(value) -> str | None:
+    """Returns the docstring in the source: ``dataclass`` makes one of a signature where there is none."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    return ast.get_docstring(definition)
+
+
+def test_every_public_name_is_there():
+    assert len(set(lantern_jax.__all__)) == len(lantern_jax.__all__)
+    for name in lantern_jax.__all__:
+        value = getattr(lantern_jax, name)
+        assert value.__name__ == name or name in repr(value)
+        assert value.__module__.startswith("lantern_jax.")
+        assert written_docstring(value), f"{name} has no docstring"
+    assert set(lantern_jax.__all__) <= set(dir(lantern_jax))
+
+
+def test_type_checkers_read_the_same_names():
+    package = Path(lantern_jax.__file__).parent
+    assert (package / "py.typed").is_file()
+    stub = ast.parse((package / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    seen = {(node.module, alias.name) for node in imports for alias in node.names}
+    assert all(alias.asname == alias.name for node in imports for alias in node.names), (
+        "else they are private"
+    )
+    assert seen == {(f"lantern_jax.{home}", name) for name, home in lantern_jax._HOMES.items()}
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'oak'"):
+        _ = lantern_jax.oak
+
+
+def test_the_core_needs_no_optional_or_training_package():
+    """What a picture needs imports neither the extras nor what only training uses."""
+    code = (
+        "import sys; import lantern_jax, lantern_jax.commands.main as command; command.main(['generate', '--help']);"
+        "assert 'jax' not in sys.modules and 'PIL' not in sys.modules; lantern_jax.load; "
+        "extras = 'torch safetensors optax orbax tensorstore ml_collections matplotlib pytest'.split();"
+        "print([m for m in extras if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"

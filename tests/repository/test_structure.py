@@ -1,0 +1,209 @@
+"""How the code is built: sizes, imports that point one way, nothing in the library that only tests use."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import lantern_jax
+
+ROOT = Path(__file__).resolve().parents[2]
+# What runs outside the tests.
+FOLDERS = ("lantern_jax", "train", "eval", "configs")
+MODULE_LINES, FUNCTION_LINES = 400, 80
+# Modules that grow most easily.
+_GROWING = ("lantern_jax.pipeline.pipeline", "lantern_jax.engine.engine", "lantern_jax.decoding.loop")
+SMALL = {name: 300 for name in _GROWING}
+# The rooms of the package from the ground up: a room imports only those before it.
+ROOMS = (
+    *("io", "kernels", "devices", "decoding", "models", "tensors", "text", "pictures", "families", "metrics"),
+    *("checkpoints", "engine", "settings", "pipeline", "measuring", "serve", "sets", "commands"),
+)
+
+
+@cache
+def parsed(folder: str) -> dict[str, ast.Module]:
+    """Returns the syntax trees of a folder's modules by their dotted names; a package's own is the package's name."""
+    trees = {}
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        trees[name] = ast.parse(file.read_text("utf-8"))
+    return trees
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    return {name: tree for folder in FOLDERS for name, tree in parsed(folder).items()}
+
+
+def path_of(name: str) -> Path:
+    path = ROOT.joinpath(*name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    """Returns the modules that each module imports anywhere, in functions too."""
+    known = set(modules())
+
+    def imported(tree: ast.Module) -> set[str]:
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, "imports are absolute"
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                # Names that are modules, or things of the module they come from.
+                found |= parts & known or {node.module}
+        return found & known
+
+    return {name: imported(tree) for name, tree in modules().items()}
+
+
+def late() -> Iterator[tuple[str, str, str]]:
+    """Yields (module, the module that it names, what of it) for every ``at("module:name")``."""
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "at" and node.args:
+                module, _, thing = ast.literal_eval(node.args[0]).partition(":")
+                yield name, module, thing
+
+
+def test_imports_have_no_cycles():
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, [*above[above.index(name) :], name]
+        if name not in done:
+            for other in sorted(graph()[name]):
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph():
+        visit(name, ())
+    assert "lantern_jax.io.files" in graph()["lantern_jax.checkpoints.store"], "the graph has no edges"
+
+
+def test_no_import_points_up():
+    floors = {room: floor for floor, room in enumerate(ROOMS)}
+    floor = {name: floors.get(name.split(".")[1], -1) for name in graph() if name.startswith("lantern_jax.")}
+    climbs = [
+        (name, other) for name in floor for other in graph()[name] if floor.get(other, -1) > floor[name]
+    ]
+    # The command's start is above all rooms.
+    assert not [(name, other) for name, other in climbs if name.count(".") > 1]
+
+
+def test_every_module_is_in_a_room():
+    package = ROOT / "lantern_jax"
+    assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {path.parent.name for path in package.glob("*/__init__.py")} == set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    "folder", [*FOLDERS, pytest.param("tests", marks=pytest.mark.xfail(reason="some are not split yet"))]
+)
+def test_modules_and_functions_are_small(folder):
+    large = []
+    for name, tree in parsed(folder).items():
+        lines = len(path_of(name).read_text("utf-8").splitlines())
+        if lines > SMALL.get(name, MODULE_LINES):
+            large.append(f"{name}: {lines} lines")
+        for node in ast.walk(tree):
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and node.end_lineno - node.lineno >= FUNCTION_LINES:
+                large.append(f"{name}.{node.name}")
+    assert not large, "\n".join(large)
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields (name, name with its class) of a module's functions, classes, constants and methods."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node.name
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            for leaf in ast.walk(target):
+                if isinstance(leaf, ast.Name):
+                    yield leaf.id, leaf.id
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and not part.name.startswith("__"):
+                    yield part.name, f"{node.name}.{part.name}"
+
+
+def used() -> set[str]:
+    """Returns the names that code outside the tests reads or imports, and words of its strings, which Flax calls."""
+    names = set()
+    for node in (node for tree in modules().values() for node in ast.walk(tree)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            names.add(node.value)
+    return names.union(*(thing.split(".") for _, _, thing in late()))
+
+
+def test_nothing_is_there_for_tests_only():
+    """Except the public API, its classes' methods included."""
+    public = set(lantern_jax.__all__)
+    # Methods that the standard library and notebooks call.
+    known = used() | {*dir(HTMLParser), "_repr_html_", "_repr_png_"}
+    assert not [
+        f"{module}.{whole}"
+        for module, tree in parsed("lantern_jax").items()
+        for name, whole in definitions(tree)
+        if not (name.startswith("__") or whole.split(".")[0] in public or name in known)
+    ]
+
+
+def test_modules_are_imported_by_more_than_tests():
+    reached = {f"lantern_jax.{home}" for home in lantern_jax._MODULES} | {"lantern_jax.__main__"}
+    reached |= {other for name, others in graph().items() for other in others - {name}}
+    reached |= {module for _, module, _ in late()}
+    # A package counts through its modules.
+    named = {name for name in parsed("lantern_jax") if path_of(name).name != "__init__.py"}
+    assert named <= reached
+
+
+# What opens files beside ``files.open_file``: none of them one that somebody else wrote.
+OPENERS = (
+    "lantern_jax.io.files",
+    "lantern_jax.io.locks",
+    "lantern_jax.commands.options",
+    "lantern_jax.io.streams",
+)
+
+
+def openings(tree: ast.Module) -> Iterator[str]:
+    """Yields calls that open or read a file by its name, except the package's own ``resources``."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        call, words = ast.unparse(node.func), [ast.unparse(argument) for argument in node.args]
+        reads = call.endswith((".read_text", ".read_bytes")) and not call.startswith("resources.")
+        reads |= call in ("open", "os.open", "np.load", "json.load", "np.lib.format.open_memmap")
+        # An archive's entry is opened by a name, a tar of an open file by ``fileobj``.
+        reads |= call.endswith(".open") and bool(words) and words[0] in ("'r'", "'rb'", "'rt'")
+        if reads and not any(keyword.arg == "mode" for keyword in node.keywords):
+            yield f"{call}({', '.join(words)})"
+
+
+def test_files_are_opened_in_one_place():
+    """Elsewhere a pipe that a user names would be waited for, and a device read without end."""
+    elsewhere = [name for name in modules() if name not in OPENERS and not name.startswith("eval")]
+    assert not [(name, call) for name in elsewhere for call in openings(modules()[name])]
+
+
+def test_fixtures_of_tests_are_not_in_the_library():
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                words = [getattr(node, "module", None), *(alias.name for alias in node.names)]
+                assert not any(word and word.split(".")[0] in ("tests", "pytest") for word in words), name

@@ -1,0 +1,114 @@
+"""Statistics of sets: saved and read again, of other programs, and refused."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lantern_jax.io.files import write_file
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.moments import Moments, frechet_distance
+from lantern_jax.sets.statistics import is_statistics, statistics_file, statistics_of
+
+WIDTH = 3
+PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
+
+
+def reader(name="colours", width=WIDTH):
+    """The mean of each colour, or of the first ones."""
+
+    def prepare(picture):
+        return picture.reshape(-1, 3).mean(axis=0, dtype=np.float32)[None, None]
+
+    return FeatureReader(name, width, prepare, lambda x: x[:, 0, 0, :width], 4)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, picture in enumerate(PICTURES):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def test_a_folder_and_an_array_of_the_same_pictures(folder):
+    found = statistics_of(folder, reader())
+    expected = PICTURES.mean((1, 2))
+    np.testing.assert_allclose(found.features, expected, rtol=1e-6)
+    np.testing.assert_allclose(found.normal.covariance, np.cov(expected, rowvar=False), rtol=1e-5)
+    assert (found.count, found.size, found.reader) == (9, (6, 8), "colours")
+    np.savez(folder / "all.npz", PICTURES)
+    assert not is_statistics(folder / "all.npz")
+    again = statistics_of(folder / "all.npz", reader())
+    np.testing.assert_array_equal(again.features, found.features)
+    Image.fromarray(PICTURES[0][:4]).save(folder / "9.png")
+    assert statistics_of(folder, reader()).size is None
+
+
+def test_saved_statistics_are_those_read(folder):
+    both = [statistics_of(folder, reader()), statistics_of(folder, reader("reds", 1))]
+    path = folder / "stats.npz"
+    write_file(path, statistics_file(both))
+    assert is_statistics(path)
+    for one, kind in zip(both, (reader(), reader("reds", 1)), strict=True):
+        back = statistics_of(path, kind)
+        assert (back.reader, back.count, back.size) == (one.reader, 9, (6, 8))
+        np.testing.assert_array_equal(back.features, one.features)
+        np.testing.assert_array_equal(back.normal.outer, one.normal.outer)
+        assert back.normal.outer.dtype == np.float64
+    assert [file.name for file in folder.iterdir() if file.suffix != ".png"] == ["stats.npz"]
+
+
+def refused(path, kind, *words):
+    with pytest.raises(ValueError) as refusal:
+        statistics_of(path, kind)
+    text = str(refusal.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, text
+
+
+def test_statistics_of_another_reader_are_refused_by_name(folder):
+    path = folder / "stats.npz"
+    write_file(path, statistics_file([statistics_of(folder, reader())]))
+    refused(path, reader("inception pool_3, tf"), "was read by 'colours'", "not by 'inception pool_3, tf'")
+
+
+def test_damaged_statistics(folder):
+    path = folder / "stats.npz"
+    write_file(path, statistics_file([statistics_of(folder, reader())]))
+    whole = dict(np.load(path))
+    for change, word in (
+        ({"0/outer": None}, "outer missing"),
+        ({"0/total": np.zeros(2)}, "do not fit together"),
+        ({"0/features": np.zeros((8, WIDTH))}, "do not fit together"),
+        ({"0/outer": np.full((WIDTH, WIDTH), np.nan)}, "outer not finite"),
+        ({"readers": np.array([{}], dtype=object)}, "readers"),
+    ):
+        np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
+        refused(path, reader(), "stats.npz is not a complete file", word)
+    path.write_bytes(path.read_bytes()[:300])
+    refused(path, reader(), "stats.npz")
+
+
+def test_too_few_pictures(folder):
+    np.savez(folder / "one.npz", PICTURES[:1])
+    refused(folder / "one.npz", reader(), "1 picture(s) have no covariance: give at least 2")
+
+
+def test_mean_and_covariance_of_another_program(folder):
+    """As ADM's files have them: of more pictures than those beside them."""
+    path, values = folder / "adm.npz", np.random.default_rng(1).normal(100, 9, (40, WIDTH))
+    statistics = {"mu": values.mean(axis=0), "sigma": np.cov(values, rowvar=False)}
+    np.savez(path, arr_0=PICTURES, **statistics)
+    assert is_statistics(path)
+    found, made = statistics_of(path, reader()), statistics_of(folder, reader())
+    assert found.count is None and found.size == (6, 8)
+    np.testing.assert_array_equal(found.features, made.features)
+    expected = frechet_distance(made.normal, Moments.of(values))
+    assert frechet_distance(made.normal, found.normal) == pytest.approx(expected, rel=1e-9)
+    np.savez(path, **statistics)
+    assert statistics_of(path, reader()).features is None
+    refused(path, reader("reds", 1), "mu and sigma are [3] and [3, 3]", "gives 1 numbers")
+    np.savez(path, mu=statistics["mu"], sigma=statistics["sigma"] * np.nan)
+    refused(path, reader(), "sigma not finite")
+    with pytest.raises(ValueError, match="use that one"):
+        statistics_file([found])

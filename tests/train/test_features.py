@@ -1,0 +1,228 @@
+"""Extraction of features for every family: from pictures, captions and samples, killed and continued."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lantern_jax
+from lantern_jax.checkpoints.store import load_text_encoder
+from lantern_jax.families.registry import family_of
+from tests.command import files
+from tests.train.families import (
+    BATCH,
+    CAPTIONS,
+    CLASS_PROMPTS,
+    CLASSES,
+    FLOAT32,
+    PROMPTS,
+    extract,
+    families,
+    retrained,
+)
+from train import features, sources, target
+from train.encode import encode_pictures
+from train.feature_store import FeatureStore
+from train.picture_folder import PictureFolder
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+
+# Captions of their own lengths with row ends that are forced. Labels: test_kinds.py.
+@families("lumina")
+def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
+    """Of a picture of the folder and of a sample, both rows, with their paddings."""
+    model, workdir = extracted(name)
+    checkpoint, store = target.read_target(model), FeatureStore(workdir)
+    config, params = checkpoint.target_config, checkpoint.target_params
+    record = family_of(config).target(config, FLOAT32)
+    assert len(store) == 8
+    stored, prefix, tokens = store.read([1, 6])
+    texts = [CLASSES[1], CLASS_PROMPTS[1]] if name == "c2i" else [CAPTIONS[1], PROMPTS[1]]
+    pipeline = lantern_jax.load(model)
+    conditioning = jax.tree.map(lambda leaf: leaf[np.arange(2)], pipeline._encoder.encode(texts, np.float32))
+    cache, _, seen = jax.jit(record.prefill, static_argnums=3)(
+        params, conditioning, jnp.ones(2), config.num_tokens
+    )
+    step = jax.jit(
+        lambda cache, token: record.score(
+            params, cache, token, jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
+        )
+    )
+    commit = jax.jit(record.commit)
+    made = [seen.features]
+    for position in range(config.num_tokens - 1):
+        _, one, block = step(cache, jnp.asarray(tokens[:, position : position + 1]))
+        cache = commit(cache, block, jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32))
+        made.append(one)
+    expected = np.swapaxes(np.concatenate(made, axis=2), 0, 1)
+    assert stored.shape == expected.shape
+    assert np.abs(stored).mean() > 0.1
+    valid = np.pad(prefix >= 0, ((0, 0), (0, 0), (0, config.num_tokens - 1)), constant_values=True)
+    np.testing.assert_array_equal(prefix >= 0, np.swapaxes(np.asarray(seen.mask), 0, 1))
+    np.testing.assert_array_equal(
+        np.where(prefix >= 0, prefix, 0), np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
+    )
+    np.testing.assert_allclose(stored[valid], expected[valid], atol=3e-3)
+    assert (name == "c2i") == bool((prefix >= 0).all())
+    free = record.forced < 0
+    np.testing.assert_array_equal(tokens[:, ~free], np.stack([record.forced[~free]] * 2))
+    vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params
+    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1])[0])
+    np.testing.assert_array_equal(tokens[0, free], codes[1])
+
+
+class Killed(BaseException):
+    pass
+
+
+# What writes a stage's files -> its module and how these are called.
+STAGES = {
+    "save_encoded": (sources, "captions/captions_*.npz"),
+    "write_array": (sources, "codes/codes_*.npy"),
+    "write_shard": (features, "features_*.npy"),
+}
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(name, marks=() if name == "write_shard" else pytest.mark.exhaustive) for name in STAGES],
+)
+def test_killed_extraction_goes_on_after_its_last_file(stage, pictures, extracted, tmp_path, monkeypatch):
+    """The second file of a stage never appears; the next call makes what is missing and nothing again."""
+    model, whole = extracted("t2i")
+    run, (module, pattern), calls = tmp_path / "run", STAGES[stage], []
+    work = getattr(module, stage)
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise Killed
+        return work(*arguments)
+
+    monkeypatch.setattr(module, stage, killed)
+    folder = pictures("t2i")
+    with pytest.raises(Killed):
+        extract(model, "t2i", folder, run)
+    assert len(list(run.glob(pattern))) == 1
+    assert extract(model, "t2i", folder, run).text_encoder_params is None
+    assert files(run) == files(whole)
+    assert len(list(run.glob(pattern))) == len(calls) - 1 > 1
+    for file in run.rglob("*.npy"):
+        assert file.read_bytes() == (whole / file.relative_to(run)).read_bytes(), file
+
+
+def test_wordnet_folders_are_classes_in_their_order():
+    names = [f"n{number:08}" for number in range(2000, 1000, -1)]
+    assert sources.class_numbers(names)[:2] == ["999", "998"]
+    assert sources.class_numbers(names[1:]) == names[1:]
+
+
+def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
+    checkpoint = target.read_target(converted("c2i"))
+    with pytest.raises(ValueError, match="give --folder, --prompts or both"):
+        sources.prompted(checkpoint, tmp_path)
+    with pytest.raises(ValueError, match="'Snow, and a dog in it' is not a class"):
+        sources.prompted(checkpoint, tmp_path, pictures("t2i"))
+    with pytest.raises(ValueError, match="is not a file: give a text file of prompts"):
+        sources.read_prompts(tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match="is empty: give prompts"):
+        sources.read_prompts(tmp_path / "empty.txt")
+    record = family_of(checkpoint.target_config).target(checkpoint.target_config, FLOAT32)
+    with pytest.raises(ValueError, match="expected 16 a picture below 64"):
+        features.streams(record, np.zeros((2, 9), np.int32))
+    sources.claim(tmp_path / "work", {"pictures": "a"})
+    with pytest.raises(ValueError, match="holds work on another pictures: name another --workdir"):
+        sources.claim(tmp_path / "work", {"pictures": "b"})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"checkpoint": retrained}, "weights"),
+        ({"seed": 2}, "settings"),
+        ({"checkpoint": lambda old: dataclasses.replace(old, defaults={"guidance": 2.0})}, "settings"),
+        ({"dtype": jnp.bfloat16}, "dtype"),
+        ({"samples": 4}, "samples"),
+    ],
+    ids=["weights", "seed", "guidance", "dtype", "samples"],
+)
+def test_features_that_anything_else_decided_are_not_gone_on_with(
+    change, what, extracted, pictures, tmp_path
+):
+    """Neither those of a retrained target nor those of other samples; what is there stays."""
+    model, done = extracted("c2i")
+    workdir = shutil.copytree(done, tmp_path / "features")
+    last = sorted(workdir.glob("*_00004.npy"))
+    assert len(last) == 3
+    for file in last:
+        file.unlink()
+    options = {
+        "checkpoint": lambda checkpoint: checkpoint,
+        "seed": 1,
+        "dtype": np.float32,
+        "samples": 3,
+    } | change
+    checkpoint = options["checkpoint"](target.read_target(model))
+    made = sources.prompted(
+        checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=options["samples"], seed=1
+    )
+    with pytest.raises(ValueError, match=f"holds work on another .*{what}"):
+        features.extract(
+            checkpoint, made, workdir, seed=options["seed"], batch_size=BATCH, dtype=options["dtype"]
+        )
+    assert not list(workdir.glob("*_00004.npy"))
+
+
+def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
+    extracted, pictures, tmp_path, monkeypatch
+):
+    """Five pictures and three samples in shards of four, the first one made in batches of two, the rest of three."""
+    monkeypatch.setattr(features, "SHARD", 4)
+    model, done = extracted("c2i")
+    checkpoint, workdir = target.read_target(model), tmp_path / "features"
+    made = sources.prompted(checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=3, seed=1)
+    write, calls = features.write_shard, []
+
+    def killed(*arguments):
+        if calls:
+            raise Killed
+        calls.append(write(*arguments))
+
+    monkeypatch.setattr(features, "write_shard", killed)
+    with pytest.raises(Killed):
+        features.extract(checkpoint, made, workdir, seed=1, batch_size=2)
+    monkeypatch.setattr(features, "write_shard", write)
+    features.extract(checkpoint, made, workdir, seed=1, batch_size=3)
+    assert len(FeatureStore(workdir)) == 8
+    expected, found = (FeatureStore(folder).read(np.arange(8)) for folder in (done, workdir))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=2e-3)
+
+
+def test_codes_and_captions_of_other_weights_are_not_reused(converted, pictures, extracted, tmp_path):
+    model, done = extracted("t2i")
+    workdir, checkpoint = shutil.copytree(done, tmp_path / "features"), target.read_target(model)
+    vq = jax.tree.map(lambda leaf: leaf + 1e-3, checkpoint.tokenizer_params)
+    t5 = jax.tree.map(lambda leaf: leaf + 1e-3, load_text_encoder(checkpoint, np.float32))
+    for change, folder in (({"tokenizer_params": vq}, "codes"), ({"text_encoder_params": t5}, "captions")):
+        other = dataclasses.replace(checkpoint, **change)
+        with pytest.raises(ValueError, match=f"{folder} holds work on another (tokenizer|text encoder)"):
+            sources.prompted(other, workdir, pictures("t2i"), PROMPTS, samples=3, seed=1)
+
+
+def test_a_digest_is_of_values_in_a_dtype():
+    params = {"a": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), "b": {"c": np.ones((), np.float32)}}
+    digest = sources.parameters_digest(params)
+    assert digest == sources.parameters_digest(jax.tree.map(jnp.asarray, params))
+    assert digest == sources.parameters_digest(params | {"a": params["a"].reshape(3, 2)})
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    assert sources.parameters_digest(half) == sources.parameters_digest(params, "bfloat16") != digest
+    changed = params | {"a": np.nextafter(params["a"], np.float32(2))}
+    assert sources.parameters_digest(changed) != digest
+    assert sources.parameters_digest({"b": params["b"], "d": params["a"]}) != digest

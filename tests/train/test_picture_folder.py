@@ -1,0 +1,71 @@
+"""Folders of pictures: both layouts, cropping, and one clear line for what is missing."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from train.picture_folder import PictureFolder
+
+
+def _save(path, colour, size=(12, 8)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+def test_captions_beside_pictures(tmp_path):
+    for name, colour, text in (("b", (0, 0, 255), "Blue sky\n"), ("a", (255, 0, 0), "a red wall")):
+        _save(tmp_path / f"{name}.png", colour)
+        (tmp_path / f"{name}.txt").write_text(text)
+    folder = PictureFolder(tmp_path, 4)
+    images, captions = folder.load([0, 1])
+    assert len(folder) == 2 and captions == ["a red wall", "blue sky"]
+    assert images.shape == (2, 4, 4, 3) and images.dtype == np.uint8
+    np.testing.assert_array_equal(images[1], np.broadcast_to([0, 0, 255], (4, 4, 3)))
+    assert folder.vocabulary().parse("Blue sky!") == tuple(folder.attributes([1])[0])
+
+
+def test_class_folders(tmp_path):
+    for name in ("zebra", "red_fox"):
+        for row in range(2):
+            _save(tmp_path / name / f"{row}.webp", (row, 9, 9))
+    folder = PictureFolder(tmp_path, 4)
+    assert folder.captions == ("red fox", "red fox", "zebra", "zebra")
+    assert folder.attributes(range(4)).tolist() == [[0], [0], [1], [1]]
+    assert folder.vocabulary().attributes == {"caption": ("red fox", "zebra")}
+
+
+def test_centre_crop(tmp_path):
+    wide = np.zeros((4, 12, 3), np.uint8)
+    wide[:, 4:8] = 200
+    (tmp_path / "c").mkdir()
+    Image.fromarray(wide).save(tmp_path / "c" / "wide.png")
+    images, _ = PictureFolder(tmp_path, 4).load([0])
+    np.testing.assert_array_equal(images, np.full((1, 4, 4, 3), 200))
+
+
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(ValueError, match="not a folder"):
+        PictureFolder(tmp_path / "none", 4)
+    with pytest.raises(ValueError, match=r"no pictures; expected files ending in \.jpg"):
+        PictureFolder(tmp_path, 4)
+    _save(tmp_path / "a.png", (1, 2, 3))
+    with pytest.raises(ValueError, match=r"a\.png: no caption; expected a\.txt"):
+        PictureFolder(tmp_path, 4)
+    (tmp_path / "a.txt").write_text(" \n")
+    with pytest.raises(ValueError, match=r"a\.png: empty caption"):
+        PictureFolder(tmp_path, 4)
+    with pytest.raises(ValueError, match="size 0"):
+        PictureFolder(tmp_path, 0)
+
+
+def test_unreadable_picture_is_named(tmp_path):
+    _save(tmp_path / "c" / "good.png", (1, 2, 3), (64, 64))
+    whole = (tmp_path / "c" / "good.png").read_bytes()
+    (tmp_path / "c" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "c" / "text.jpg").write_text("no picture")
+    folder = PictureFolder(tmp_path, 4)
+    for row, name in ((0, "cut.png"), (2, "text.jpg")):
+        with pytest.raises(ValueError, match=f"{name}: not a readable picture") as error:
+            folder.load([row])
+        assert "\n" not in str(error.value)
+    assert folder.load([1])[0].shape == (1, 4, 4, 3)

@@ -1,0 +1,100 @@
+"""What the target's and the drafters' training share: Muon and Adam, and a running average of the parameters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PyTree
+from ml_collections import ConfigDict
+from optax.contrib import MuonDimensionNumbers, muon
+
+from lantern_jax.models.quantization import INPUT_AXES
+from train.loop import Task, restore_latest
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything a step needs: parameters, their running average, the optimizer's state."""
+
+    step: Int[Array, ""]
+    params: PyTree
+    average: PyTree
+    optimizer: PyTree
+
+
+def start_state(params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
+    average = jax.tree.map(jnp.copy, params)
+    return TrainState(jnp.int32(0), params, average, optimizer.init(params))
+
+
+def next_state(
+    state: TrainState, gradients: PyTree, optimizer: optax.GradientTransformation, decay: float
+) -> TrainState:
+    """Returns the state after a step of the optimizer, its parameters averaged with the earlier ones."""
+    changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, changes)
+    average = running_average(state.average, params, state.step, decay)
+    return TrainState(state.step + 1, params, average, optimizer_state)
+
+
+def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
+    """Returns the next exponential average; short at first, so that it soon forgets the initial weights."""
+    count = step.astype(jnp.float32)
+    keep = jnp.minimum(jnp.float32(decay), (count + 1) / (count + 10))
+    return jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, average, params)
+
+
+def make_optimizer(config: ConfigDict, *prefixes: str) -> optax.GradientTransformation:
+    """Returns Muon on the `matrices` and Adam elsewhere, both clipped, warmed up and decayed to 0."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        muon(
+            linear_decay(config.rate, config.warmup, config.steps),
+            adam_learning_rate=linear_decay(config.adam_rate, config.warmup, config.steps),
+            adam_b1=0.9,
+            adam_b2=0.98,
+            muon_weight_dimension_numbers=matrices(*prefixes),
+        ),
+    )
+
+
+def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
+    """Returns a rate that rises from 0 over `warmup` steps, then falls in a line that reaches 0 at `steps`."""
+    rising = optax.linear_schedule(0.0, peak, warmup)
+    return optax.join_schedules([rising, optax.linear_schedule(peak, 0.0, max(steps - warmup, 1))], [warmup])
+
+
+def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
+    """Returns a function from parameters to Muon's dimension numbers.
+
+    They are the inputs and the outputs of matrices in modules whose names begin with one of `prefixes`, and None, which
+    is Adam, for everything else.
+    """
+
+    def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
+        names = [str(getattr(part, "key", "")) for part in path]
+        if leaf.ndim < 2 or not any(name.startswith(prefixes) for name in names):
+            return None
+        axes, inputs = tuple(range(leaf.ndim)), next((INPUT_AXES[n] for n in names if n in INPUT_AXES), 1)
+        return MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+
+    return lambda params: jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def restore_parameters(task: Task, workdir: str | Path, name: str = "average") -> Any:
+    """Returns a part of a run's newest state, such as `average` or `params`, as NumPy arrays.
+
+    Raises LanternError where `workdir` holds no checkpoint.
+    """
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        getattr(jax.eval_shape(task.init, jax.random.key(0), *task.initial), name),
+    )
+    _, state = restore_latest(workdir, {name: shapes})
+    return jax.tree.map(np.asarray, state[name])
