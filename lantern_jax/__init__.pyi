@@ -45,10 +45,10 @@ from lantern_jax.decoding.rejection import Rejection as Rejection
 from lantern_jax.decoding.rejection import Streams as Streams
 from lantern_jax.decoding.rules.cool import Cool as Cool
 from lantern_jax.decoding.rules.grouped import Grouped as Grouped
-from lantern_jax.decoding.rules.names import RuleKind as RuleKind
-from lantern_jax.decoding.rules.names import register_rule as register_rule
 from lantern_jax.decoding.rules.names import rule_from_name as rule_from_name
 from lantern_jax.decoding.rules.near import Near as Near
+from lantern_jax.decoding.rules.table import RuleKind as RuleKind
+from lantern_jax.decoding.rules.table import register_rule as register_rule
 from lantern_jax.decoding.rules.typical import Tolerance as Tolerance
 from lantern_jax.decoding.rules.typical import Typical as Typical
 from lantern_jax.decoding.sampling import SamplingParams as SamplingParams

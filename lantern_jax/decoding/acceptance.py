@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.knobs import Knob
-from lantern_jax.decoding.rules.names import RULES, K, checked, knobs_of, rule_from_name
+from lantern_jax.decoding.rules.table import K, checked, knobs_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -310,17 +310,6 @@ class LanternPlusPlus(_NearestCodes):
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns what the neighbours of a token with probability ``p_x`` may lend."""
         return (jnp.asarray(self.lam, jnp.float32) - jnp.float32(1)) * p_x
-
-
-def as_rule(rule: Rule | str) -> Rule:
-    """Returns the rule of a name, with default bounds, or the rule itself; raises LanternError for anything else."""
-    if isinstance(rule, str):
-        return rule_from_name(rule)
-    if not isinstance(rule, Rule):
-        raise LanternError(
-            f"rule {errors.quoted(rule)} is not valid: give a Rule or one of {', '.join(RULES)}"
-        )
-    return rule
 
 
 def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None = None) -> None:

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import completion, contracts
-from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, as_rule, check_codebook
+from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.rules.names import RULES
+from lantern_jax.decoding.rules.table import RULES
 from lantern_jax.decoding.tree import resolve_tree
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError

@@ -101,7 +101,9 @@ DRAFTINGS: Table[DraftingKind] = Table(
             one_level=_led_one_level,
         ),
         "jacobi": DraftingKind(
-            at("lantern_jax.decoding.drafting.jacobi:from_settings"), reads=(*_WINDOW, "redraw"), nodes=WINDOW
+            at("lantern_jax.decoding.drafting.windows:from_settings"),
+            reads=(*_WINDOW, "redraw"),
+            nodes=WINDOW,
         ),
         "zipar": DraftingKind(at("lantern_jax.decoding.zipar:from_settings"), reads=("ahead",), nodes=ROWS),
     },

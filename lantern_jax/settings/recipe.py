@@ -8,7 +8,7 @@ import numpy as np
 from lantern_jax.decoding.acceptance import Codebook, check_codebook
 from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.program import Program
-from lantern_jax.decoding.rules.names import RULES, rule_knobs
+from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.decoding.verification import Coupling
 from lantern_jax.engine.jobs import Job

@@ -17,7 +17,7 @@ from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, knob_of
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.names import INITIALS, PATHS, REDRAWS, RESIDUALS
-from lantern_jax.decoding.rules.names import RULES, rule_from_name, rule_knobs
+from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import NO_TREE, RANKINGS, DraftTree, DynamicTree, resolve_tree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import errors
@@ -142,6 +142,8 @@ class Settings:
 
     def rule_value(self) -> "Rule":
         """The acceptance rule as the decoding loops take it."""
+        from lantern_jax.decoding.rules.names import rule_from_name
+
         kind = RULES[self.rule]
         return rule_from_name(self.rule, **{knob.name: getattr(self, knob.name) for knob in kind.knobs})
 

@@ -13,11 +13,10 @@ from lantern_jax.decoding.acceptance import (
     LanternPlusPlus,
     Probabilities,
     Strict,
-    as_rule,
     check_codebook,
     code_distance,
 )
-from lantern_jax.decoding.rules.names import rule_from_name
+from lantern_jax.decoding.rules.names import as_rule, rule_from_name
 
 
 def lend(rule, p, table, token=0):

@@ -13,7 +13,8 @@ from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.rules.names import RULES, knobs_of, rule_from_name
+from lantern_jax.decoding.rules.names import rule_from_name
+from lantern_jax.decoding.rules.table import RULES, knobs_of
 from lantern_jax.decoding.sampling import gumbel_noise
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import lantern_jax
 from lantern_jax.checkpoints.store import save
@@ -47,8 +48,8 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     made = json.loads(Path("rule.json").read_text())
     assert made["substituted"] > 0, made
     Path("pictures").mkdir()
-    Path("rule.png").rename("pictures/rule.png")
-    Path("drafter.png").rename("pictures/drafter.png")
+    for number in range(2):
+        Image.new("RGB", (16, 16)).save(f"pictures/{number}.png")
     Path("prompts.txt").write_text("a lake\na lake\n")
     words = ["metrics", "pictures", "--scores", "owls", "--prompts", "prompts.txt", "--out", "owls.json"]
     assert main(words) == 0, capsys.readouterr().err

@@ -68,8 +68,12 @@ def late() -> Iterator[tuple[str, str, str]]:
     """Yields (module, the module that it names, what of it) for every ``at("module:name")``."""
     for name, tree in modules().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "at" and node.args:
-                module, _, thing = ast.literal_eval(node.args[0]).partition(":")
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "at"
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                module, _, thing = str(node.args[0].value).partition(":")
                 yield name, module, thing
 
 

@@ -18,7 +18,6 @@ positions that may have several, I rows of log q, H rows remembered, V codes.
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import flax.struct
 import jax
@@ -29,7 +28,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.names import INITIALS
-from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import rows_depth
@@ -235,17 +234,6 @@ def drafting_of(settings: Window) -> Drafting:
         observe=partial(observe_window, settings),
         max_depth=settings.width,
     )
-
-
-def window_of(settings: Any, target: Target, grid: int) -> Window:
-    """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
-    redraw = None if settings.coupling == "gumbel" else settings.redraw
-    return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // grid)
-
-
-def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Drafting:
-    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
-    return drafting_of(window_of(settings, target, grid))
 
 
 def init_window(settings: Window, params, prefix, slots, span) -> WindowState:

@@ -25,8 +25,8 @@ from lantern_jax.decoding.drafting.jacobi import (
     observe_window,
     spines,
     window_draft,
-    window_of,
 )
+from lantern_jax.decoding.drafting.windows import window_of
 from lantern_jax.decoding.echo import Echo, blended
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Claim, LanternPlusPlus, Rule
-from lantern_jax.decoding.rules.names import K, knobs_of
+from lantern_jax.decoding.rules.table import K, knobs_of
 
 COOLING = np.float32(0.7)
 

@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule
-from lantern_jax.decoding.rules.names import knobs_of
+from lantern_jax.decoding.rules.table import knobs_of
 from lantern_jax.devices.partition import whole
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance
-from lantern_jax.decoding.rules.names import knobs_of
+from lantern_jax.decoding.rules.table import knobs_of
 
 
 @flax.struct.dataclass

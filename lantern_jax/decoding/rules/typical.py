@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.acceptance import Rule
-from lantern_jax.decoding.rules.names import knobs_of
+from lantern_jax.decoding.rules.table import knobs_of
 
 
 @flax.struct.dataclass
