@@ -20,6 +20,7 @@ from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
+from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes

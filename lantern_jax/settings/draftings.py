@@ -6,26 +6,23 @@ A new drafting is a file that fills ``Drafting`` and an entry of ``DRAFTINGS``.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lantern_jax.decoding.knobs import Knob
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.plugins import Late, Table, at
 
-if TYPE_CHECKING:
-    from lantern_jax.settings.settings import Settings
-
 TREE, WINDOW, ROWS = "tree", "window", "rows"
 ANY = "any"
 
 
-def tree_levels(settings: "Settings") -> int:
+def tree_levels(settings: Any) -> int:
     """Returns how many levels of a tree are drafted one after the other."""
     return settings.tree.max_depth
 
 
-def one_level(settings: "Settings") -> "Settings":
+def one_level(settings: Any) -> Any:
     """Returns the settings of a tree with its first level alone."""
     tree: Any = settings.tree
     if isinstance(tree, DynamicTree):
@@ -35,11 +32,11 @@ def one_level(settings: "Settings") -> "Settings":
     return dataclasses.replace(settings, tree=tree)
 
 
-def _led_levels(settings: "Settings") -> int:
+def _led_levels(settings: Any) -> int:
     return min(settings.reach, settings.tree.max_depth)
 
 
-def _led_one_level(settings: "Settings") -> "Settings":
+def _led_one_level(settings: Any) -> Any:
     return dataclasses.replace(settings, reach=1)
 
 
@@ -71,8 +68,8 @@ class DraftingKind(Late):
     nodes: str = TREE
     drafter: str = ""
     couplings: tuple[str, ...] = ()
-    levels: Callable[["Settings"], int] = lambda settings: 0
-    one_level: Callable[["Settings"], "Settings"] = one_level
+    levels: Callable[[Any], int] = lambda settings: 0
+    one_level: Callable[[Any], Any] = one_level
 
     def drafters(self) -> tuple[str, ...]:
         """Returns the kinds of drafters of which one is needed; none if it needs none."""

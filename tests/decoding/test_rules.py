@@ -359,7 +359,9 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     draws = Rejection().draws(
         jax.random.split(jax.random.key(0), len(tokens)), start, start, 2, VOCAB, Sampling()
     )
-    with pytest.raises(ValueError, match=f"rule {RULES[name].__name__} .*: use coupling gumbel") as error:
+    with pytest.raises(
+        ValueError, match=f"rule {type(rule_from_name(name)).__name__} .*: use coupling gumbel"
+    ) as error:
         verify_tree(
             draft,
             jnp.stack([log_p, log_p], axis=1),
