@@ -7,7 +7,7 @@ The same pictures are decoded both ways in turns, compile time apart, nothing dr
     idle        share of slot-rounds that no sequence uses: a slot waits until the slowest of its batch is done, or,
                 with refill, until the last sequences of all are
     speed-up    pictures a second with refill over those without, the median of the repeats
-    expected    what it would be if a round cost the same whatever its slots hold and a refill cost nothing: the ratio
+    expected    what it would be if all rounds cost the same and a refill cost nothing: the ratio
                 of the slot-rounds that both ways take for the same sequences
 """
 

@@ -79,7 +79,7 @@ def first_rows(url: str, prompt: str) -> list[float]:
 
 
 def load(url: str, process: int, prompt: str, requests: int, connections: int) -> dict[str, Any]:
-    """Sends requests over several connections; a seed must give the same tokens whatever else is served."""
+    """Sends requests over several connections; a seed must give the same tokens beside any other requests."""
     digests: dict[int, str] = {}
     memory, lost, done, lock = [], [], [0], threading.Lock()
     clients = [httpx.Client(base_url=url, timeout=600) for _ in range(connections)]

@@ -36,7 +36,7 @@ _ALIGNMENT = 64
 
 
 def name_of(path: tuple) -> str:
-    """The name, in files, of the array of that path in nested dicts."""
+    """Returns the name, in files, of the array of that path in nested dicts."""
     return ".".join(key.key for key in path)
 
 
@@ -47,7 +47,7 @@ def write_arrays(
     report: Callable[[int], None] = lambda _: None,
     shard_bytes: int = SHARD_BYTES,
 ) -> dict[str, str]:
-    """Writes a tree into a folder; {name: checksum} of the files.
+    """Writes a tree into a folder; returns {name: checksum} of the files.
 
     Args:
         stem: how their names begin.
@@ -56,7 +56,7 @@ def write_arrays(
         shard_bytes: how much a file may hold; one array may be more.
 
     Raises:
-        OSError, ValueError: as ``write_safetensors``.
+        OSError, LanternError: as ``write_safetensors``.
     """
     shards = list(_shards({name_of(path): leaf for path, leaf in _flat(arrays)}, shard_bytes))
     if len(shards) == 1:
@@ -86,11 +86,10 @@ def _shards(tensors: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
 
 
 def open_arrays(directory: Path, config: Mapping[str, Any], stem: str) -> dict[str, StoredTensor]:
-    """{name: array, not yet read} of the files that a checkpoint's config lists under this stem; none where there
-    are none.
+    """Opens {name: array, not yet read} of the files that a checkpoint's config lists under this stem, if any.
 
     Raises:
-        ValueError: one line: the files are damaged, do not belong together, or are laid out otherwise than those of
+        LanternError: the files are damaged, do not belong together, or are laid out otherwise than those of
             this library.
     """
     names = checksums.files_named(config, stem)
@@ -130,7 +129,7 @@ def read_arrays(
         sums: the files' checksums, by their names.
 
     Raises:
-        ValueError: a file is damaged.
+        LanternError: a file is damaged.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     paths = {name_of(path): path for path, _ in leaves}
@@ -189,7 +188,7 @@ def _read_file(
 
 
 def _starts(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Where the blocks begin that hold any byte of these."""
+    """Returns where the blocks begin that hold any byte of these spans."""
     size = checksums.BLOCK
     return sorted({block * size for begin, end in spans for block in range(begin // size, -(-end // size))})
 
@@ -197,13 +196,13 @@ def _starts(spans: Iterable[tuple[int, int]]) -> list[int]:
 def _part(
     numbers: np.ndarray, stored: np.dtype, begin: int, end: int, start: int, stop: int
 ) -> checksums.Target:
-    """The part of an array that is in a block, from the bytes at which the two begin and end."""
+    """Returns the part of an array that is in a block, from the bytes at which the two begin and end."""
     first, last = max(begin, start), min(end, stop)
     return first, numbers[(first - begin) // stored.itemsize : (last - begin) // stored.itemsize], stored
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Room for an array, its numbers in a row."""
+    """Makes room for an array, its numbers in a row."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     room = np.empty(count + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT

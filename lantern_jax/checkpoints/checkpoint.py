@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and whether its parts fit each other."""
+"""The parts of a checkpoint, and whether they fit each other."""
 
 import dataclasses
 import math
@@ -78,12 +78,12 @@ class Checkpoint:
 
 
 def are_shapes(params: PyTree) -> bool:
-    """Whether shapes and dtypes stand in for parameters."""
+    """Tells whether shapes and dtypes stand in for parameters."""
     return isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
 
 
 def check(checkpoint: Checkpoint) -> None:
-    """Raises ValueError where parameters do not fit their configs or parts do not fit each other."""
+    """Raises LanternError where parameters do not fit their configs or parts do not fit each other."""
     for part, shapes_of in PARTS.items():
         config = getattr(checkpoint, f"{part}_config")
         params = getattr(checkpoint, f"{part}_params")
@@ -105,7 +105,7 @@ def check(checkpoint: Checkpoint) -> None:
 
 
 def check_fit(checkpoint: Checkpoint) -> None:
-    """Raises ValueError where the configs of parts do not fit each other."""
+    """Raises LanternError where the configs of parts do not fit each other."""
     target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
     pairs = []
     for kind, (config, _) in checkpoint.drafters.items():
@@ -140,7 +140,7 @@ def _check_part(part: str, params: PyTree, shapes: PyTree) -> None:
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a checkpoint holds, for people and JSON: sizes, parameter counts, defaults, metadata."""
+    """Describes a checkpoint for people and JSON: sizes, parameter counts, defaults, metadata."""
     parts = {}
     for part in PARTS:
         config = getattr(checkpoint, f"{part}_config")
@@ -175,7 +175,7 @@ def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[s
 
 
 def describe_shapes(found: PyTree, expected: PyTree) -> str:
-    """One line listing missing, unexpected and misshapen arrays of a tree; empty where all is right."""
+    """Lists missing, unexpected and misshapen arrays of a tree in one line; empty where all is right."""
     return describe_mismatch(_flat_shapes(found), _flat_shapes(expected))
 
 

@@ -1,4 +1,4 @@
-"""``config.json`` of a checkpoint directory: what is written into it, and its parts as configs."""
+"""``config.json`` of a checkpoint directory: writing its content, and reading its parts as configs."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""From published files to a checkpoint directory.
+"""Converts published files to a checkpoint directory.
 
 Every part is read tensor by tensor into the dtype it is stored in; the directory appears when all of it is written
 and read back.
@@ -50,7 +50,7 @@ _CONFIG_PARTS = ("target", "drafter", "text_encoder")
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How a conversion is carried out, whatever the model.
+    """Options of a conversion, the same for every model.
 
     Attributes:
         dtype: float16, bfloat16 or float32, of the stored target, drafter and text encoder.
@@ -76,7 +76,7 @@ class Conversion:
             raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
 
     def stage(self, name: str) -> Callable[[int, int], None]:
-        """What one reader calls with bytes done and bytes in all."""
+        """Returns what one reader calls with bytes done and bytes in all."""
         return lambda done, total: self.progress(name, done, total)
 
 
@@ -104,7 +104,7 @@ def convert_llamagen(
         options: fields of ``Conversion``.
 
     Raises:
-        ValueError: anything wrong with the files or settings, one line, before anything is written.
+        LanternError: anything wrong with the files or settings, before anything is written.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
@@ -160,7 +160,7 @@ def convert_chameleon_files(
         options: fields of ``Conversion``.
 
     Raises:
-        ValueError: anything wrong with the files or settings, one line, before anything is written.
+        LanternError: anything wrong with the files or settings, before anything is written.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
@@ -213,7 +213,7 @@ def add_drafter(
         drafter, config, out, options: as for ``convert_llamagen``.
 
     Raises:
-        ValueError: as ``convert_llamagen``; the drafter was made for another target.
+        LanternError: as ``convert_llamagen``; the drafter was made for another target.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
@@ -248,7 +248,7 @@ def add_text_encoder(
         t5, t5_tokenizer, config, out, options: as for ``convert_llamagen``.
 
     Raises:
-        ValueError: as ``convert_llamagen``.
+        LanternError: as ``convert_llamagen``.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
@@ -262,7 +262,7 @@ def add_text_encoder(
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:
-    """The neighbour table and the codes, as the decoder sees them, of a VQ tokenizer.
+    """Makes the neighbour table and the codes, as the decoder sees them, of a VQ tokenizer.
 
     Args:
         config, params: a ``VQConfig`` and ``VQModel`` parameters.
@@ -276,7 +276,7 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
 
 
 def _opened(files: Mapping[str, str | Path | None]) -> dict[str, dict[str, StoredTensor] | None]:
-    """All files, opened before the first tensor is read: a wrong name is told at once."""
+    """Opens all files before the first tensor is read, so that a wrong name is an error immediately."""
     return {part: None if path is None else open_tensors(path) for part, path in files.items()}
 
 
@@ -358,7 +358,7 @@ def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> P
 
 
 def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | None = None) -> dict[str, Any]:
-    """Settings, together with what the ``config.json`` in the folder, or beside the file, of tensors adds to them.
+    """Adds to settings what the ``config.json`` in the folder, or beside the file, of tensors says.
 
     Args:
         kind: the config class whose fields are wanted of that file; None for all its entries.
@@ -370,7 +370,7 @@ def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | N
 
 
 def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str, Mapping[str, Any]]:
-    """{part: settings} of a config file, which may hold those of one part alone."""
+    """Reads {part: settings} from a config file, which may hold the settings of one part alone."""
     if config is None:
         return {}
     settings = _read_json(Path(config))

@@ -69,7 +69,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 def demo_directory() -> Path:
-    """Where the demo checkpoint that ships with the package lies."""
+    """Returns where the demo checkpoint that ships with the package lies."""
     return Path(str(resources.files("lantern_jax") / "assets" / "demo"))
 
 
@@ -90,7 +90,7 @@ def model_directory(model: str | Path) -> Path:
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:
-    """The path of a checkpoint that may be written: new, or with ``overwrite`` an old checkpoint; else ValueError.
+    """Returns the path of a checkpoint that may be written: new, or an old one with ``overwrite``; else LanternError.
 
     Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
     """
@@ -123,8 +123,8 @@ def save(
         report: called with the number of bytes written since the last call.
 
     Raises:
-        ValueError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of the
-            checkpoint do not fit each other, or values that ``dtype`` cannot hold.
+        LanternError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
+            the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
         OSError: one line: it cannot be written, or the disk does not hold what was written.
     """
     directory = check_new(directory, overwrite)
@@ -145,11 +145,11 @@ def save(
 
 @contextlib.contextmanager
 def _named_by(directory: Path, temporary: Path) -> Iterator[None]:
-    """What cannot be written below a temporary name is said of the one that was given."""
+    """Names the given directory, not the temporary one, in errors of writing."""
     try:
         yield
     except OSError as error:
-        # Of ours a line, of the system's a reason and a file.
+        # Our errors are lines, the system's have a reason and a file.
         why = (
             str(error)
             if error.strerror is None
@@ -193,7 +193,7 @@ def load(
             None is all.
 
     Raises:
-        ValueError: one line: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
+        LanternError: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
     """
     directory = Path(directory)
@@ -246,10 +246,10 @@ def load(
 
 
 def verify(directory: str | Path) -> int:
-    """Reads every file of a checkpoint; how many bytes are as they were written.
+    """Reads every file of a checkpoint; returns how many bytes are as they were written.
 
     Raises:
-        ValueError: as ``load``; or one line that names a file that is not as it was written.
+        LanternError: as ``load``; or one line that names a file that is not as it was written.
     """
     directory = Path(directory)
     load(directory, abstract=True)
@@ -264,13 +264,13 @@ def load_drafter(
     dtype: Any = jnp.float32,
     sharding: Where | None = None,
 ) -> PyTree:
-    """The parameters of a checkpoint's drafter of one kind, from memory or from the folder it was read from.
+    """Returns the parameters of a checkpoint's drafter of one kind, from memory or from the folder it was read from.
 
     Args:
         dtype, sharding: as in ``load``, of what is read from the folder. Parameters in memory are returned as they are.
 
     Raises:
-        ValueError: the checkpoint has no such drafter, or its folder is damaged.
+        LanternError: the checkpoint has no such drafter, or its folder is damaged.
     """
     if kind not in checkpoint.drafters:
         raise LanternError(
@@ -291,7 +291,7 @@ def load_drafter(
 def load_text_encoder(
     checkpoint: Checkpoint, dtype: Any = jnp.float32, sharding: Where | None = None
 ) -> PyTree:
-    """The parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
+    """Returns the parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
 
     Args:
         dtype: of what is read from the folder; None keeps what is stored. Parameters in memory are returned as they
@@ -299,7 +299,7 @@ def load_text_encoder(
         sharding: as in ``load``, of what is read from the folder.
 
     Raises:
-        ValueError: the checkpoint has no text encoder, or its folder is damaged.
+        LanternError: the checkpoint has no text encoder, or its folder is damaged.
     """
     if checkpoint.text_encoder_params is not None:
         return checkpoint.text_encoder_params
@@ -317,7 +317,7 @@ def load_text_encoder(
 
 
 def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
-    """The tree that is expected with the stored dtypes; ValueError where others are stored."""
+    """Returns the expected tree with the stored dtypes; raises LanternError where other arrays are stored."""
     leaves = {name_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(expected)[0]}
     mismatch = describe_mismatch({name: tensor.shape for name, tensor in tensors.items()}, leaves)
     if mismatch:
@@ -335,14 +335,14 @@ def _read(
     dtype: Any,
     sharding: Where | None,
 ) -> dict[str, PyTree]:
-    """The arrays that ``shapes`` names, and no others."""
+    """Reads the arrays that ``shapes`` names, and no others."""
     dtypes = dict.fromkeys(("target", "drafters", "text_encoder"), dtype)
     dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
     return read_arrays(tensors, shapes, dtypes, sharding, config[checksums.SUMS])
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
-    """What goes into files; parameters are made narrow as they are written."""
+    """Returns the arrays that go into files; parameters are made narrow as they are written."""
     arrays: dict[str, PyTree] = {}
     held = {part: getattr(checkpoint, f"{part}_params") for part in PARTS}
     held["drafters"] = {kind: params for kind, (_, params) in checkpoint.drafters.items()} or None

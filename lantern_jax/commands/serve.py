@@ -17,7 +17,7 @@ from lantern_jax.io.terminal import say
 TOKEN = "LANTERN_TOKEN"
 # Bytes of its file.
 _LONGEST_TOKEN = 4096
-# A week. Clocks of the system overflow at a few hundred years.
+# A week; the system's clocks overflow at a few hundred years.
 MOST_SECONDS = 7 * 24 * 3600
 
 
@@ -36,7 +36,7 @@ def add(commands) -> None:
         metavar="N",
         help="port; 0 finds a free one (default: 8000)",
     )
-    add("--batch", type=whole(), default=4, metavar="B", help="pictures decoded at once (default: 4)")
+    add("--batch", type=whole(), default=4, metavar="B", help="pictures decoded together (default: 4)")
     add("--queue", type=whole(), default=64, metavar="N", help="pictures that may wait (default: 64)")
     add("--most", type=whole(), default=10, metavar="N", help="pictures of a request (default: 10)")
     add(
@@ -44,7 +44,7 @@ def add(commands) -> None:
         type=number(0, MOST_SECONDS, above=True),
         default=600.0,
         metavar="S",
-        help="after which a request is given up (default: 600)",
+        help="a request may take (default: 600)",
     )
     add(
         "--connections",
@@ -64,7 +64,7 @@ def add(commands) -> None:
         "--tuned",
         default="auto",
         metavar="FILE|auto|off",
-        help="what `lantern tune` found: a file, that of such calls if there is one, or nothing (default: auto)",
+        help="settings that `lantern tune` found: of a file, of calls like these, or none (default: auto)",
     )
     add(
         "--token-file",
@@ -94,17 +94,16 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.serve.access import Access, is_local
     from lantern_jax.serve.application import application
-    from lantern_jax.serve.guards import Door, is_local
     from lantern_jax.serve.limits import Limits
-    from lantern_jax.serve.logs import log_to_stderr
-    from lantern_jax.serve.server import Server, connections_of_files
+    from lantern_jax.serve.server import Server, connections_of_files, log_to_stderr
 
     log_to_stderr()
     with bound:
         keep_compiled_programs()
         pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
-        # More than may wait could never be served.
+        # More than fit the queue could never be served.
         most = min(arguments.most, arguments.queue)
         limits = Limits(
             queue=arguments.queue,
@@ -115,22 +114,22 @@ def _run(arguments: argparse.Namespace) -> None:
             address_connections=arguments.connections,
         )
         name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
-        door = Door.of(arguments.host, token, arguments.allowed_host)
-        app = application(pipeline, name, door, limits=limits, batch=arguments.batch)
+        access = Access.of(arguments.host, token, arguments.allowed_host)
+        app = application(pipeline, name, access, limits=limits, batch=arguments.batch)
         if token is None and not is_local(arguments.host):
-            say("lantern: anybody who reaches this address may ask: give --token-file", error=True)
-        # Whoever asks from here on is answered as soon as the server runs.
+            say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
+        # Requests from here on are answered as soon as the server runs.
         bound.listen()
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
-        # At Ctrl-C uvicorn returns, or raises the signal again: it depends on what asyncio is about to do.
+        # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
         with contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
         say("lantern: stopped", error=True)
 
 
 def _token(file: str | None) -> str | None:
-    """The token of a file or of the environment; ValueError for one that is empty or no line of ASCII."""
+    """Returns the token of a file or the environment. Raises LanternError unless it is a word of ASCII."""
     if file is None:
         token = os.environ.get(TOKEN)
         place = f"the variable {TOKEN}"
@@ -142,14 +141,14 @@ def _token(file: str | None) -> str | None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket at that address; OSError, one line, where there can be none."""
+    """Returns a socket bound to an address. Raises OSError, in one line, where that is impossible."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise OSError(f"cannot find {host}: {error.strerror or error}") from None
     try:
-        if os.name == "posix":  # A port that was just left can be taken at once.
+        if os.name == "posix":  # A port that was just freed can be bound immediately.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:

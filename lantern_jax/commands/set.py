@@ -25,6 +25,7 @@ from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
+from lantern_jax.settings.settings import KNOBS
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 
@@ -88,8 +89,11 @@ def _run(arguments: argparse.Namespace) -> None:
     opened = open_set(request)
     if writes:
         begin(directory, opened.plan)
-    if opened.note and writes:
-        say(opened.note, error=True)
+    for note in opened.notes if writes else ():
+        name, _, rest = note.partition(" ")
+        say(
+            f"lantern: --{name.replace('_', '-')} {rest}" if name in KNOBS else f"lantern: {note}", error=True
+        )
     _make(opened, directory, assigned.worker, writes)
 
 

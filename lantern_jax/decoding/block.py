@@ -14,14 +14,13 @@ Axes: B batch, N nodes = D + 1 (root included), D depth, V vocabulary.
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise
-from lantern_jax.decoding.topology import AnyTopology, take_nodes
-from lantern_jax.decoding.verification import Verification, verification
+from lantern_jax.decoding.topology import take_nodes
+from lantern_jax.decoding.verification import Verification, check_draws, check_log_q, verification
 from lantern_jax.io.errors import LanternError
 
 
@@ -75,7 +74,8 @@ class Block:
             codes = jnp.arange(log_probs.shape[2], dtype=jnp.int32)[None, None]
             q = (codes == token).astype(jnp.float32)
         else:
-            q = jnp.exp(take_nodes(draft.log_q, _rows(draft.topology)))
+            # The rows that the chain's tokens were drawn from.
+            q = jnp.exp(take_nodes(draft.log_q, draft.topology.draft_rows[..., :-1]))
         p_x, q_x = (jnp.take_along_axis(mass, token, axis=-1)[..., 0] for mass in (p[:, :-1], q))
         # A token that q cannot draw, from a user's drafting, passes no test.
         ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), jnp.float32(0))
@@ -101,11 +101,6 @@ class Block:
         return last, jnp.where((last == end[:, 0])[:, None], whole, drawn)
 
 
-def _rows(topology: AnyTopology) -> np.ndarray | Int[Array, "B D"]:
-    """Returns the rows of log q that the chain's tokens were drawn from."""
-    return topology.draft_rows[..., :-1]
-
-
 def _check(draft, log_probs, draws, rule) -> None:
     topology = draft.topology
     if topology.children.shape[-1] != 1 or topology.num_nodes != topology.max_depth + 1:
@@ -117,15 +112,6 @@ def _check(draft, log_probs, draws, rule) -> None:
         raise LanternError(
             f"the block coupling has no relaxed test, and the rule is {type(rule).__name__}: use rule strict"
         )
-    if not isinstance(draws, Streams | Greedy):
-        given = type(draws).__name__
-        raise LanternError(
-            f"the block coupling was given {given} as draws: give Streams(keys, positions, rounds) or Greedy()"
-        )
-    if draft.log_q is not None and not isinstance(draws, Greedy):
-        rows = getattr(topology, "internal", range(topology.num_nodes))
-        wanted = (log_probs.shape[0], len(rows), log_probs.shape[2])
-        if draft.log_q.shape != wanted:
-            raise LanternError(
-                f"log_q has shape {draft.log_q.shape}: give {wanted}, a row for every node with children"
-            )
+    check_draws(draws, Streams | Greedy, "block", "Streams(keys, positions, rounds)")
+    if not isinstance(draws, Greedy):
+        check_log_q(draft, log_probs)

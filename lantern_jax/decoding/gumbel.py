@@ -21,6 +21,7 @@ from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
 from lantern_jax.decoding.verification import (
     Verification,
+    check_draws,
     cut,
     deepest,
     first_of_siblings,
@@ -119,11 +120,7 @@ class Gumbel:
 def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:
     if isinstance(draws, Greedy):
         return None
-    if not isinstance(draws, SharedNoise):
-        given = type(draws).__name__
-        raise LanternError(
-            f"the gumbel coupling was given {given} as draws: give SharedNoise(noise) or Greedy()"
-        )
+    check_draws(draws, SharedNoise, "gumbel", "SharedNoise(noise)")
     rows = (log_probs.shape[0], topology.max_depth + 1, log_probs.shape[2])
     if draws.noise.shape != rows:
         raise LanternError(

@@ -1,6 +1,6 @@
 """Methods: named combinations of drafting, coupling and acceptance rule.
 
-A method fixes some knobs of a generation; every other one, and any of these that is given too, is as without it.
+A method fixes some knobs of a generation; the others, and fixed ones that are given, are as without it.
 """
 
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-# What is chosen for somebody who names no method, and for one who names a tree or a coupling.
+# The method of a call that names none, and of one that names a tree or a coupling.
 AUTO, TREES_METHOD = "auto", "gumbel"
 
 
@@ -17,8 +17,8 @@ class Method:
     """A named combination.
 
     Attributes:
-        help: one line: what it is and what it promises.
-        knobs: the knobs that it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}.
+        help: one line: its idea and its promise.
+        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}.
 
     Example:
         >>> lantern_jax.methods()["ar"]
@@ -34,19 +34,19 @@ _REJECTION = {"rule": "strict", "coupling": "rejection"}
 _DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
             "nodes": {"cpu": 16, "gpu": 58}}  # fmt: skip
 _HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
-# Where every node costs, few of them; where a pass costs what a step does, a long window with a bushy front.
+# Few nodes where each costs; a long window with a bushy front where a pass costs no more than a step.
 _FRONT = {"branches": {"cpu": 1, "gpu": 3}, "levels": {"cpu": 0, "gpu": 2}}
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
-    AUTO: Method("what is fastest for this platform and this checkpoint, strict", {}),
+    AUTO: Method("the fastest strict method for this platform and checkpoint", {}),
     "ar": Method("plain autoregressive decoding, a token a pass", {"tree": "none"}),
     "gumbel": Method(
-        "noise shared by drafter and target: the very tokens of plain decoding (in float32)",
+        "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",
         _STRICT,
     ),
     "led": Method(
-        "a window of the target's own last wishes, led by a drafter: the fewest passes, the tokens of plain decoding",
+        "a window of the target's latest predictions, led by a drafter: the fewest passes, plain decoding's tokens",
         _STRICT | {"drafting": "led", **_FRONT, "window": {"cpu": 5, "gpu": 46}, "reach": {"cpu": 2, "gpu": 4}},
     ),
     "echo": Method(
@@ -54,7 +54,7 @@ _METHODS = {
         _STRICT | {"tree": "dynamic", "ranking": "gap", "echo": "on"},
     ),
     "jacobi": Method(
-        "no drafter: a window of the target's own last wishes on the shared noise, the tokens of plain decoding",
+        "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens",
         _STRICT | {"drafting": "jacobi", **_FRONT, "window": {"cpu": 8, "gpu": 46}},
     ),
     "lantern-g": Method(
@@ -86,7 +86,7 @@ _METHODS = {
         {"rule": "lantern++", "coupling": "rejection"},
     ),
     "medusa": Method(
-        "Medusa: heads on the target's feature, and whatever is typical is accepted",
+        "Medusa: heads on the target's feature, and every typical code is accepted",
         _HEADS | {"rule": "typical"},
     ),
     "vadusa": Method(
@@ -113,7 +113,7 @@ _METHODS = {
         _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "left", "window": {"cpu": 16, "gpu": 32}},
     ),
     "gsd": Method(
-        "grouped speculative decoding: SJD's window, a code is tested with those of like probability",
+        "grouped speculative decoding: SJD's window, a code is tested with codes of similar probability",
         _WINDOW | {"rule": "gsd", "redraw": "independent", "initial": "random"},
     ),
     "pac": Method(
@@ -128,7 +128,7 @@ _METHODS = {
 
 
 def methods() -> Mapping[str, Method]:
-    """The methods there are, by name.
+    """Returns the methods by name.
 
     Example:
         >>> "led" in lantern_jax.methods()
@@ -140,5 +140,5 @@ def methods() -> Mapping[str, Method]:
 
 
 def auto_method(drafters: Collection[str]) -> str:
-    """The name of what ``auto`` stands for, by the kinds of drafters there are: always strict."""
+    """Returns the strict method that ``auto`` stands for, given the kinds of drafters at hand."""
     return "led" if drafters else "jacobi"

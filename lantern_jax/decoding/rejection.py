@@ -31,7 +31,15 @@ from lantern_jax.decoding.sampling import (
 )
 from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.verification import Verification, cut, deepest, first_of_siblings, verification
+from lantern_jax.decoding.verification import (
+    Verification,
+    check_draws,
+    check_log_q,
+    cut,
+    deepest,
+    first_of_siblings,
+    verification,
+)
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -341,22 +349,10 @@ def _zeroed(values: Float[Array, "B R V"], ids: Int[Array, "B R K"]) -> Float[Ar
 
 
 def _check(draft, log_probs, draws) -> None:
-    if not isinstance(draws, Streams):
-        given = type(draws).__name__
-        raise LanternError(
-            f"the rejection coupling was given {given} as draws: "
-            "give Streams(keys, positions, rounds) or Greedy()"
-        )
-    if draft.log_q is None:
-        return
+    check_draws(draws, Streams, "rejection", "Streams(keys, positions, rounds)")
+    check_log_q(draft, log_probs)
     topology = draft.topology
-    wanted = len(topology.internal) if isinstance(topology, DraftTree) else topology.num_nodes
-    rows = (log_probs.shape[0], wanted, log_probs.shape[2])
-    if draft.log_q.shape != rows:
-        raise LanternError(
-            f"log_q has shape {draft.log_q.shape}: give {rows}, a row for every node with children"
-        )
-    if isinstance(topology, DraftTree) and topology.has_rank_gaps:
+    if draft.log_q is not None and isinstance(topology, DraftTree) and topology.has_rank_gaps:
         raise LanternError(
             "the rejection coupling is wrong on trees with gaps in child ranks: use ranks 0, 1, 2, ..."
         )

@@ -217,8 +217,7 @@ class DraftTree:
         mask = np.eye(self.num_nodes, dtype=bool)
         for node in range(1, self.num_nodes):
             mask[node] |= mask[self.parents[node]]
-        mask.flags.writeable = False
-        return mask
+        return _frozen(mask)
 
     @cached_property
     def children(self) -> np.ndarray:
@@ -227,8 +226,7 @@ class DraftTree:
         table = np.full((self.num_nodes, max(1, *(len(ids) for ids in lists), 1)), -1, np.int32)
         for node, ids in enumerate(lists):
             table[node, : len(ids)] = ids
-        table.flags.writeable = False
-        return table
+        return _frozen(table)
 
     @cached_property
     def node_paths(self) -> np.ndarray:
@@ -237,8 +235,7 @@ class DraftTree:
         for node in range(1, self.num_nodes):
             above = self.depth[node]
             table[node, :above] = table[self.parents[node], :above]
-        table.flags.writeable = False
-        return table
+        return _frozen(table)
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
@@ -264,8 +261,7 @@ class DraftTree:
         """int32 [N]: place of a node in ``internal``, its row of a draft's log q; -1 for leaves."""
         index = np.full(self.num_nodes, -1, np.int32)
         index[list(self.internal)] = np.arange(len(self.internal))
-        index.flags.writeable = False
-        return index
+        return _frozen(index)
 
     @property
     def expanded(self) -> tuple[int, ...]:
@@ -353,8 +349,8 @@ def _shipped() -> dict[str, list[list[int]]]:
     return json.loads(resources.files(__package__).joinpath("trees.json").read_text(encoding="utf-8"))
 
 
-def _frozen(values) -> np.ndarray:
-    array = np.asarray(values, np.int32)
+def _frozen(values: list[int] | np.ndarray) -> np.ndarray:
+    array = np.asarray(values, None if isinstance(values, np.ndarray) else np.int32)
     array.flags.writeable = False
     return array
 

@@ -5,6 +5,7 @@ Shared by the couplings, which decide which nodes are accepted: the records, and
 Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth + 1, M drafts = N - 1.
 """
 
+from types import UnionType
 from typing import Any, Protocol
 
 import flax.struct
@@ -204,3 +205,20 @@ def verification(
         )
         distance = jnp.where(substituted, code_distance(codebook, ours, theirs), distance)
     return Verification(path, count, bonus, wanted, substituted, distance)
+
+
+def check_draws(draws: Any, kinds: type | UnionType, coupling: str, wanted: str) -> None:
+    """Raises LanternError unless ``draws`` are a coupling's own."""
+    if not isinstance(draws, kinds):
+        given = type(draws).__name__
+        raise LanternError(f"the {coupling} coupling was given {given} as draws: give {wanted} or Greedy()")
+
+
+def check_log_q(draft: Draft, log_probs: Float[Array, "B N V"]) -> None:
+    """Raises LanternError unless log q has a row for every node with children; point masses have none."""
+    rows = len(getattr(draft.topology, "internal", range(draft.topology.num_nodes)))
+    wanted = (log_probs.shape[0], rows, log_probs.shape[2])
+    if draft.log_q is not None and draft.log_q.shape != wanted:
+        raise LanternError(
+            f"log_q has shape {draft.log_q.shape}: give {wanted}, a row for every node with children"
+        )

@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 def user_cache_directory() -> Path:
-    """Where this user's programs keep caches on this system."""
+    """Returns where this user's programs keep caches on this system."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
         return Path(local) if local else Path.home() / "AppData" / "Local"
@@ -53,7 +53,7 @@ def keep_compiled_programs() -> Path | None:
 
 @contextlib.contextmanager
 def nothing_compiled(wanted: bool = True) -> Iterator[None]:
-    """Inside this context JAX keeps compiled programs in a cache of its own, which is empty at first.
+    """Makes JAX keep compiled programs in an empty cache of its own inside a block.
 
     Args:
         wanted: False changes nothing.
@@ -81,7 +81,7 @@ def _set(options: dict[str, Any]) -> None:
 def compile_ahead(
     function: Callable, *arguments: Any, donate: str | None = None, results: Any = None
 ) -> tuple[Callable, float]:
-    """The compiled program of ``function`` for arguments like these, and the seconds that making it took.
+    """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
@@ -95,7 +95,7 @@ def compile_ahead(
 
 
 def run_timed(program: Callable, *arguments: Any) -> tuple[Any, float]:
-    """What the program returns, finished, and the seconds it took."""
+    """Runs a program to its end; returns its results and the seconds it took."""
     start = time.perf_counter()
     result = jax.block_until_ready(program(*arguments))
     return result, time.perf_counter() - start

@@ -1,7 +1,7 @@
-"""One program over several processes, one a host: joining them, and what the host program must have the same on all.
+"""One program over several processes, one a host: joining them, and agreeing on what must be the same on all.
 
-Every process runs the same commands in the same order on a mesh of all their devices (``jax.distributed``). Whatever
-decides what is computed next must be the same everywhere: the process with number 0 says it (``agreed``).
+Every process runs the same commands in the same order on a mesh of all their devices (``jax.distributed``). What
+decides which computation comes next must be the same everywhere: the process with number 0 says it (``agreed``).
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # Its barrier alone has a time-out to choose.
+from jax._src import distributed  # No public barrier has a time-out to choose.
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
@@ -19,7 +19,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 AUTO = "auto"
-# A process that is gone is noticed by its connections at once, a machine that is gone after so many seconds.
+# A dead process is noticed immediately by its connections, a dead machine after this many seconds.
 HEARTBEAT_SECONDS = 30
 # Processes leave together, and one may be done long before another.
 _LEAVE_SECONDS = 7 * 24 * 3600
@@ -30,11 +30,11 @@ def join(hosts: str) -> None:
     """Makes this process one of several; call it before anything is computed.
 
     Args:
-        hosts: "auto", as a TPU pod, SLURM or Open MPI says; or the address of process 1, which of how many this is:
-            "10.0.0.2:1234,1/4".
+        hosts: "auto", as a TPU pod, SLURM or Open MPI says; or the address of process 1 and the number of this one
+            among all: "10.0.0.2:1234,1/4".
 
     Raises:
-        ValueError: one line: another text, no cluster that says it, or the others do not come.
+        LanternError: another text, no cluster that says it, or the others do not come.
     """
     given = {} if hosts == AUTO else _parsed(hosts)
     try:
@@ -54,7 +54,7 @@ def join(hosts: str) -> None:
 
 
 def check(hosts: str | None) -> None:
-    """Raises ValueError for a text that ``join`` does not take; None is valid."""
+    """Raises LanternError for a text that ``join`` does not take; None is valid."""
     if hosts is not None and hosts != AUTO:
         _parsed(hosts)
 
@@ -74,22 +74,22 @@ def _parsed(hosts: str) -> dict[str, Any]:
 
 
 def joined() -> bool:
-    """Whether this process is one of several; JAX's devices are not looked for."""
+    """Tells whether this process is one of several, without looking for JAX's devices."""
     return jax.distributed.is_initialized()
 
 
 def is_first() -> bool:
-    """Whether this process prints and writes: number 0, or the only one."""
+    """Tells whether this process prints and writes: number 0, or the only one."""
     return not joined() or jax.process_index() == 0
 
 
 def spans(grid: np.ndarray) -> bool:
-    """Whether the devices are those of several processes."""
+    """Tells whether the devices belong to several processes."""
     return len({device.process_index for device in grid.ravel()}) > 1
 
 
 def fetched(tree: PyTree) -> PyTree:
-    """The arrays on the host, whole, also where parts of them lie on other hosts: then all processes must ask."""
+    """Fetches whole arrays to this host; where parts lie on other hosts all processes must call it."""
 
     def fetch(leaf):
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
@@ -100,19 +100,20 @@ def fetched(tree: PyTree) -> PyTree:
 
 
 def wait() -> None:
-    """Returns once all processes are here: what they did before may have taken some much longer than others, and what
-    connects them while they compute has little patience."""
+    """Waits for all processes: some may take much longer than others before they compute together, and the connections
+    of a computation time out soon.
+    """
     if joined():
         name = f"lantern_jax {next(_WAITS)}"
         distributed.global_state.client.wait_at_barrier(name, timeout_in_ms=1000 * _LEAVE_SECONDS)
 
 
 def agreed(value: Any) -> np.ndarray:
-    """The value that the first process gives, on all; all must ask."""
+    """Returns the first process's value on all processes; all must call it."""
     return np.asarray(multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
 
 def leave(status: int) -> None:
-    """Ends this process at once after a failure: waiting for the others, who wait for it, would take minutes."""
+    """Ends this process immediately after a failure: the others wait for it, and it would wait for them for minutes."""
     sys.stdout.flush(), sys.stderr.flush()
     os._exit(status)

@@ -2,15 +2,15 @@
 
 from lantern_jax.io import errors
 
-# Of a mesh: groups of devices that sequences are spread over, and the devices of a group that share one model.
+# Groups of devices that sequences are spread over, and the devices of a group that share one model.
 AXES = ("data", "model")
 
 
 def mesh_sizes(text: str) -> dict[str, int]:
-    """{"data": devices, "model": devices} of a text such as "data=2,model=4"; an axis left out has one.
+    """Parses a text such as "data=2,model=4" into {"data": devices, "model": devices}; an axis left out has one.
 
     Raises:
-        ValueError: anything else than that.
+        LanternError: any other text.
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):

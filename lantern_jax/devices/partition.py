@@ -1,4 +1,4 @@
-"""Models over several devices: which axis of a parameter is split, and how the work of one sequence is.
+"""Models over several devices: which axis of a parameter is split, and how the work of a sequence is.
 
 A mesh has the axes "data", over which sequences are spread, and "model", over which heads, feed-forward columns and
 codes are. Programs are manual over "data" alone (``over_mesh``): code speaks of one group's sequences.
@@ -67,7 +67,7 @@ _WHOLE_PARTS = ("tokenizer", "text_encoder", "codebook", "neighbours", "codes")
 
 
 def parameter_spec(path: Sequence[str], shape: Sequence[int], shards: int) -> PartitionSpec:
-    """How a parameter lies on a mesh whose model axis is so long; an axis that does not divide is whole.
+    """Returns how a parameter lies on ``shards`` devices of the model axis; an axis that does not divide is whole.
 
     Args:
         path: names from the outside in: "target", "params", "head", "kernel".
@@ -89,7 +89,7 @@ class Layout:
     mesh: Mesh
 
     def sharding(self, path: Sequence[str], shape: Sequence[int]) -> NamedSharding:
-        """Where the parameter of that path lies."""
+        """Returns where the parameter of that path lies."""
         return NamedSharding(self.mesh, parameter_spec(path, shape, self.mesh.shape[MODEL]))
 
 
@@ -98,21 +98,21 @@ Where = Sharding | Layout
 
 
 def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Sharding:
-    """Where the parameter of that path goes; keys of a JAX tree's path, or names."""
+    """Returns where the parameter of that path goes, given keys of a JAX tree's path, or names."""
     if isinstance(where, Sharding):
         return where
     return where.sharding([_name(key) for key in path], shape)
 
 
 def place(tree: PyTree, where: Where) -> PyTree:
-    """The tree's arrays put where they belong."""
+    """Puts a tree's arrays where they belong."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: put(leaf, sharding_at(where, path, leaf.shape)), tree
     )
 
 
 def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
-    """The tree with its host's values whole on every device, those of other processes too, which have the same."""
+    """Puts a tree's host values whole on every device; other processes, which have the same, do so too."""
 
     def spread(leaf):
         is_there = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
@@ -122,7 +122,7 @@ def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def put(leaf: Any, sharding: Sharding) -> Array:
-    """An array put where it belongs."""
+    """Puts an array where it belongs."""
     if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
         return jax.device_put(leaf, sharding)
     # Each process puts its own devices' parts; ``device_put`` would send the whole around to compare it first.
@@ -137,7 +137,7 @@ def _name(key: Any) -> str:
 
 
 def shards() -> int:
-    """How many devices the model is split over in the program that is being traced; 1 without a model axis."""
+    """Returns how many devices the model is split over in the program being traced; 1 without a model axis."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or MODEL not in mesh.axis_names:
         return 1
@@ -146,13 +146,13 @@ def shards() -> int:
 
 
 def divides(size: int) -> bool:
-    """Whether there is a model axis, and an axis of so many entries is split over it."""
+    """Tells whether there is a model axis that an axis of ``size`` entries is split over."""
     count = shards()
     return count > 1 and size % count == 0
 
 
 def split(array: Array, axis: int) -> Array:
-    """The array, its axis split over the model axis where it divides, else whole."""
+    """Splits an axis of an array over the model axis; the array is whole where that does not divide."""
     if shards() == 1:
         return array
     axes: list[str | None] = [None] * array.ndim
@@ -162,14 +162,14 @@ def split(array: Array, axis: int) -> Array:
 
 
 def whole(array: Array) -> Array:
-    """The array, the same on every device of the model axis."""
+    """Makes an array the same on every device of the model axis."""
     return array if shards() == 1 else jax.lax.with_sharding_constraint(array, PartitionSpec())
 
 
 def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
-    """``function`` on each device's part of an array whose axis is split, and its results, split likewise, as one.
+    """Runs ``function`` on each device's part of an array whose axis is split; its results are split likewise.
 
-    For what the compiler does not know how to split: it would gather the array.
+    For work that the compiler cannot split: it would gather the array.
     """
     axes: list[str | None] = [None] * array.ndim
     axes[axis] = MODEL
@@ -178,7 +178,7 @@ def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
 
 
 def varying_like(tree: Any, source: Array) -> Any:
-    """The arrays of ``tree`` made to vary along the ``shard_map`` axes of ``source``, as loop carries must.
+    """Makes the arrays of ``tree`` vary along the ``shard_map`` axes of ``source``, as loop carries must.
 
     A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
     ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
@@ -194,7 +194,7 @@ def varying_like(tree: Any, source: Array) -> Any:
 
 
 def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np.ndarray:
-    """The devices of a mesh, [data, model].
+    """Returns the devices of a mesh, [data, model].
 
     Args:
         devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones there are, and all of them where
@@ -202,8 +202,8 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
             order; devices [data] or [data, model]; None for all devices of this process, each with a whole model.
 
     Raises:
-        ValueError: a text or an axis that is not valid, another number of devices than there are, or a platform that
-            JAX is asked for and has not here.
+        LanternError: a text or an axis that is not valid, another number of devices than there are, or a platform that
+            JAX is asked for and does not have here.
     """
     check_platform()
     if isinstance(devices, str):
@@ -227,14 +227,14 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
 
 
 def mesh_of(grid: np.ndarray) -> Mesh | None:
-    """The mesh of devices [data, model]; without the model axis where that has but one. None for a single device."""
+    """Returns the mesh of devices [data, model], without a model axis of one; None for a single device."""
     if grid.shape[1] > 1:
         return Mesh(grid, AXES)
     return None if grid.size == 1 else Mesh(grid[:, 0], (DATA,))
 
 
 def where_on(grid: np.ndarray) -> Where:
-    """Where the parameters of a model go on devices [data, model]."""
+    """Returns where the parameters of a model go on devices [data, model]."""
     mesh = mesh_of(grid)
     if mesh is None:
         return SingleDeviceSharding(grid[0, 0])
@@ -242,7 +242,7 @@ def where_on(grid: np.ndarray) -> Where:
 
 
 def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
-    """``function`` under ``shard_map``, manual over these axes of the mesh alone."""
+    """Puts ``function`` under ``shard_map``, manual over these axes of the mesh alone."""
     axis_types = (AxisType.Auto,) * len(mesh.axis_names)
     # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
     mesh = mesh.update(axis_types=axis_types)

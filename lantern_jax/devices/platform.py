@@ -1,4 +1,4 @@
-"""What computes here, and with what software."""
+"""The devices that compute here, and the versions of the software."""
 
 import os
 import platform
@@ -14,10 +14,10 @@ from lantern_jax.io.errors import LanternError
 
 
 def check_platform() -> None:
-    """Raises ValueError where JAX is asked for a platform that it has not here; it looks for devices."""
+    """Raises LanternError where JAX is asked for a platform that it does not have here; it looks for devices."""
     try:
         jax.devices()
-    # A platform of an extra of JAX's that is not installed is an assertion's matter.
+    # JAX asserts that the extra of a platform is installed.
     except (RuntimeError, AssertionError) as error:
         asked, why = jax.config.jax_platforms, errors.short(str(error).partition("': ")[2] or "not installed")
         jax.config.update("jax_platforms", None)
@@ -29,7 +29,7 @@ def check_platform() -> None:
             ) from None
         finally:
             jax.config.update("jax_platforms", asked)
-            # JAX would go on with what it found just now, whatever it is asked for.
+            # Else JAX keeps what it found just now.
             backend.clear_backends()
         raise LanternError(
             f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
@@ -38,7 +38,7 @@ def check_platform() -> None:
 
 
 def device_name(grid: np.ndarray | None = None) -> str:
-    """The kind of the devices and how many there are, of a CPU its cores too: what speed depends on.
+    """Names what speed depends on: the kind and number of the devices, and the cores of a CPU.
 
     Args:
         grid: the devices [data, model] of an engine; None for all of this process, each with a whole model.
@@ -53,12 +53,12 @@ def device_name(grid: np.ndarray | None = None) -> str:
 
 
 def core_count() -> int:
-    """Cores that this process may use: it may have been given fewer than the machine has."""
+    """Returns the number of cores that this process may use, perhaps fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def versions() -> dict[str, str]:
-    """Of the library, JAX and Python."""
+    """Returns the versions of the library, JAX and Python."""
     return {
         "lantern_jax": __version__,
         "jax": jax.__version__,

@@ -67,7 +67,7 @@ class DrafterConfig:
     qk_norm: str = ""
 
     def __post_init__(self):
-        check_sizes(self)
+        check_sizes(self, may_be_zero=("markov_rank",))
         if self.rotary not in ("grid", "line"):
             raise LanternError(f"unknown rotary {self.rotary!r}: choose grid or line")
         _ = self.transformer  # Checks head width and norms.

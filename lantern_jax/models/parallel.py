@@ -23,7 +23,6 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import (
     DrafterConfig,
     DrafterModel,
@@ -55,11 +54,6 @@ class ParallelConfig(DrafterConfig):
     num_codes: int = 16384
     masks: int = 7
     markov_rank: int = 64
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.markov_rank < 0:
-            raise LanternError(f"markov_rank {self.markov_rank} is not valid: give a whole number >= 0")
 
 
 class ParallelModel(DrafterModel):

@@ -1,1 +1,1 @@
-"""``lantern serve``: a page and an image endpoint. One thread owns the devices; the one that answers only waits."""
+"""``lantern serve``: a page and an image endpoint. One thread owns the devices; the event loop only waits for it."""

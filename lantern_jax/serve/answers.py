@@ -1,4 +1,4 @@
-"""Answers in the shape of OpenAI's image endpoint, with our figures beside them under the name ``lantern``."""
+"""What the server answers: OpenAI's shapes for pictures, events and models, with our figures under ``lantern``."""
 
 import base64
 import json
@@ -6,57 +6,59 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lantern_jax.serve.requests import Asking
+from lantern_jax.decoding.methods import methods
+from lantern_jax.io.errors import LanternError
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
-from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.recipe import without_effect
+from lantern_jax.settings.settings import KNOBS, settings_json
+
+# One of these is a prompt of any kind of model.
+_EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON in ASCII: whatever text is in it, it can be sent."""
+    """Returns JSON in ASCII, which can be sent whatever text is in it."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def encode_event(value: dict[str, Any]) -> bytes:
-    """A server-sent event of the value's own type."""
+    """Returns a server-sent event of the value's own type."""
     return b"event: %s\ndata: %s\n\n" % (value["type"].encode("ascii"), encode_json(value))
 
 
 def whole_answer(ticket: Ticket, made: Sequence[Done], side: int) -> dict[str, Any]:
-    """The answer that holds all pictures of a request."""
-    data = [{"b64_json": _text(done.png), "lantern": _figures(ticket.asking, done)} for done in made]
+    """Returns the answer that holds all pictures of a request."""
+    data = [{"b64_json": _text(done.png), "lantern": _figures(ticket.request, done)} for done in made]
     return {
         "created": int(time.time()),
         **_common(side),
         "data": data,
         "usage": _usage(made),
-        "lantern": _request(ticket),
+        "lantern": _settings(ticket),
     }
 
 
 def queued_event(ticket: Ticket, ahead: int) -> dict[str, Any]:
-    """The first event of a detailed stream: how many pictures wait already, and what will be made."""
-    return {"type": "lantern.queued", "ahead": ahead, "lantern": _request(ticket)}
+    """Returns the first event of a detailed stream: how many pictures are ahead, and the settings."""
+    return {"type": "lantern.queued", "ahead": ahead, "lantern": _settings(ticket)}
 
 
 def progress_event(now: Progress, side: int) -> dict[str, Any]:
-    """A picture on its way: one that was asked for, or how far it is."""
+    """Returns the event of an unfinished picture: a partial image if one was requested, else its progress."""
     event: dict[str, Any] = {"type": "lantern.progress", "index": now.index}
     if now.partial is not None:
         event["type"] = "image_generation.partial_image"
         event |= {"partial_image_index": now.partial, "created_at": int(time.time()), **_common(side)}
     if now.png is not None:
         event["b64_json"] = _text(now.png)
-    figures = {
-        "tokens": now.tokens,
-        "total": now.total,
-        "rounds": now.rounds,
-        "seconds": round(now.seconds, 4),
-    }
-    return {**event, "lantern": figures}
+    figures = {"tokens": now.tokens, "total": now.total, "rounds": now.rounds}
+    return {**event, "lantern": {**figures, "seconds": round(now.seconds, 4)}}
 
 
 def completed_event(ticket: Ticket, done: Done, side: int) -> dict[str, Any]:
-    """A picture that is done."""
+    """Returns the event of a finished picture."""
     return {
         "type": "image_generation.completed",
         "index": done.index,
@@ -64,7 +66,7 @@ def completed_event(ticket: Ticket, done: Done, side: int) -> dict[str, Any]:
         "created_at": int(time.time()),
         **_common(side),
         "usage": _usage([done]),
-        "lantern": {**_request(ticket), **_figures(ticket.asking, done)},
+        "lantern": {**_settings(ticket), **_figures(ticket.request, done)},
     }
 
 
@@ -72,29 +74,32 @@ def _common(side: int) -> dict[str, str]:
     return {"size": f"{side}x{side}", "quality": "high", "background": "opaque", "output_format": "png"}
 
 
-def _request(ticket: Ticket) -> dict[str, Any]:
-    return {"seed": ticket.asking.seed, "settings": settings_json(ticket.settings)}
+def _settings(ticket: Ticket) -> dict[str, Any]:
+    """Returns the seed, the settings, and notes on knobs of the request that change nothing."""
+    told: dict[str, Any] = {"seed": ticket.request.seed, "settings": settings_json(ticket.settings)}
+    notes = without_effect(ticket.request.knobs, ticket.settings)
+    return told | ({"notes": list(notes)} if notes else {})
 
 
-def _figures(asking: Asking, done: Done) -> dict[str, Any]:
+def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:
     tokens = len(done.tokens)
     figures = {
         "number": done.index,
         "tokens": tokens,
         "rounds": done.rounds,
-        # But for the first token, which is the prefill's.
+        # The first token is the prefill's.
         "tokens_a_round": round((tokens - 1) / max(done.rounds, 1), 4),
         "seconds": round(done.seconds, 4),
         "waited": round(done.waited, 4),
         "digest": done.digest,
     }
-    if asking.details:
+    if request.details:
         figures |= {"codes": done.tokens.tolist(), "round_of_token": done.round_of_token.tolist()}
     return figures
 
 
 def _usage(made: Sequence[Done]) -> dict[str, Any]:
-    """Tokens of the pictures; those of prompts are not counted."""
+    """Returns the tokens of the pictures; prompts are not counted."""
     tokens = sum(len(done.tokens) for done in made)
     return {
         "input_tokens": 0,
@@ -106,3 +111,56 @@ def _usage(made: Sequence[Done]) -> dict[str, Any]:
 
 def _text(png: bytes) -> str:
     return base64.b64encode(png).decode("ascii")
+
+
+def example_prompt(pipeline: Pipeline) -> str:
+    """Returns a prompt that the model takes. Raises LanternError where it takes none."""
+    vocabulary = pipeline.checkpoint.vocabulary
+    why = None
+    for prompt in [*_EXAMPLES, *(vocabulary.known_words() if vocabulary is not None else ())]:
+        try:
+            pipeline.check(prompt)
+            return prompt
+        except LanternError as error:
+            why = why or error
+    raise why
+
+
+def picture_side(pipeline: Pipeline) -> int:
+    """Returns the pixels of a side of the model's pictures. Raises LanternError where it draws none."""
+    checkpoint = pipeline.checkpoint
+    if not pipeline.draws:
+        raise LanternError(f"{checkpoint.model} has no VQ tokenizer to draw with: convert it again with one")
+    return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+
+
+def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and knobs."""
+    config, vocabulary = pipeline.checkpoint.target_config, pipeline.checkpoint.vocabulary
+    defaults = pipeline.settings({})
+    able = {}
+    for method, description in methods().items():
+        try:
+            able[method] = {"help": description.help, "rule": pipeline.settings({"method": method}).rule}
+        except LanternError:  # The model cannot be decoded with it.
+            continue
+    knobs = {
+        knob.name: {
+            "help": knob.help,
+            "note": knob.note,
+            "range": knob.range,
+            "default": getattr(defaults, knob.name, knob.default),
+        }
+        for knob in KNOBS.values()
+        if knob.type in (int, float) and knob.name != "batch"
+    }
+    described = {
+        "side": picture_side(pipeline),
+        "columns": config.grid,
+        "tokens": config.grid**2,
+        "example": example_prompt(pipeline),
+        "words": [] if vocabulary is None else vocabulary.known_words(),
+        "methods": able,
+        "knobs": knobs,
+    }
+    return {"id": name, "object": "model", "created": 0, "owned_by": "lantern_jax", "lantern": described}

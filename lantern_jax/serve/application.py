@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -18,49 +19,47 @@ from starlette.types import Receive, Scope, Send
 
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
-from lantern_jax.serve.catalogue import example_prompt, model_entry, picture_side
-from lantern_jax.serve.connections import Crowd
+from lantern_jax.serve.access import Access, Guard, content_policy
+from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.guards import Door, Guard, content_policy
-from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.requests import read_asking
+from lantern_jax.serve.limits import BUG, Limits, Refused
+from lantern_jax.serve.requests import read_request
 from lantern_jax.serve.ticket import Done, Ticket
 from lantern_jax.serve.worker import Worker
 
-# A stream says something at least as often, in seconds: what lies between drops connections that are silent.
+# Streams are never silent for longer, in seconds: proxies drop silent connections.
 SILENCE = 10.0
 
 
 def application(
     pipeline: Pipeline,
     name: str,
-    door: Door,
+    access: Access,
     *,
     limits: Limits | None = None,
     batch: int = 4,
     warm_up: bool = True,
 ) -> Starlette:
-    """The server of one model as an ASGI application; its worker runs from startup to shutdown.
+    """Returns the server of one model as an ASGI application; its worker runs from startup to shutdown.
 
     Args:
         name: of the model, as clients give it.
-        batch: pictures decoded at once.
-        warm_up: whether the programs of the default settings are compiled before anybody asks.
+        batch: pictures decoded together.
+        warm_up: whether the programs of the default settings are compiled before the first request.
 
     Returns:
-        The application; ``state.worker`` is its ``Worker``, ``state.crowd`` for its connections.
+        The application; ``state.worker`` is its ``Worker``, ``state.connections`` its ``Connections``.
 
     Raises:
-        ValueError: a checkpoint that takes no prompts or draws no pictures.
+        LanternError: a checkpoint that takes no prompts or draws no pictures.
     """
-    example = example_prompt(pipeline)
+    example = answers.example_prompt(pipeline)
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
-    crowd = Crowd(limits, counters)
+    connections = Connections(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
-    server = _Server(
-        worker, crowd, limits, counters, model_entry(pipeline, name), picture_side(pipeline), page
-    )
+    entry, side = answers.model_entry(pipeline, name), answers.picture_side(pipeline)
+    server = _Server(worker, connections, limits, counters, entry, side, page)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -77,105 +76,101 @@ def application(
             Route("/v1/models/{name}", server.model),
             Route("/v1/images/generations", server.images, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, door=door, counters=counters, policy=content_policy(page))],
+        middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
         exception_handlers={Refused: _refusal, HTTPException: _missing, Exception: _broken},
         lifespan=lifespan,
     )
-    app.state.worker, app.state.crowd = worker, crowd
+    app.state.worker, app.state.connections = worker, connections
     return app
 
 
+@dataclass(frozen=True)
 class _Server:
-    """The answers to requests."""
+    """Answers requests for one model: its ``entry`` in a list, the ``side`` of its pictures, and the page's HTML."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        crowd: Crowd,
-        limits: Limits,
-        counters: Counters,
-        entry: dict[str, Any],
-        side: int,
-        page: str,
-    ):
-        self._worker, self._crowd, self._limits, self._counters = worker, crowd, limits, counters
-        self._entry, self._side, self._page = entry, side, page
+    worker: Worker
+    connections: Connections
+    limits: Limits
+    counters: Counters
+    entry: dict[str, Any]
+    side: int
+    html: str
 
     async def page(self, request: Request) -> Response:
-        return HTMLResponse(self._page)
+        return HTMLResponse(self.html)
 
     async def health(self, request: Request) -> Response:
-        return _json({"status": "ok", "warm": self._worker.is_warm})
+        return _json({"status": "ok", "warm": self.worker.is_warm})
 
     async def metrics(self, request: Request) -> Response:
-        worker = self._worker
+        worker = self.worker
         gauges = {
             "queue_length": worker.waiting,
             "decoding": worker.decoding,
             "warm": int(worker.is_warm),
-            "connections": len(self._crowd),
+            "connections": len(self.connections),
             "programs": len(worker.pipeline.engine.programs),
         }
         return PlainTextResponse(
-            self._counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
+            self.counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._entry]})
+        return _json({"object": "list", "data": [self.entry]})
 
     async def model(self, request: Request) -> Response:
-        if request.path_params["name"] != self._entry["id"]:
+        if request.path_params["name"] != self.entry["id"]:
             raise Refused(
-                404, f"no such model: this server has {self._entry['id']}", "model", "model_not_found"
+                404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
-        return _json(self._entry)
+        return _json(self.entry)
 
     async def images(self, request: Request) -> Response:
         began = time.perf_counter()
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            # Nor can a page elsewhere have a browser send it without asking first.
+            # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
-        content = await _body(request, self._limits)
-        asking = read_asking(content, self._limits, self._entry["id"], self._side)
-        ticket = Ticket(asking, await run_in_threadpool(self._worker.check, asking))
-        ahead = self._worker.submit(ticket)
-        if asking.stream:
+        content = await _body(request, self.limits)
+        wanted = read_request(content, self.limits, self.entry["id"], self.side)
+        ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
+        ahead = self.worker.submit(ticket)
+        if wanted.stream:
             return _EventStream(self._events(ticket, ahead, began), ticket)
         try:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
             ticket.drop()
         if made is None:
-            return Response(status_code=400)  # Nobody reads it.
-        self._counters.answered(time.perf_counter() - began)
-        return _json(answers.whole_answer(ticket, made, self._side))
+            return Response(status_code=400)  # The client is gone.
+        self.counters.answered(time.perf_counter() - began)
+        return _json(answers.whole_answer(ticket, made, self.side))
 
     async def _all(self, ticket: Ticket) -> list[Done]:
-        with _in_time(self._limits.seconds) as deadline:
+        with _in_time(self.limits.seconds) as deadline:
             async with deadline:
                 made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
         return sorted(made, key=lambda done: done.index)
 
     async def _events(self, ticket: Ticket, ahead: int, began: float) -> AsyncIterator[bytes]:
-        if ticket.asking.details:
+        if ticket.request.details:
             yield answers.encode_event(answers.queued_event(ticket, ahead))
         try:
-            with _in_time(self._limits.seconds - (time.perf_counter() - began)) as deadline:
+            with _in_time(self.limits.seconds - (time.perf_counter() - began)) as deadline:
                 async with deadline:
                     async for event in ticket.events(SILENCE):
                         if event is None:
                             yield b": waiting\n\n"
                         elif isinstance(event, Done):
-                            yield answers.encode_event(answers.completed_event(ticket, event, self._side))
+                            yield answers.encode_event(answers.completed_event(ticket, event, self.side))
                         else:
-                            yield answers.encode_event(answers.progress_event(event, self._side))
-            self._counters.answered(time.perf_counter() - began)
+                            yield answers.encode_event(answers.progress_event(event, self.side))
+            self.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
 
 
 class _EventStream(Response):
-    """Server-sent events, until they end or the client goes."""
+    """Server-sent events, until they end or the client leaves."""
 
     media_type = "text/event-stream"
 
@@ -201,7 +196,7 @@ class _EventStream(Response):
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
-    """What the work gives; None where the client goes before, and then it is cancelled."""
+    """Returns the result of ``work``; cancels it and returns None where the client leaves before."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -219,21 +214,16 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
 
 @contextlib.contextmanager
 def _in_time(seconds: float):
-    """A deadline to enter; that it passed is a refusal."""
+    """Yields a deadline to enter; raises Refused when it has passed."""
     try:
         yield asyncio.timeout(seconds)
     except TimeoutError:
-        raise Refused(
-            504, "the pictures took too long: ask for fewer, or again when less is going on"
-        ) from None
+        message = "the pictures took too long: ask for fewer, or again when the server is less busy"
+        raise Refused(504, message) from None
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
-    """The whole body.
-
-    Raises:
-        Refused: it is too large, or comes too slowly.
-    """
+    """Returns the whole body. Raises Refused for one that is too large or comes too slowly."""
     large = Refused(
         413,
         f"the body is larger than {limits.body_bytes} bytes: send less",
@@ -250,7 +240,7 @@ async def _body(request: Request, limits: Limits) -> bytes:
                 if len(content) > limits.body_bytes:
                     raise large
     except TimeoutError:
-        message = f"the body did not come within {limits.body_seconds:g} seconds: send it at once"
+        message = f"the body did not come within {limits.body_seconds:g} seconds: send it faster"
         raise Refused(408, message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         raise Refused(400, "the body ended early") from None
@@ -266,7 +256,7 @@ async def _refusal(request: Request, refusal: Refused) -> Response:
 
 
 async def _missing(request: Request, error: HTTPException) -> Response:
-    message = {404: "nothing is here", 405: "this is not asked for in that way"}.get(
+    message = {404: "there is nothing at this path", 405: "this path takes another method"}.get(
         error.status_code, error.detail
     )
     refusal = Refused(error.status_code, message, headers=error.headers or {})
@@ -274,4 +264,7 @@ async def _missing(request: Request, error: HTTPException) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return _json(Refused(500, "something went wrong: the server's log says what").to_json(), 500)
+    return _json(
+        Refused(500, BUG).to_json(),
+        500,
+    )

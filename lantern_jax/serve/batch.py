@@ -1,9 +1,12 @@
-"""A batch of pictures on its way through the engine, and whose they are.
+"""Pictures that are decoded together, each in a slot of a run.
 
-Axes: n slots of a run, T codes of a picture.
+Axes: n slots, T codes of a picture.
 """
 
+import logging
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,32 +17,34 @@ from jaxtyping import Int
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
 from lantern_jax.pipeline.call import until_next, why_not_finite
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.previews import Brush
-from lantern_jax.serve.ticket import Done, Progress, Ticket
+from lantern_jax.serve.limits import BUG, Refused
+from lantern_jax.serve.previews import Painter
+from lantern_jax.serve.ticket import Done, Event, Progress, Ticket
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.text.encoders import Conditioning
 
-# Rows are told of, and requests begin, that often: somebody watches.
+_log = logging.getLogger(__name__)
+# Between these, progress is sent and waiting pictures begin: somebody is watching.
 PIECE_SECONDS = 0.2
 
 
 @dataclass(eq=False)
 class Order:
-    """One picture that somebody waits for.
+    """One picture of a request.
 
     Attributes:
-        ticket, index: of which request, and which of its pictures.
-        kind: orders of equal ones can share a run.
-        job: how they are decoded.
+        ticket, index: the request, and which of its pictures.
+        kind: orders of equal kinds can share a run.
+        job: how it is decoded.
         row: what it is conditioned on, leaves [1, ...].
-        free: positions of the token stream that are codes; the others the format forces.
+        free: positions of the token stream that are codes; the format forces the others.
         asked: when, by ``time.perf_counter``.
-        began, waited: what the run had spent on decoding when it began, and the seconds before.
-        partials, sketched: pictures on the way that were told, and when one was drawn last.
+        began, waited: seconds of decoding that the run had spent when it began, and seconds waited before.
+        partials, sketched: partial images sent, and when it was last drawn unfinished.
     """
 
     ticket: Ticket
@@ -57,33 +62,52 @@ class Order:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a flight works with; ``batch`` is the most slots of a run."""
+    """What batches work with.
+
+    Attributes:
+        engine, painter, counters: used by the device's thread alone.
+        encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
+        batch: the most slots of a run.
+    """
 
     engine: Engine
-    brush: Brush
+    painter: Painter
     counters: Counters
+    encoder: Executor
     batch: int
 
     def slots(self, count: int) -> int:
-        """How many slots a run for so many pictures has: a power of two, as its program has, or the batch; on every
-        group of devices at least one."""
+        """Returns the slots of a run for ``count`` pictures: the next power of two up to the batch, and at least one
+        on every group of devices."""
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
 
+    def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
+        """Sends the event that ``make`` returns, which runs in the encoder's thread."""
 
-class Flight:
+        def send() -> None:
+            try:
+                event = make()
+            except Exception as error:
+                event = failure(error)
+            ticket.tell(event)
+
+        self.encoder.submit(send)
+
+
+class Batch:
     """A run, and the order in each of its slots.
 
     Attributes:
-        slots: the orders; None where nobody waits for what is there.
+        slots: the orders; None where a slot is free.
         refills: whether slots can be filled again.
-        fits: whether there can be more of them, or fewer.
+        fits: whether their number can change.
     """
 
     def __init__(self, tools: Tools, orders: list[Order]):
         self._tools = tools
         count = tools.slots(len(orders))
         self.slots: list[Order | None] = [*orders, *[None] * (count - len(orders))]
-        # Nobody waits for the repeated ones: their slots are free for whoever comes.
+        # Slots of repeated pictures are free.
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._run = tools.engine.start(
@@ -96,12 +120,11 @@ class Flight:
 
     @property
     def orders(self) -> list[Order]:
-        """Those that are not done."""
+        """Unfinished orders."""
         return [order for order in self.slots if order is not None]
 
     def fit(self, waiting: int) -> None:
-        """As many slots as a new run would have for those that are not done and the waiting pictures of this kind,
-        where its program is compiled already: nobody waits for that."""
+        """Resizes the run to the unfinished and ``waiting`` pictures, if it has a compiled program of that size."""
         live = [slot for slot, order in enumerate(self.slots) if order is not None]
         count = self._tools.slots(len(live) + waiting) if live else len(self.slots)
         engine, before = self._tools.engine, self._run.timing.decoding
@@ -110,24 +133,20 @@ class Flight:
         try:
             self._run = engine.regroup(self._run, np.resize(live, count))
         except (NotRefillable, jax.errors.JaxRuntimeError):
-            # There may be too little memory for both: this one is as it was.
+            # There may be too little memory for both runs: this one is unchanged.
             self.fits = False
             return
         self._tools.counters.seconds += self._run.timing.decoding - before
         self.slots = [*(self.slots[slot] for slot in live), *[None] * (count - len(live))]
 
     def room(self, waiting: int) -> int:
-        """How many of so many waiting pictures of this kind to take in: none where a larger run should serve them."""
+        """Returns how many of ``waiting`` pictures to take in: none where a larger run should serve them."""
         live = len(self.orders)
         fits = self._tools.slots(live + waiting) <= len(self.slots)
         return min(waiting, len(self.slots) - live) if self.refills and live and fits else 0
 
     def take(self, orders: list[Order]) -> None:
-        """Begins orders in slots that are free.
-
-        Raises:
-            NotRefillable: as ``Engine.refill``; nothing has changed then.
-        """
+        """Begins orders in free slots. Raises NotRefillable as ``Engine.refill``; nothing has changed then."""
         empty = [slot for slot, order in enumerate(self.slots) if order is None][: len(orders)]
         before = self._run.timing.decoding
         self._run = self._tools.engine.refill(
@@ -140,7 +159,7 @@ class Flight:
             order.began, order.waited = before, now - order.asked
 
     def advance(self, hurry: bool) -> None:
-        """A piece further; with ``hurry`` no longer than until about the next picture is done."""
+        """Decodes a piece; with ``hurry`` no longer than until about the next picture is done."""
         live = np.array([order is not None for order in self.slots])
         most = until_next(self._run, live, given=0) if hurry else None
         before = self._run.timing.decoding
@@ -148,7 +167,7 @@ class Flight:
         self._tools.counters.seconds += self._run.timing.decoding - before
 
     def settle(self) -> None:
-        """Tells how far every picture is, hands over those that are done and lets go of those nobody waits for."""
+        """Sends finished pictures and progress, and frees the slots of finished and dropped pictures."""
         decoded = self._tools.engine.finish(self._run)
         finished = self._run.finished
         watched = []
@@ -172,41 +191,59 @@ class Flight:
         self._show(watched)
 
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
-        asking, counters = order.ticket.asking, self._tools.counters
+        counters = self._tools.counters
         seconds = self._run.timing.decoding - order.began
-        settings = settings_json(order.ticket.settings)
-        text = origin_text(str(asking.prompt), asking.seed, order.index, settings, codes)
-        png = encode_png(self._tools.brush.draw(codes), text)
+        picture = self._tools.painter.draw(codes)
         counters.pictures += 1
         counters.tokens += len(codes)
         counters.rounds += rounds
-        counters.drawing_seconds = self._tools.brush.spent
-        digest = tokens_digest(codes)
-        order.ticket.tell(
-            Done(order.index, png, codes, round_of_token, digest, rounds, seconds, order.waited)
-        )
+        counters.drawing_seconds = self._tools.painter.spent
+
+        def make() -> Done:
+            request, settings = order.ticket.request, settings_json(order.ticket.settings)
+            text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
+            png, digest = encode_png(picture, text), tokens_digest(codes)
+            return Done(order.index, png, codes, round_of_token, digest, rounds, seconds, order.waited)
+
+        self._tools.tell(order.ticket, make)
 
     def _show(self, watched: list[tuple[Order, Int[np.ndarray, " T"], int]]) -> None:
-        """Progress of pictures on their way, to those who asked for it; they take turns in having them drawn."""
-        detailed = [order for order, *_ in watched if order.ticket.asking.details]
+        """Sends the progress of pictures to clients that asked for it; pictures take turns in being drawn."""
+        painter = self._tools.painter
+        detailed = [order for order, *_ in watched if order.ticket.request.details]
         turn = min(detailed, key=lambda order: order.sketched, default=None)
         for order, codes, rounds in watched:
-            asking, known = order.ticket.asking, int((codes >= 0).sum())
-            if not asking.stream:
+            request, known = order.ticket.request, int((codes >= 0).sum())
+            if not request.stream:
                 continue
-            parts = asking.partial_images + 1
+            parts = request.partial_images + 1
             partial = order.partials if known * parts >= (order.partials + 1) * len(codes) else None
-            if partial is None and not asking.details:
+            if partial is None and not request.details:
                 continue
-            png = None
-            if partial is not None or (order is turn and self._tools.brush.rested):
-                sketch = self._tools.brush.sketch(codes)
-                # What OpenAI's clients get has no clear places.
-                png = encode_png(sketch if partial is None else sketch[..., :3])
+            sketch = None
+            if partial is not None or (order is turn and painter.rested):
+                sketch = painter.sketch(codes)
+                if partial is not None:  # OpenAI's clients get no transparency.
+                    sketch = sketch[..., :3]
                 order.sketched = time.perf_counter()
-            seconds = self._run.timing.decoding - order.began
-            order.ticket.tell(Progress(order.index, known, len(codes), rounds, seconds, png, partial))
+            figures = order.index, known, len(codes), rounds, self._run.timing.decoding - order.began
+
+            def make(figures=figures, sketch=sketch, partial=partial) -> Progress:
+                return Progress(*figures, None if sketch is None else encode_png(sketch), partial)
+
+            self._tools.tell(order.ticket, make)
             order.partials += partial is not None
+
+
+def failure(error: Exception) -> Refused:
+    """Returns what is answered where decoding fails; logs what the client cannot mend."""
+    if isinstance(error, NotRefillable):
+        return Refused(400, str(error))
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return Refused(503, "the device has too little memory for this: ask for fewer pictures")
+    _log.error("lantern serve: a request failed", exc_info=error)
+    # Ours say in a line what is wrong with the model.
+    return Refused(500, str(error) if isinstance(error, LanternError) else BUG)
 
 
 def _rows(orders: list[Order]) -> Conditioning:
@@ -214,7 +251,7 @@ def _rows(orders: list[Order]) -> Conditioning:
 
 
 def _seeds(orders: list[Order]) -> Int[np.ndarray, " n"]:
-    return np.array([order.ticket.asking.seed for order in orders], np.uint32)
+    return np.array([order.ticket.request.seed for order in orders], np.uint32)
 
 
 def _numbers(orders: list[Order]) -> Int[np.ndarray, " n"]:

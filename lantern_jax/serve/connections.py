@@ -1,8 +1,8 @@
-"""Connections: how long each may take, and how many of them there may be.
+"""Connections: how long each may take, and how many there may be.
 
 uvicorn bounds neither how long headers may take nor how many connections one client has. Here a connection either works
-(its request is there, and the answer is not yet with the client) or waits for the rest of a request. One that waits
-holds nobody up: its time is short, and it makes room for whoever comes.
+(its request has arrived, its answer is not yet taken) or waits for the rest of a request. A waiting one delays no
+other: its time is short, and it makes room for new ones.
 """
 
 import asyncio
@@ -19,16 +19,12 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 
 
-class Crowd:
-    """The connections of a server.
-
-    Attributes:
-        limits: how many there may be, and how long they may take.
-    """
+class Connections:
+    """The connections of a server, within ``limits``."""
 
     def __init__(self, limits: Limits, counters: Counters):
         self.limits, self._counters = limits, counters
-        # Who has waited longest comes first, of all and of each address.
+        # The one that has waited longest comes first, of all and of each address.
         self._all: dict[Connection, str] = {}
         self._of: dict[str, dict[Connection, None]] = {}
 
@@ -39,8 +35,7 @@ class Crowd:
         return iter(self._all)
 
     def enter(self, connection: "Connection", address: str) -> None:
-        """Takes in a connection of an address. Where there are too many, of that address or of all, the one goes that
-        has waited longest.
+        """Adds a connection of an address; if there are too many, of it or in all, ends the one that waited longest.
 
         Raises:
             Refused: all of them work.
@@ -55,14 +50,14 @@ class Crowd:
         self._put(connection, address)
 
     def wait(self, connection: "Connection") -> None:
-        """Notes that a connection, if it is there, begins to wait."""
+        """Notes that a connection, if it is here, begins to wait."""
         address = self._all.get(connection)
         if address is not None:
             self.leave(connection)
             self._put(connection, address)
 
     def leave(self, connection: "Connection") -> None:
-        """Forgets a connection, if it is there."""
+        """Removes a connection, if it is here."""
         address = self._all.pop(connection, None)
         if address is not None:
             del self._of[address][connection]
@@ -70,11 +65,11 @@ class Crowd:
                 del self._of[address]
 
     def count_ended(self, why: str) -> None:
-        """Counts a connection that was ended, by what it did not do in time or ``room``."""
+        """Counts a connection that was ended, by what it did not do in time, or ``room``."""
         self._counters.ended[why] += 1
 
     def count_refusal(self, refusal: Refused) -> None:
-        """Counts an answer to what did not become a request."""
+        """Counts an answer to what is no request."""
         self._counters.requests[refusal.status] += 1
 
     def _put(self, connection: "Connection", address: str) -> None:
@@ -82,7 +77,7 @@ class Crowd:
         self._of.setdefault(address, {})[connection] = None
 
     def _made_room(self, among: Iterable["Connection"]) -> bool:
-        """Whether one of these that waits could be ended."""
+        """Ends the first of these that waits; tells whether there was one."""
         oldest = next((one for one in among if not one.works), None)
         if oldest is not None:
             self.leave(oldest)
@@ -91,26 +86,26 @@ class Crowd:
 
 
 class Connection(H11Protocol):
-    """A connection of a crowd, which ends when what it waits for does not come in time."""
+    """A connection that ends when what it waits for does not come in time."""
 
-    def __init__(self, *arguments: Any, crowd: Crowd, **options: Any):
+    def __init__(self, *arguments: Any, connections: Connections, **options: Any):
         super().__init__(*arguments, **options)
-        self._crowd, limits = crowd, crowd.limits
+        self._connections, limits = connections, connections.limits
         self._seconds = {
             "headers": limits.header_seconds,
-            # The application says so a moment before, unless it has answered already.
+            # The application refuses it a second earlier, unless it has answered.
             "body": limits.body_seconds + 1,
             "answer": limits.seconds + limits.taking_seconds,
             "idle": limits.idle_seconds,
         }
-        # What is waited for, in which cycle of uvicorn's, and the timer of it.
+        # What is waited for, in which cycle of uvicorn's, and its timer.
         self._awaited: tuple[str, Any] = ("", None)
         self._timer: asyncio.TimerHandle | None = None
         self._end = 0.0
 
     @property
     def works(self) -> bool:
-        """Whether its request is there, and the client has not taken the whole answer."""
+        """Whether its request has arrived and the client has not taken the whole answer."""
         return self._awaited[0] == "answer" or self.transport.get_write_buffer_size() > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -118,12 +113,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._await("headers")
         try:
-            self._crowd.enter(self, address_of(self.client))
+            self._connections.enter(self, address_of(self.client))
         except Refused as refusal:
             self._refuse(refusal)
 
     def data_received(self, data: bytes) -> None:
-        """Takes in what came."""
+        """Reads what arrived."""
         if self.transport.is_closing():
             return
         if self._awaited[0] == "idle":
@@ -132,27 +127,27 @@ class Connection(H11Protocol):
         self._settle()
 
     def on_response_complete(self) -> None:
-        """Goes on after an answer, maybe with a request that is there already."""
+        """Continues after an answer, perhaps with a request that has arrived already."""
         super().on_response_complete()
         self._unset_keepalive_if_required()
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what was waited for."""
+        """Stops the timer and removes the connection."""
         if self._timer is not None:
             self._timer.cancel()
-        self._crowd.leave(self)
+        self._connections.leave(self)
         super().connection_lost(exc)
 
     def end(self, why: str) -> None:
-        """Ends it without a word."""
-        self._crowd.count_ended(why)
+        """Ends it without an answer."""
+        self._connections.count_ended(why)
         self.transport.abort()
 
     def _settle(self) -> None:
-        """Waits for what has to come next. That some of it came changes nothing: it has to be there in time."""
+        """Waits for what must come next; a part of it does not prolong its time."""
         if self.transport.is_closing():
-            return  # Whoever does not take the answer has the time that is left.
+            return  # The client has the time that is left to take the answer.
         if self.conn.their_state is h11.SEND_BODY:
             self._await("body")
         elif self.cycle is not None and not self.cycle.response_complete:
@@ -166,7 +161,7 @@ class Connection(H11Protocol):
         self._awaited = (what, self.cycle)
         now, seconds = self.loop.time(), self._seconds[what]
         if what in ("headers", "idle"):
-            self._crowd.wait(self)
+            self._connections.wait(self)
         if what != "idle":
             self._end = now + seconds
         self._set_timer(seconds)
@@ -179,23 +174,21 @@ class Connection(H11Protocol):
     def _too_late(self) -> None:
         what, _ = self._awaited
         if what == "idle" and self.transport.get_write_buffer_size():
-            # It is not: the client is still taking the answer, for which it has as long as the request had.
+            # The client is still taking the answer, for which it has as long as the request had.
             if self.loop.time() < self._end:
                 self._set_timer(self._seconds["idle"])
             else:
                 self.end("answer")
         elif what == "headers" and self.conn.trailing_data[0] and not self.transport.is_closing():
-            self._crowd.count_ended(what)
+            self._connections.count_ended(what)
             limit = self._seconds[what]
-            self._refuse(
-                Refused(408, f"the headers did not come within {limit:g} seconds: send them at once")
-            )
+            self._refuse(Refused(408, f"the headers did not come within {limit:g} seconds: send them faster"))
         else:
             self.end(what)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answers what did not become a request, and ends the connection."""
-        self._crowd.count_refusal(refusal)
+        """Answers what is no request, and ends the connection."""
+        self._connections.count_refusal(refusal)
         body = encode_json(refusal.to_json())
         head = [
             f"HTTP/1.1 {refusal.status} {http.HTTPStatus(refusal.status).phrase}",
@@ -209,8 +202,8 @@ class Connection(H11Protocol):
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """What stands for a client where connections are counted: its address, or the network of 64 bits of which one
-    client has all addresses (IPv6)."""
+    """Returns by what the connections of a client are counted: its address, or its network of 64 bits (IPv6), of
+    which one client has all addresses."""
     host = "" if client is None else client[0]
     try:
         address = ipaddress.ip_address(host)

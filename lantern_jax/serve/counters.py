@@ -1,6 +1,6 @@
-"""What a server counts, as Prometheus reads it.
+"""What a server counts, in Prometheus' text format.
 
-A counter is written by one thread alone: those of requests by the loop that answers, those of pictures by the device's.
+Each counter is written by one thread: those of requests by the event loop, those of pictures by the device's.
 """
 
 from collections import Counter
@@ -11,18 +11,18 @@ BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 150, 600)
 
 
 class Counters:
-    """Sums since the server began.
+    """Sums since the server started.
 
     Attributes:
         requests: by HTTP status.
         ended: connections that the server ended, by what they did not do in time (``headers``, ``body``, ``idle``: ask
-            again, ``answer``: take it), or ``room``: for another to come in.
-        pictures, tokens, rounds: of pictures that are done.
-        dropped: pictures that were begun or waited when their client went.
-        programs_dropped: compiled programs there was no room for.
-        seconds: of decoding, those of pictures that share a batch counted once.
+            again, ``answer``: take it), or ``room``: to let another in.
+        pictures, tokens, rounds: of finished pictures.
+        dropped: pictures that were begun or waiting when their client left.
+        programs_dropped: compiled programs that there was no room for.
+        seconds: of decoding; those that pictures of a batch share are counted once.
         drawing_seconds: of the VQ decoder.
-        request_seconds: of requests for pictures that were answered.
+        request_seconds: of answered requests for pictures.
     """
 
     def __init__(self):
@@ -34,23 +34,24 @@ class Counters:
         self._answered = 0
 
     def answered(self, seconds: float) -> None:
-        """Counts a request for pictures that took so long."""
+        """Counts a request for pictures that took ``seconds``."""
         self._answered += 1
         self.request_seconds += seconds
         for bound in BUCKETS:
             self._within[bound] += seconds <= bound
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """All of them in Prometheus' text format, and gauges: what is so now, by name."""
+        """Returns all counters, and gauges by name."""
         return "\n".join([*self._lines(gauges), ""])
 
     def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
-        yield "# TYPE lantern_requests_total counter"
-        for status, count in sorted(self.requests.items()):
-            yield f'lantern_requests_total{{status="{status}"}} {count}'
-        yield "# TYPE lantern_connections_ended_total counter"
-        for why, count in sorted(self.ended.items()):
-            yield f'lantern_connections_ended_total{{why="{why}"}} {count}'
+        for name, label, counts in (
+            ("requests", "status", self.requests),
+            ("connections_ended", "why", self.ended),
+        ):
+            yield f"# TYPE lantern_{name}_total counter"
+            for value, count in sorted(counts.items()):
+                yield f'lantern_{name}_total{{{label}="{value}"}} {count}'
         sums = {
             "pictures": self.pictures,
             "tokens": self.tokens,

@@ -1,4 +1,4 @@
-"""What a server takes at most, and how it says no."""
+"""What a server accepts at most, and how it refuses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,26 +6,27 @@ from typing import Any
 
 from lantern_jax.io import errors
 
-# Of a refusal's line, whatever is quoted in it: the longest one of our own lists all knobs.
+BUG = "this is a bug of lantern_jax: please report it with the lines of the server's log"
+# Of a refusal's line; our longest one lists all knobs.
 _LETTERS = 1000
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that keep a server well whatever it is sent.
+    """Bounds on what clients may send and keep.
 
     Attributes:
-        header_seconds: how long a request's headers may take to come, from its connection or its first byte.
-        body_bytes, body_seconds: of a request's body, and how long it may take to come.
-        idle_seconds: how long a connection is kept for another request.
-        connections, address_connections: that are open, of all clients and of one address.
+        header_seconds: in which a request's headers must arrive, from its connection or its first byte.
+        body_bytes, body_seconds: size of a request's body, and the time in which it must arrive.
+        idle_seconds: for which a connection is kept without a request.
+        connections, address_connections: open ones of all clients, and of one address.
         prompt_letters: of a prompt.
         pictures: of a request.
-        queue: pictures that wait, of all requests.
+        queue: waiting pictures of all requests.
         seconds: from a request's body to its last picture.
-        taking_seconds: how long a client may then take to receive it.
+        taking_seconds: in which the client must then receive it.
         nodes: of a draft tree or window.
-        programs: compiled ones that are kept, besides those of the default settings: the ones used last.
+        programs: compiled ones that are kept besides those of the default settings, the most recently used.
     """
 
     header_seconds: float = 10.0
@@ -50,7 +51,7 @@ class Refused(Exception):
     Attributes:
         status: of HTTP.
         message: one line: what was given, what was expected.
-        param: the field of the request that is to blame, or None.
+        param: the field of the request that is wrong, or None.
         code: a word for programs.
         headers: of the answer.
     """
@@ -62,7 +63,7 @@ class Refused(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """In the shape of OpenAI's errors; what would steer a terminal is escaped."""
+        """Returns it in the shape of OpenAI's errors, with characters that steer a terminal escaped."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         message = errors.printable(" ".join(self.message.split()), _LETTERS)
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

@@ -1,4 +1,4 @@
-"""Pictures of tokens that are known in part, drawn so rarely that drawing costs little.
+"""Pictures of all tokens, or of those known so far; the latter are drawn so rarely that they cost little.
 
 Axes: T codes of a picture, H W height and width, h w rows and columns of codes.
 """
@@ -12,13 +12,13 @@ from jaxtyping import Bool, Int, UInt8
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.call import drawn
 
-# Of the time, at most, that goes into pictures which only show how far things are.
+# The share of the time, at most, that drawing unfinished pictures takes.
 SHARE = 0.15
-# What is not known yet.
+# Shown for unknown codes.
 GREY = 128
 
 
-class Brush:
+class Painter:
     """Draws for one engine, a picture at a time: its bytes do not depend on what else is drawn.
 
     Attributes:
@@ -31,15 +31,11 @@ class Brush:
 
     @property
     def rested(self) -> bool:
-        """Whether another picture on its way may be drawn, for its share of the time."""
+        """Whether another unfinished picture may be drawn without exceeding ``SHARE``."""
         return time.perf_counter() >= self._rested
 
     def draw(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
-        """The picture of all its codes.
-
-        Raises:
-            ValueError: it is not all numbers.
-        """
+        """Draws a finished picture. Raises LanternError where it is not all numbers."""
         # A program for fewer groups of devices would have the parameters moved.
         groups = len(self._engine.devices)
         pictures, timing = drawn(self._engine, np.tile(codes, (groups, 1)), groups)
@@ -47,7 +43,7 @@ class Brush:
         return pictures[0]
 
     def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
-        """The picture of the codes that are known; grey, and clear, where they are -1."""
+        """Draws the codes that are known; grey and clear where they are -1."""
         began = time.perf_counter()
         known = codes >= 0
         picture = _covered(self.draw(guessed(codes, self._columns)), known, self._columns)
@@ -57,7 +53,7 @@ class Brush:
 
 
 def guessed(codes: Int[np.ndarray, " T"], columns: int) -> Int[np.ndarray, " T"]:
-    """The codes, each unknown one (-1) as the nearest known one above it, so that edges of what is known look right."""
+    """Returns the codes, each unknown one (-1) as the nearest known one above it, so that edges look right."""
     rows = np.array(codes, np.int32).reshape(-1, columns)
     first = rows[0]
     first[first < 0] = first[first >= 0][-1] if (first >= 0).any() else 0

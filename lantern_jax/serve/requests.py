@@ -1,4 +1,4 @@
-"""What a request for pictures says: the body of OpenAI's image endpoint with the knobs of a generation beside it."""
+"""Requests for pictures: the body of OpenAI's image endpoint, with the knobs of a generation beside its fields."""
 
 import json
 import secrets
@@ -14,7 +14,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.settings.settings import KNOBS
 
-# Fields of OpenAI's clients that change nothing here, with the values that they may have; None for any text.
+# Fields of OpenAI's clients that change nothing here, with their allowed values; None for any text.
 HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
     "background": ("auto", "opaque"),
     "moderation": ("auto", "low"),
@@ -25,19 +25,19 @@ HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
 }
 OWN = ("details", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "stream")
 PARTIAL_IMAGES = 3
-# Knobs whose values decide how much memory a round takes, and the most that is taken of each.
+# The largest values of knobs that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
 }  # fmt: skip
 _TREES = (NO_TREE, "dynamic")
-# No field takes a whole number of more digits.
+# No field takes a longer whole number.
 _DIGITS = 40
 
 
 @dataclass(frozen=True)
 class _Digits:
-    """A whole number of more digits than any field takes. It is no number to any check, so each names its field, and
-    nothing has to convert it."""
+    """A whole number longer than any field takes. Checks take it for no number and name its field; it is never
+    converted."""
 
     text: str
 
@@ -46,17 +46,17 @@ class _Digits:
 
 
 @dataclass(frozen=True)
-class Asking:
+class PictureRequest:
     """A request for pictures.
 
     Attributes:
         prompt: words, or a class number.
         num: pictures; they have the numbers 0 to num - 1 of the seed.
         seed: 0 to 2**32 - 1.
-        knobs: those given, by name.
-        stream: whether events are wanted while the pictures are made.
-        partial_images: pictures on their way that such a stream shows of each, 0 to 3.
-        details: whether answers tell tokens and rounds too, and a stream how far it is several times a second.
+        knobs: that were given, by name.
+        stream: whether to send events while the pictures are made.
+        partial_images: unfinished pictures that a stream shows of each, 0 to 3.
+        details: whether answers hold tokens and rounds too, and a stream reports progress several times a second.
     """
 
     prompt: str | int
@@ -68,16 +68,11 @@ class Asking:
     details: bool
 
 
-def read_asking(content: bytes, limits: Limits, model: str, side: int) -> Asking:
-    """The request of a body.
-
-    Args:
-        content: of the body.
-        model: the name of the one that is served.
-        side: pixels of its pictures.
+def read_request(content: bytes, limits: Limits, model: str, side: int) -> PictureRequest:
+    """Reads the body of a request to a server of ``model``, whose pictures have sides of ``side`` pixels.
 
     Raises:
-        Refused: anything that is not served, in one line.
+        Refused: a request that is not served.
     """
     fields = {name: value for name, value in _decoded(content).items() if value is not None}
     for name, value in fields.items():
@@ -89,10 +84,10 @@ def read_asking(content: bytes, limits: Limits, model: str, side: int) -> Asking
         raise Refused(404, message, "model", "model_not_found")
     _check_size(fields.get("size", "auto"), side)
     seed = fields.get("seed")
-    return Asking(
+    return PictureRequest(
         prompt=prompt,
         num=_number("n", fields.get("n", 1), 1, limits.pictures),
-        # Whoever gives no seed wants another picture every time, as of OpenAI's own endpoint.
+        # Without a seed every picture is another one, as at OpenAI's endpoint.
         seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
         knobs=_knobs(fields),
         stream=_flag(fields, "stream"),
@@ -119,7 +114,7 @@ def _decoded(content: bytes) -> dict[str, Any]:
 
 
 def _check_field(name: str, value: Any) -> None:
-    """Raises Refused for a field that is not known, or a value of one that promises what is not done."""
+    """Raises Refused for an unknown field, or a value that asks for what is not done."""
     if name == "response_format" and value != "b64_json":
         message = f"response_format {_short(value)} is not served: pictures are in the answer, as b64_json"
         raise Refused(400, message, name)
@@ -141,7 +136,7 @@ def _check_prompt(prompt: Any, letters: int) -> None:
     if len(prompt) > letters:
         message = f"the prompt has {len(prompt)} letters: give at most {letters}"
         raise Refused(400, message, "prompt", "prompt_too_long")
-    # Half a surrogate pair is no text; what steers a terminal is no prompt.
+    # Half a surrogate pair is no text; control characters are no prompt.
     if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\t\r\n" for letter in prompt):
         raise Refused(400, "the prompt holds characters that cannot be shown: leave them out", "prompt")
 
@@ -153,7 +148,7 @@ def _check_size(size: Any, side: int) -> None:
 
 
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs among the fields, each a value that it can have; which of them fit together the pipeline says."""
+    """Returns the knobs among the fields, each in its own range; the pipeline says which fit together."""
     knobs = {name: value for name, value in fields.items() if name in KNOBS}
     if "batch" in knobs:
         raise Refused(400, "batch is the server's to choose: leave it out", "batch")
@@ -195,6 +190,6 @@ def _checked(check, name: str, value: Any) -> Any:
 
 
 def _short(value: Any, most: int = 60) -> str:
-    """A value as part of a line, cut."""
+    """Returns a value for a line, cut."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."

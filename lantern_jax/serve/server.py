@@ -1,32 +1,37 @@
-"""uvicorn, as this application is run: on a socket that is bound already, and quick to end."""
+"""uvicorn as this application runs on it, on a bound socket, and the server's log."""
 
 import contextlib
+import logging
 import socket
+import sys
 from functools import partial
 
 import uvicorn
 from starlette.applications import Starlette
 
+from lantern_jax.io import errors
 from lantern_jax.serve.connections import Connection
 
-# How long connections may take to end, after the worker told them.
+# In which connections must end after the worker told them.
 _PARTING_SECONDS = 3
-# Connections that wait to be taken in: so many may come in one turn of the loop.
+# Connections that may come in one turn of the loop.
 _BACKLOG = 256
-# Files that are open besides.
+# Other open files.
 _OTHER_FILES = 128
+# Of a line of the log.
+_LETTERS = 2000
 
 
 class Server(uvicorn.Server):
-    """Ends streams by a word before it ends connections."""
+    """Ends streams with an event before it closes connections."""
 
     def __init__(self, app: Starlette):
         self._worker = app.state.worker
         super().__init__(
             uvicorn.Config(
                 app,
-                # It bounds connections itself: a limit_concurrency would count those that only wait.
-                http=partial(Connection, crowd=app.state.crowd),
+                # These bound themselves: limit_concurrency would count connections that only wait.
+                http=partial(Connection, connections=app.state.connections),
                 backlog=_BACKLOG,
                 log_config=None,  # The command decides where the log goes.
                 access_log=False,
@@ -38,17 +43,17 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Called by uvicorn once it is to end."""
+        """Ends the server; uvicorn calls it."""
         self._worker.refuse()
         await super().shutdown(sockets)
 
 
 def connections_of_files(wanted: int) -> int:
-    """How many connections this process can have, at most as many as are wanted: each is an open file. The system's
-    soft limit of these is raised where it is too low for that."""
+    """Returns how many connections this process can have, at most ``wanted``: each is an open file. Raises the
+    system's soft limit of open files if it is too low."""
     try:
         import resource
-    except ImportError:  # Windows, where sockets are no files.
+    except ImportError:  # On Windows sockets are no files.
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -60,3 +65,25 @@ def connections_of_files(wanted: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
             soft = best
     return max(1, min(wanted, soft - _BACKLOG - _OTHER_FILES))
+
+
+class Escaped(logging.Formatter):
+    """Escapes what is no text, and indents tracebacks, so that every line at the margin begins a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record as lines."""
+        lines = [errors.printable(f"{record.levelname.lower()}: {record.getMessage()}", _LETTERS)]
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info)
+            lines += [f"  {errors.printable(line, _LETTERS)}" for line in traceback.splitlines()]
+        return "\n".join(lines)
+
+
+def log_to_stderr() -> None:
+    """Shows warnings and errors of this package and of uvicorn."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Escaped())
+    for name in ("lantern_jax", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""A request on its way: what the device's thread tells, and the loop that answers hears.
+"""A request in progress: events from the device's thread to the event loop.
 
 Axes: T codes of a picture.
 """
@@ -14,21 +14,21 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.requests import Asking
+from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.settings.settings import Settings
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a picture is.
+    """An unfinished picture.
 
     Attributes:
         index: of the request's pictures.
         tokens, total: codes known, and all.
         rounds: target passes so far.
         seconds: of decoding so far.
-        png: the picture as it is, where it was drawn.
-        partial: which of the pictures that were asked for on the way this is; None for one between them.
+        png: the picture so far, if it was drawn.
+        partial: its place among the requested partial images; None if it is none of them.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    """A picture that is finished.
+    """A finished picture.
 
     Attributes:
         index: of the request's pictures, its number of the seed.
@@ -50,7 +50,7 @@ class Done:
         tokens, round_of_token: int32 [T], as in ``Generation``.
         digest: ``pictures.tokens_digest`` of the tokens.
         rounds: target passes after prefill.
-        seconds: of decoding, without compiling and drawing; other pictures may have shared them.
+        seconds: of decoding, perhaps shared with other pictures, without compiling and drawing.
         waited: seconds before it began.
     """
 
@@ -68,28 +68,28 @@ Event = Progress | Done | Refused
 
 
 class Ticket:
-    """Carries events from the device's thread to the loop it was made in.
+    """Carries events of a request from any thread to the loop it was made in.
 
     Attributes:
-        asking: what is wanted.
-        settings: how it is decoded.
-        dropped: whether nobody waits for it any more; the device's thread then leaves out what is not done.
+        request: what to draw.
+        settings: how to decode it.
+        dropped: whether the client is gone; the device's thread then leaves out what is not done.
     """
 
-    def __init__(self, asking: Asking, settings: Settings):
-        self.asking, self.settings, self.dropped = asking, settings, False
+    def __init__(self, request: PictureRequest, settings: Settings):
+        self.request, self.settings, self.dropped = request, settings, False
         self._loop = asyncio.get_running_loop()
-        # Events that were not heard yet. Of a picture's progress the newest takes the older one's place: whoever reads
-        # slowly gets fewer events, not a longer line of them.
+        # Unread events. A picture's newest progress replaces its older one: slow readers get fewer events, not a
+        # longer queue.
         self._events: dict[Hashable, Event] = {}
         self._told = asyncio.Event()
 
     def drop(self) -> None:
-        """Nobody waits any more."""
+        """Notes that the client is gone."""
         self.dropped = True
 
     def tell(self, event: Event) -> None:
-        """From any thread: an event for whoever listens."""
+        """Sends an event, from any thread."""
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._put, event)
 
@@ -103,12 +103,12 @@ class Ticket:
         self._told.set()
 
     async def events(self, silence: float) -> AsyncIterator[Event | None]:
-        """Events until all pictures are done; None after so many seconds without one.
+        """Yields events until all pictures are done, and None after ``silence`` seconds without one.
 
         Raises:
             Refused: the request fails.
         """
-        left = self.asking.num
+        left = self.request.num
         while left:
             if not self._events:
                 self._told.clear()

@@ -1,1 +1,1 @@
-"""Picture sets: thousands of pictures in shards, by any number of workers, whatever stops them in between."""
+"""Picture sets: thousands of pictures in shards, by any number of workers, resumable after any stop."""

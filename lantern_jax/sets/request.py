@@ -8,6 +8,7 @@ from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import SetPlan, check_size
+from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
@@ -55,13 +56,13 @@ class OpenedSet:
 
     Attributes:
         knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
-        note: a line on tuned settings for people; may be empty.
+        notes: lines for people: on tuned settings, and on each knob that changes nothing.
     """
 
     pipeline: "Pipeline"
     plan: SetPlan
     knobs: Mapping[str, Any]
-    note: str = ""
+    notes: tuple[str, ...] = ()
     reader: "FeatureReader | None" = None
 
 
@@ -86,18 +87,20 @@ def open_set(request: SetRequest) -> OpenedSet:
     # Looked up once for the whole set, so that all of it is decoded in the same way.
     tuned = pipeline.tuning(len(request.prompts) * request.num, **request.knobs)
     knobs = {**tuned.knobs, **{name: value for name, value in request.knobs.items() if value is not None}}
+    settings = pipeline.settings(knobs)
     plan = SetPlan(
         prompts=request.prompts,
         num=request.num,
         seed=request.seed,
         model=checkpoint_digest(model_directory(request.model)),
         dtype=pipeline.dtype.name,
-        settings=settings_json(pipeline.settings(knobs)),
+        settings=settings_json(settings),
         format=request.format,
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
     )
-    return OpenedSet(pipeline, plan, knobs, tuned.note, reader)
+    notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
+    return OpenedSet(pipeline, plan, knobs, notes, reader)
 
 
 def _check_prompts(prompts: tuple[str, ...], pipeline: "Pipeline") -> None:

@@ -74,7 +74,7 @@ def make_set(
                 waiting.append((made, shard, now))
         if waiting:
             settle()
-    # Nothing but the set is left once all of it is there: nobody writes any more.
+    # Once all shards are there, no worker writes any more: only the set is left.
     if writes and not plan.missing(directory):
         remove_leftovers(directory)
     return sum(len(plan.numbers(shard)) for shard in left)
@@ -85,7 +85,7 @@ def discard_damaged(
 ) -> None:
     """Removes the pictures of each shard that is there but not whole, so that it is made again.
 
-    Call it for shards that nobody else makes: another worker may replace its own by whole ones meanwhile.
+    Call it only for shards that no other worker makes: theirs may be replaced by whole ones meanwhile.
 
     Args:
         note: called with a line about each.

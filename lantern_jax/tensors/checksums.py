@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's files: bits that flipped and pages that were lost since it was written are told.
+"""Checksums of a checkpoint's files, which show flipped bits and lost pages.
 
 ``config.json`` lists the files by their names in the checkpoint, in "files" with their sizes and in "checksums" with
 eight hexadecimal digits each, its own among them. They say that files are as they were written, not who wrote them.
@@ -25,12 +25,12 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_descriptor, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
-# Of a config; the demo's has 15 KB.
+# Bytes of a config; the demo's has 15 KB.
 MOST_BYTES = 1 << 22
 # Multiples of every dtype's size, so that no number lies in two of them.
 BLOCK, PIECE = 1 << 24, 1 << 20
 THREADS = min(8, os.cpu_count() or 1)
-# What a checkpoint may have: no name leads out of its folder.
+# Names that a checkpoint may list: none leads out of its folder.
 _NAME = re.compile(
     r"(model|text_encoder)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|text/[^/\\\0]{1,255}"
 )
@@ -38,7 +38,7 @@ _NAME = re.compile(
 # after the target, from the same files.
 _right: set[tuple[Any, ...]] = set()
 
-# Where a file's bytes go: (the first one's place, an array of so many numbers, the dtype in which they are stored).
+# Where a file's bytes go: (the first one's place, the array that takes the numbers, the stored dtype).
 Target = tuple[int, np.ndarray, np.dtype]
 
 
@@ -49,7 +49,7 @@ class Summing:
         self._sums, self._crc, self._left = b"", 0, BLOCK
 
     def add(self, data: memoryview) -> None:
-        """Takes the bytes that come next."""
+        """Adds the bytes that come next."""
         while len(data):
             part, data = data[: self._left], data[self._left :]
             self._crc, self._left = zlib.crc32(part, self._crc), self._left - len(part)
@@ -58,13 +58,13 @@ class Summing:
 
     @property
     def checksum(self) -> str:
-        """Of what came so far."""
+        """The checksum of the bytes so far."""
         last = self._crc.to_bytes(4, "little") if self._left < BLOCK else b""
         return f"{zlib.crc32(self._sums + last):08x}"
 
 
 def checksum_of(blocks: Iterable[int]) -> str:
-    """The checksum of a file whose blocks have these CRC-32s."""
+    """Returns the checksum of a file whose blocks have these CRC-32s."""
     return f"{zlib.crc32(b''.join(block.to_bytes(4, 'little') for block in blocks)):08x}"
 
 
@@ -76,7 +76,7 @@ def read_block(path: Path, start: int, targets: Iterable[Target] = ()) -> int:
         targets: for parts of the block, ascending; numbers are cast to the dtype of the array that takes them.
 
     Raises:
-        ValueError: the file cannot be read, or is shorter than its targets.
+        LanternError: the file cannot be read, or is shorter than its targets.
     """
     scratch = np.empty(PIECE, np.uint8)
     try:
@@ -102,14 +102,14 @@ def read_block(path: Path, start: int, targets: Iterable[Target] = ()) -> int:
 
 
 def _read_on(file: Any, scratch: np.ndarray, count: int, crc: int) -> int:
-    """The CRC-32 after so many bytes more, or after all that there are."""
+    """Returns the CRC-32 after ``count`` bytes more, or fewer at the end of the file."""
     while count > 0 and (got := file.readinto(scratch[:count])):
         crc, count = zlib.crc32(scratch[:got], crc), count - got
     return crc
 
 
 def _fill(file: Any, values: np.ndarray) -> int:
-    """How many bytes there were for the array; the system may give them in several parts."""
+    """Fills an array, which the system may do in parts; returns how many bytes there were."""
     done = 0
     while done < len(values) and (got := file.readinto(values[done:])):
         done += got
@@ -117,21 +117,21 @@ def _fill(file: Any, values: np.ndarray) -> int:
 
 
 def file_checksum(path: Path) -> str:
-    """The checksum of a file's content."""
+    """Returns the checksum of a file's content."""
     with ThreadPoolExecutor(THREADS) as threads:
         starts = range(0, path.stat().st_size, BLOCK)
         return checksum_of(threads.map(lambda start: read_block(path, start), starts))
 
 
 def with_checksums(config: Mapping[str, Any], directory: Path, sums: Mapping[str, str]) -> dict[str, Any]:
-    """The content of a ``config.json`` that lists the files with these checksums, and has its own."""
+    """Returns a config's content that lists the files with these checksums, and its own."""
     sizes = {name: (directory / name).stat().st_size for name in sums}
     config = dict(config) | {FILES: sizes}
     return config | {SUMS: {CONFIG: _config_checksum(config, sums), **sums}}
 
 
 def check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Raises ValueError unless a config lists files and is as it was written; one without a checksum of its own was
+    """Raises LanternError unless a config lists files and is as it was written; one without a checksum of its own was
     changed on purpose.
     """
     files, sums = config.get(FILES), config.get(SUMS)
@@ -148,11 +148,11 @@ def check_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
-    """Raises ValueError, one line, unless the checkpoint has every file that its config lists, in its whole length."""
+    """Raises LanternError unless the checkpoint has every file that its config lists, in its whole length."""
     wrong = []
     for name, size in config[FILES].items():
         path = directory / name
-        # Whatever the name is: ``Path.is_file`` raises where it is too long.
+        # ``Path.is_file`` raises for a name that is too long.
         if not os.path.isfile(path):
             wrong.append(f"{name} is missing")
         elif path.stat().st_size != size:
@@ -162,14 +162,14 @@ def check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def files_named(config: Mapping[str, Any], start: str) -> list[str]:
-    """The names of the files that a config lists and that begin so."""
+    """Returns the names that begin with ``start`` among the files that a config lists."""
     return [name for name in config[FILES] if name.startswith(start)]
 
 
 def check_files(
     directory: Path, config: Mapping[str, Any], names: Iterable[str], again: bool = False
 ) -> None:
-    """Raises ValueError unless files of a checkpoint are as they were written.
+    """Raises LanternError unless files of a checkpoint are as they were written.
 
     Args:
         names: of the files in the checkpoint.
@@ -182,19 +182,19 @@ def check_files(
 
 
 def checkpoint_digest(directory: str | Path) -> str:
-    """32 hexadecimal digits that a checkpoint and its copies share, and the same weights converted again: those of its
-    config, which lists all files with their checksums.
+    """Returns 32 hexadecimal digits that a checkpoint, its copies and the same weights converted again share: a hash of
+    its config, which lists all files with their checksums.
     """
     return hashlib.sha256(read_bounded(Path(directory) / CONFIG, MOST_BYTES)).hexdigest()[:32]
 
 
 def is_right(path: Path, expected: str) -> bool:
-    """Whether this process found that the file has this checksum."""
+    """Tells whether this process found that the file has this checksum."""
     return _seen(path, expected) in _right
 
 
 def found_right(path: Path, expected: str, found: str) -> None:
-    """Keeps that a file has the checksum that is expected; ValueError where it has another."""
+    """Notes that a file has the expected checksum; raises LanternError where it has another."""
     if found != expected:
         raise errors.damaged(path, "it is not as it was written: another checksum")
     _right.add(_seen(path, expected))
@@ -206,6 +206,6 @@ def _seen(path: Path, expected: str) -> tuple[Any, ...]:
 
 
 def _config_checksum(config: Mapping[str, Any], sums: Mapping[str, str]) -> str:
-    """Of what a config says, whatever its spaces and order are, and of its files' checksums."""
+    """Returns the checksum of a config (ignoring spaces and order) together with its files' checksums."""
     content = dict(config) | {SUMS: {name: value for name, value in sums.items() if name != CONFIG}}
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

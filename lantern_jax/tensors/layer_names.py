@@ -1,4 +1,4 @@
-"""What published Llama-like checkpoints have in common: names of a layer, the order of rotary pairs, settings.
+"""Published Llama-like checkpoints: names of a layer, the order of rotary pairs, settings.
 
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
 Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
@@ -62,7 +62,7 @@ def layer_table(
     interleaved: bool,
     norm_rows: int | None = None,
 ) -> dict[str, Entry]:
-    """{published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
+    """Returns {published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
 
     Args:
         names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
@@ -102,7 +102,7 @@ def layer_table(
 
 
 def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
-    """A weight [H * E, D] of queries, keys or values to a kernel [D, H, E]; interleaved pairs to (e, e + E/2)."""
+    """Turns a weight [H * E, D] of queries, keys or values into a kernel [D, H, E] with pairs (e, e + E/2)."""
     if interleaved:
         rows = weight.reshape(heads, -1, 2, weight.shape[1])
         weight = rows.swapaxes(1, 2).reshape(weight.shape)
@@ -110,13 +110,13 @@ def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarra
 
 
 def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:
-    """A weight [3 * H * E, D] to a kernel [D, 3, H, E]."""
+    """Turns a weight [3 * H * E, D] into a kernel [D, 3, H, E]."""
     queries, keys, values = np.split(weight, 3)
     return np.stack([turned(queries), turned(keys), plain(values)], axis=1)
 
 
 def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:
-    """A weight [D, H * E] to a kernel [H, E, D]."""
+    """Turns a weight [D, H * E] into a kernel [H, E, D]."""
     return transpose(weight).reshape(heads, -1, weight.shape[0])
 
 
@@ -130,10 +130,10 @@ def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
-    """The heads of a model of width ``dim`` and the rows of a norm [rows, E] of its queries.
+    """Returns the heads of a model of width ``dim`` and the rows of a norm [rows, E] of its queries.
 
     Raises:
-        ValueError: the rows cannot be shared out among the heads.
+        LanternError: the rows cannot be shared out among the heads.
     """
     rows, head_dim = shape
     heads = dim // head_dim if head_dim else 0
@@ -145,14 +145,14 @@ def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
 
 
 def buffers(names: Iterable[str]) -> list[str]:
-    """The names of tables that are no weights."""
+    """Returns the names of tables that are no weights."""
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in BUFFERS)]
 
 
 def deciding_shapes(
     tensors: Mapping[str, Any], wanted: Mapping[str, int], what: str
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors that decide the sizes, none of which is 0; ``wanted`` gives their numbers of axes."""
+    """Returns the shapes of tensors that decide the sizes, none of which is 0; ``wanted`` gives their axes' numbers."""
     wrong = [
         name
         for name, ndim in wanted.items()
@@ -166,16 +166,16 @@ def deciding_shapes(
 
 
 def count_layers(names: Iterable[str], norm_name: str) -> int:
-    """One more than the greatest {i} for which ``norm_name`` is among the names."""
+    """Returns one more than the greatest {i} for which ``norm_name`` is among the names."""
     pattern = re.escape(norm_name).replace(r"\{i\}", r"(\d+)")
     return one_more(match[1] for name in names if (match := re.fullmatch(pattern, name)))
 
 
 def one_more(numbers: Iterable[str], most: int = 1000) -> int:
-    """One more than the greatest number in tensors' names; 0 where there is none.
+    """Returns one more than the greatest number in tensors' names; 0 where there is none.
 
     Raises:
-        ValueError: it is more than ``most``: a file with two tensors may name as many layers as it likes.
+        LanternError: it is more than ``most``: a file with two tensors may name any number of layers.
     """
     numbers = list(numbers)
     wrong = [number for number in numbers if len(number) > 9 or int(number) >= most]
@@ -187,7 +187,7 @@ def one_more(numbers: Iterable[str], most: int = 1000) -> int:
 
 
 def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
-    """Sizes from shapes together with settings, which must not contradict them."""
+    """Makes a config of sizes from shapes and of settings, which must not contradict them."""
     settings = normalize_settings(settings or {}, kind)
     clashes = [
         f"{name} is {value} in the config and {found[name]} in the tensors"
@@ -206,10 +206,10 @@ def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None,
 
 
 def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Settings under the names of ``kind``'s fields.
+    """Returns settings under the names of ``kind``'s fields.
 
     A Hugging Face ``config.json`` (it says ``model_type`` or ``architectures``) may hold other entries too;
-    otherwise an unknown one raises ValueError.
+    otherwise an unknown one raises LanternError.
     """
     fields = {field.name for field in dataclasses.fields(kind)}
     known, unknown = {}, []

@@ -20,21 +20,21 @@ def identity(tensor: np.ndarray) -> np.ndarray:
 
 
 def transpose(tensor: np.ndarray) -> np.ndarray:
-    """PyTorch's linear weight [out, in] to a Flax kernel [in, out]."""
+    """Turns PyTorch's linear weight [out, in] into a Flax kernel [in, out]."""
     kernel = np.empty(tensor.shape[::-1], tensor.dtype)
-    # A few rows at a time stay in the processor's cache: four times as fast as all at once.
+    # A few rows at a time stay in the processor's cache: four times as fast as all together.
     for start in range(0, len(tensor), 16):
         kernel[:, start : start + 16] = tensor[start : start + 16].T
     return kernel
 
 
 def convolution(tensor: np.ndarray) -> np.ndarray:
-    """PyTorch's 2-D convolution weight [out, in, h, w] to a Flax kernel [h, w, in, out]."""
+    """Turns PyTorch's 2-D convolution weight [out, in, h, w] into a Flax kernel [h, w, in, out]."""
     return np.ascontiguousarray(tensor.transpose(2, 3, 1, 0))
 
 
 def reordered_rows(order: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
-    """The transform that takes rows in the given order, which may leave some out; None takes them as they are."""
+    """Returns the transform that takes rows in an order, which may leave some out; None takes them as they are."""
     return identity if order is None else lambda tensor: np.take(tensor, order, axis=0)
 
 
@@ -52,7 +52,7 @@ class Entry:
 def describe_mismatch(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()
 ) -> str:
-    """One line naming the missing, unexpected and misshapen arrays, twenty of each, given {name: shape} twice; empty
+    """Names the missing, unexpected and misshapen arrays in one line, twenty of each, given {name: shape} twice; empty
     where all is right.
     """
     ignored = set(ignored)
@@ -82,7 +82,7 @@ def read_tensors(
     dtype: Any = np.float32,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The parameter tree, nested dicts of NumPy arrays of `dtype`, that `table` describes.
+    """Reads the parameter tree, nested dicts of NumPy arrays of `dtype`, that `table` describes.
 
     Beside the result, memory holds one tensor at a time: the published one and its copies until it has its form.
 
@@ -93,7 +93,7 @@ def read_tensors(
         progress: told how much has been read.
 
     Raises:
-        ValueError: one line that lists all missing, unexpected and misshapen tensors, before any value is read.
+        LanternError: one line that lists all missing, unexpected and misshapen tensors, before any value is read.
     """
     found = {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
     mismatch = describe_mismatch(found, {name: entry.shape for name, entry in table.items()}, ignored)

@@ -1,4 +1,4 @@
-"""Tensors that lie in a file: what is known of them before they are read, and reading one."""
+"""Tensors that lie in a file: their shapes and dtypes before they are read, and reading one."""
 
 import dataclasses
 import math
@@ -53,9 +53,9 @@ def stored_tensor(
     dtype: np.dtype,
     strides: Sequence[int] | None = None,
 ) -> StoredTensor:
-    """The tensor that begins at a byte of a file; ``strides`` in numbers, None for rows one after another.
+    """Returns the tensor that begins at a byte of a file; ``strides`` in numbers, None for rows one after another.
 
-    Sizes are those that ``span`` was asked for.
+    ``span`` has checked the sizes.
     """
     shape = tuple(shape)
     strides = rows(shape) if strides is None else tuple(strides)
@@ -64,15 +64,15 @@ def stored_tensor(
 
 
 def rows(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in numbers, of a tensor whose rows lie one after another."""
+    """Returns the strides, in numbers, of a tensor whose rows lie one after another."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def span(shape: Any, strides: Any) -> int:
-    """How many numbers in a row a tensor takes up, gaps included.
+    """Returns how many numbers in a row a tensor takes up, gaps included.
 
     Raises:
-        ValueError: no shape and strides, or a tensor of more numbers than that: it repeats what is stored once.
+        LanternError: no shape and strides, or a tensor of more numbers than that: it repeats what is stored once.
     """
     # `type`, not isinstance: a bool is an int.
     for sizes in (shape, strides):

@@ -1,7 +1,7 @@
 """PyTorch's files, the zip archives of since 2020 and the pickles of before, read without PyTorch.
 
-PyTorch's own reader makes whatever tensors a file describes, before anybody can look: sparse, nested or larger than
-the memory, and of some damaged files the process dies. Here a file is only described: each tensor is of a dtype that
+PyTorch's own reader makes every tensor that a file describes before it can be checked: sparse, nested or larger than
+the memory, and some damaged files end the process. Here a file is only described: each tensor is of a dtype that
 NumPy has too, and lies inside its storage, which lies inside the file. The layout is that of ``torch.save``.
 """
 
@@ -65,10 +65,11 @@ _Find = Callable[[Any], _Storage]
 
 
 def open_torch(path: Path) -> dict[str, StoredTensor]:
-    """{name: tensor, not yet read} of a file of ``torch.save``: the top level, or what is under "model" and the like.
+    """Opens {name: tensor, not yet read} of a file of ``torch.save``: the top level, or what is under "model" and the
+    like.
 
     Raises:
-        ValueError: one line: damaged, a pickle that wants to run code, or something else than named plain tensors.
+        LanternError: damaged, a pickle that wants to run code, or something else than named plain tensors.
     """
     try:
         zipped = _check_start(path)
@@ -93,7 +94,7 @@ class _OthersError(LanternError):
 
 
 def _check_start(path: Path) -> bool:
-    """Whether the file is a zip archive (else a pickle, PyTorch's older format); raises if it is neither."""
+    """Tells whether the file is a zip archive or a pickle, PyTorch's older format; raises if it is neither."""
     with open_file(path) as file:
         start = file.read(4)
     if start[:2] != b"PK" and start[:1] != b"\x80":
@@ -134,8 +135,8 @@ def _read_archive(path: Path) -> tuple[Any, _Find]:
 
 
 def _read_older(path: Path) -> tuple[Any, _Find]:
-    """Pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then storages,
-    each a count (8 bytes, little-endian) and its numbers.
+    """Reads pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then
+    storages, each a count (8 bytes, little-endian) and its numbers.
     """
     with open_file(path) as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
@@ -178,7 +179,7 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
 
 
 def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
-    """(dtype, key, how many numbers) of a storage; the dtype is None where tensors say it, its numbers are bytes."""
+    """Returns (dtype, key, count of numbers) of a storage; without a dtype, which tensors say, it counts bytes."""
     key = words.key if isinstance(words, Elsewhere) else None
     # An older format has a sixth word, of a part of another storage.
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
@@ -228,7 +229,7 @@ def _tensors(path: Path, content: Mapping[Any, Any], find: _Find) -> dict[str, S
 
 
 def _plain(value: Any) -> Any:
-    """A parameter's tensor, or the value itself."""
+    """Returns a parameter's tensor, or the value itself."""
     while isinstance(value, Call) and value.name in _PARAMETERS and value.arguments:
         value = value.arguments[0]
     return value
@@ -239,7 +240,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _tensor(path: Path, name: str, value: Any, find: _Find) -> tuple[StoredTensor, int]:
-    """A tensor, and how many bytes of the file it takes up."""
+    """Returns a tensor, and how many bytes of the file it takes up."""
     call = _plain(value)
     fewest = _REBUILD[call.name]
     if len(call.arguments) < fewest:

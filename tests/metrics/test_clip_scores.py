@@ -49,7 +49,7 @@ def one_by_one(folder, prepare, prompts=PROMPTS, activation=None, prefix=""):
     return np.array(cosines)
 
 
-@pytest.mark.parametrize("batch", [2, 5, 32])
+@pytest.mark.parametrize("batch", [2, 32])
 def test_clip_score_is_the_plain_cosine(folder, batch):
     score = clip_scores(folder, batch=batch)
     found = score.of(random_pictures(SIZES), PROMPTS)
@@ -62,7 +62,7 @@ def test_clip_score_is_the_plain_cosine(folder, batch):
 
 
 def test_the_prompts_are_those_of_the_pictures(folder):
-    score, pictures = clip_scores(folder, batch=4), random_pictures(SIZES)
+    score, pictures = clip_scores(folder, batch=2), random_pictures(SIZES)
     found = score.of(pictures, PROMPTS)
     order = [3, 0, 4, 1, 2]
     turned = score.of([pictures[i] for i in order], [PROMPTS[i] for i in order])
@@ -112,31 +112,21 @@ def test_hpsv2s_version_is_in_the_files_name(tmp_path, folder, name, version):
         hps_scores(tmp_path / "weights.safetensors", folder, version="3")
 
 
-def test_weights_are_read_once(folder, monkeypatch):
+def test_weights_are_read_once_and_may_be_damaged(folder, monkeypatch):
     read, calls = module.read_clip, []
 
-    def counted(*args):
-        calls.append(args)
-        return read(*args)
-
-    monkeypatch.setattr(module, "read_clip", counted)
-    score = clip_scores(folder, batch=2)
-    for _ in range(2):
-        score.of(random_pictures(SIZES), PROMPTS)
-    assert len(calls) == 1
-
-
-def test_damaged_weights(folder, monkeypatch):
-    read = module.read_clip
-
     def damaged(*args):
+        calls.append(args)
         config, params = read(*args)
         params["params"]["text"]["projection"]["kernel"][0, 0] = np.nan
         return config, params
 
     monkeypatch.setattr(module, "read_clip", damaged)
-    with pytest.raises(ValueError, match="cosines are not finite: the weights are damaged"):
-        clip_scores(folder).of(random_pictures(SIZES), PROMPTS)
+    score = clip_scores(folder, batch=2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cosines are not finite: the weights are damaged"):
+            score.of(random_pictures(SIZES), PROMPTS)
+    assert len(calls) == 1
 
 
 def test_weights_and_tokenizer_belong_together(tmp_path, folder):
@@ -151,42 +141,6 @@ def test_weights_and_tokenizer_belong_together(tmp_path, folder):
     write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz")
     with pytest.raises(ValueError, match="give the tokenizer of these weights"):
         clip_scores(tmp_path / "other.safetensors", activation="gelu")
-
-
-def test_against_transformers_from_end_to_end(folder):
-    """Its tokenizer, towers and similarity, on the pictures as they are prepared here."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    towers = (CONFIG.text, CONFIG.vision)
-    text, vision = (
-        {
-            "hidden_size": tower.width, "num_attention_heads": tower.heads, "intermediate_size": tower.hidden,
-            "num_hidden_layers": tower.layers, "hidden_act": "quick_gelu",
-        }
-        for tower in towers
-    )  # fmt: skip
-    marks = {"bos_token_id": CONFIG.vocab_size - 2, "eos_token_id": CONFIG.vocab_size - 1, "pad_token_id": 0}
-    model = transformers.CLIPModel(
-        transformers.CLIPConfig(
-            text_config={
-                **text,
-                "vocab_size": CONFIG.vocab_size,
-                "max_position_embeddings": CONFIG.context,
-                **marks,
-            },
-            vision_config={**vision, "image_size": CONFIG.side, "patch_size": CONFIG.patch},
-            projection_dim=CONFIG.embedding,
-        )
-    ).eval()
-    state = {name: torch.tensor(values) for name, values in hugging_face_tensors().items()}
-    model.load_state_dict(state | {"logit_scale": torch.tensor(0.0)})
-    ids = load_clip_tokenizer(folder).encode(PROMPTS, CONFIG.context)
-    pictures = random_pictures(SIZES)
-    prepared = np.stack([clip_input(picture, CONFIG.side) for picture in pictures]).transpose(0, 3, 1, 2)
-    with torch.no_grad():
-        outputs = model(input_ids=torch.tensor(ids.astype(np.int64)), pixel_values=torch.tensor(prepared))
-    expected = np.diag(outputs.logits_per_image.numpy())
-    np.testing.assert_allclose(clip_scores(folder).of(pictures, PROMPTS), expected, atol=1e-5)
 
 
 def slow_cmmd(left, right, unbiased):

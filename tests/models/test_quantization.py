@@ -21,7 +21,7 @@ from tests.tiny_checkpoint import tiny_checkpoint
 
 
 def layers(params):
-    """(name, the module's arrays) of every product of a target's layers."""
+    """Lists (name, the module's arrays) of every product of a target's layers."""
     transformer = params["params"]["transformer"]
     found = [
         (name, transformer[key][name]) for key in transformer if "layer" in key for name in transformer[key]
@@ -69,7 +69,7 @@ def test_a_channel_of_zeros_stays_one():
 
 
 def test_logits_are_those_of_the_rounded_weights(quantized):
-    """Integers and scales against the kernels that they stand for, then against the weights before."""
+    """Integers and scales give the rounded kernels' logits, which are near the original ones."""
     rounded = quantization._map_layers(tiny_checkpoint().target_params, lambda name, leaf: (leaf, None))
     for (_, plain), (_, module) in zip(layers(rounded), layers(quantized.target_params), strict=True):
         plain["kernel"] = module["kernel"] * module["kernel_scale"]
@@ -87,7 +87,7 @@ def test_logits_are_those_of_the_rounded_weights(quantized):
 
 
 def test_it_is_stored_and_read_as_it_is(folder, quantized):
-    """Whatever dtype is asked for; of the layers' bytes in bfloat16 half."""
+    """The dtype asked for changes no integers and scales; layers take half the bytes of bfloat16."""
     for dtype in (None, jnp.bfloat16):
         found = load(folder, dtype=dtype).target_params
         for (_, before), (_, after) in zip(layers(quantized.target_params), layers(found), strict=True):

@@ -1,4 +1,4 @@
-"""Configs of models refuse whatever is not a size."""
+"""Configs of models refuse values that are not sizes."""
 
 import dataclasses
 
@@ -8,7 +8,9 @@ import pytest
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
 from lantern_jax.models.vq import VQConfig
+from tests.refused import refused
 
 CONFIGS = {
     "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3),
@@ -44,3 +46,10 @@ def test_numpy_numbers_are_sizes():
     assert LlamaGenConfig(np.int64(16), 1, 2, num_labels=np.int32(3)).prefix_length == 1
     with pytest.raises(ValueError, match="give a whole number from 1 to"):
         LlamaGenConfig(16, 0, 2, num_labels=3)
+
+
+def test_a_parallel_drafter_needs_no_markov_term():
+    config = ParallelConfig(16, 2, 32, vocab_size=24, num_codes=24, markov_rank=0)
+    assert "markov" not in parallel_shapes(config)["params"]
+    with refused("markov_rank -1 is not valid"):
+        dataclasses.replace(config, markov_rank=-1)

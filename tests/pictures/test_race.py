@@ -18,7 +18,7 @@ TOKENS = COLUMNS * COLUMNS
 
 
 def generation(rounds, seconds: float, prompts=("a lake",), **more) -> Generation:
-    """Pictures of one colour a cell, whose tokens came in these rounds."""
+    """Makes pictures of one colour per cell, whose tokens came in these rounds."""
     rounds = np.atleast_2d(np.asarray(rounds, np.int32))
     count = len(rounds)
     cells = np.arange(40, 40 + 12 * TOKENS, 12, dtype=np.uint8).reshape(COLUMNS, COLUMNS)
@@ -34,13 +34,13 @@ def generation(rounds, seconds: float, prompts=("a lake",), **more) -> Generatio
     )  # fmt: skip
 
 
-# Plainly a token a round and two seconds; else four rounds of five, three, three and four tokens in one.
+# Plain: a token per round, two seconds. Speculative: rounds of five, three, three and four tokens, one second.
 PLAIN = generation(np.arange(TOKENS), 2.0)
 BOTH = replace(generation(np.repeat([0, 1, 2, 3, 4], [1, 5, 3, 3, 4]), 1.0), plain=PLAIN)
 
 
 def halves(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two pictures of a frame, a value a cell."""
+    """Returns the two pictures of a frame, a value per cell."""
     scale = race.SIDE // COLUMNS
     middle = slice(scale // 2, race.SIDE, scale)
     return frame[middle, : race.SIDE][:, middle, 0], frame[middle, -race.SIDE :][:, middle, 0]
@@ -52,7 +52,7 @@ def test_each_runner_is_as_far_as_it_was():
     plain, speculative = halves(frames[0])
     for half in (plain, speculative):
         assert (half == race._UNKNOWN).sum() == TOKENS - 1, "the first token alone is known at first"
-    # After 0.6 of 2 seconds plain decoding is in round 4 of 15, the other one, after 0.6 of its one, in round 2 of 4.
+    # After 0.6 seconds plain decoding is in round 4 of 15 (of 2 seconds), speculative in round 2 of 4 (of 1 second).
     plain, speculative = halves(frames[round(0.6 * race.FRAMES_A_SECOND)])
     assert (plain == race._UNKNOWN).sum() == TOKENS - 5
     assert (speculative == race._UNKNOWN).sum() == TOKENS - 9

@@ -15,7 +15,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def gate(server, monkeypatch) -> Iterator[Gate]:
-    """The server decodes a round only when it is let; at the end all that there is."""
+    """The server decodes a round only when allowed to; at the end everything."""
     gate = Gate(server.engine, monkeypatch)
     yield gate
     gate.open()

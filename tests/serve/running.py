@@ -1,4 +1,4 @@
-"""A server of the tiny model on a port of this machine, as its clients meet it."""
+"""A server of the tiny model on a port of this machine, as its clients see it."""
 
 import contextlib
 import json
@@ -13,9 +13,9 @@ import httpx
 
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import application
-from lantern_jax.serve.connections import Crowd
-from lantern_jax.serve.guards import Door
+from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.limits import Limits
 from lantern_jax.serve.server import Server
 from lantern_jax.serve.worker import Worker
@@ -32,14 +32,14 @@ class Running:
     Attributes:
         url: where.
         pipeline: its own.
-        worker, crowd: of its application.
+        worker, connections: of its application.
         client: for requests.
     """
 
     url: str
     pipeline: Pipeline
     worker: Worker
-    crowd: Crowd
+    connections: Connections
     client: httpx.Client = field(repr=False)
 
     @property
@@ -47,7 +47,7 @@ class Running:
         return self.pipeline.engine
 
     def library(self) -> Pipeline:
-        """A pipeline of one's own beside the server's, with its compiled programs."""
+        """Returns another pipeline with the server's compiled programs."""
         pipeline = pipeline_on(1)
         pipeline.engine.programs = self.engine.programs
         return pipeline
@@ -60,7 +60,7 @@ class Running:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def wait_for(self, seconds: float = 20, **gauges: float) -> None:
-        """Until metrics of these names have these values."""
+        """Waits until metrics of these names have these values."""
         until(
             lambda: all(self.metrics()[f"lantern_{name}"] == value for name, value in gauges.items()), seconds
         )
@@ -85,7 +85,7 @@ def running(
     app = application(
         pipeline,
         "tiny",
-        Door.of("127.0.0.1", None),
+        Access.of("127.0.0.1", None),
         limits=replace(LIMITS, **limits),
         batch=batch,
         warm_up=warm_up,
@@ -98,7 +98,7 @@ def running(
         try:
             until(lambda: server.started)
             with httpx.Client(base_url=url, timeout=60) as client:
-                yield Running(url, pipeline, app.state.worker, app.state.crowd, client)
+                yield Running(url, pipeline, app.state.worker, app.state.connections, client)
         finally:
             server.should_exit = True
             thread.join(30)
@@ -129,7 +129,7 @@ class Gate:
 
 
 def events(response: httpx.Response) -> Iterator[dict]:
-    """The server-sent events of an answer; each is of the type that its line says."""
+    """Yields the server-sent events of an answer; each is of the type that its line says."""
     kind = None
     for line in response.iter_lines():
         if line.startswith("event: "):
@@ -143,7 +143,7 @@ def events(response: httpx.Response) -> Iterator[dict]:
 
 
 def in_threads(tasks: list[Callable]) -> list:
-    """What they return, all begun at once."""
+    """Runs tasks in threads together; returns what they return."""
     results: list = [None] * len(tasks)
 
     def run(number: int) -> None:
@@ -159,7 +159,7 @@ def in_threads(tasks: list[Callable]) -> list:
 
 
 def strange_lines(metrics: str) -> list[str]:
-    """Lines that are not of Prometheus' text format."""
+    """Returns lines that are not of Prometheus' text format."""
     sample = r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+'
     comment = r"# TYPE [a-z_]+ (counter|gauge|histogram)"
     return [line for line in metrics.splitlines() if not re.fullmatch(f"{sample}|{comment}", line)]

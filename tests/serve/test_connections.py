@@ -1,4 +1,4 @@
-"""Clients that are slow, silent or many: their connections end, and nobody else waits for them."""
+"""Clients that are slow, silent or many: their connections end, and no other client waits for them."""
 
 import contextlib
 import select
@@ -32,7 +32,7 @@ def connected(server, count: int = 1) -> Iterator[list[socket.socket]]:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the server did not end it; what it says is read."""
+    """Tells whether the server has not ended a connection; reads what it sent."""
     while select.select([connection], [], [], 0)[0]:
         try:
             if not connection.recv(65536):
@@ -43,7 +43,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def said(connection: socket.socket) -> bytes:
-    """All until the server ends it."""
+    """Returns all that comes until the server ends it."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -52,7 +52,7 @@ def said(connection: socket.socket) -> bytes:
 
 
 def dribble(connection: socket.socket, text: str, pause: float = 0.1) -> float:
-    """Seconds until the server ends the connection of a client that sends a byte now and then."""
+    """Sends a byte now and then; returns the seconds until the server ends the connection."""
     began = time.monotonic()
     for byte in text.encode() * 100:
         if not is_open(connection):
@@ -101,7 +101,7 @@ def test_late_headers_are_told_so(hasty):
 
 
 def test_a_request_in_pieces_is_answered(hasty):
-    """What comes in time is no slow client, and many requests over one connection have time each."""
+    """Pieces that come in time are no slow client, and each request of a connection has its own time."""
     with connected(hasty) as (connection,):
         for _ in range(4):
             for part in (GET[:10], GET[10:30], GET[30:]):
@@ -117,7 +117,7 @@ def test_requests_behind_each_other_are_answered(hasty):
 
 
 def test_who_does_not_take_an_answer_is_ended(server):
-    """Its requests are there, and the answers fill all that lies between."""
+    """Its requests have arrived, and the answers fill all buffers between."""
     with running(server.library(), **SECONDS, seconds=0.5, taking_seconds=0.5) as hasty:
         address = hasty.address
         with socket.socket() as connection:
@@ -131,7 +131,7 @@ def test_who_does_not_take_an_answer_is_ended(server):
 
 
 def test_silent_ones_make_room(server):
-    """More of them than there may be, of one address and of all: the oldest ones go, and whoever asks is answered."""
+    """Beyond the limits of one address and of all the oldest connections end, and requests are answered."""
     for limits in ({"address_connections": 20}, {"connections": 20}):
         with running(server.library(), header_seconds=60, **limits) as small, connected(small, 60) as silent:
             until(lambda silent=silent: sum(map(is_open, silent)) <= 20)
@@ -151,7 +151,7 @@ def test_silent_ones_make_room(server):
     ids=["address", "all"],
 )
 def test_those_that_work_are_not_ended(server, limits, status):
-    """Of requests that are being answered none is given up for another."""
+    """No request that is being answered is given up for another."""
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), **limits) as small:
         gate = Gate(small.engine, monkeypatch)
         answers = []
@@ -163,7 +163,7 @@ def test_those_that_work_are_not_ended(server, limits, status):
         for thread in threads:
             thread.start()
         until(lambda: small.worker.waiting + small.worker.decoding == 3)
-        until(lambda: len(small.crowd) == 3 and all(one.works for one in small.crowd))
+        until(lambda: len(small.connections) == 3 and all(one.works for one in small.connections))
         with connected(small) as (connection,):
             answer = said(connection)
         assert answer.startswith(b"HTTP/1.1 %d " % status) and b'"error"' in answer

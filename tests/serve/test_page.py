@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 
-from lantern_jax.serve.guards import content_policy
+from lantern_jax.serve.access import content_policy
 
 PAGE = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Pictures of the endpoint: the tokens of the library and the command, whoever else is served beside."""
+"""Pictures of the endpoint: the tokens of the library and the command, no matter what else is served."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
-from lantern_jax.serve import worker
+from lantern_jax.serve import batch, worker
 from lantern_jax.serve.previews import GREY, guessed
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
@@ -62,8 +62,8 @@ def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, m
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
-    """Each with a seed of its own, and tokens as if it were alone: a run of one picture takes in the others where the
-    program of a larger one is compiled, and else they share the next."""
+    """Each has its own seed, and tokens as if it were alone: a run of one picture takes in the others if the program of
+    a larger run is compiled; otherwise they share the next."""
     started, plain = [], server.engine.start
     monkeypatch.setattr(server.engine, "has_program", lambda run, count: compiled)
 
@@ -96,7 +96,7 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_slots_are_given_back(server, gate, monkeypatch, memory):
-    """Once pictures are done and none wait; where there is no memory for two runs the larger one goes on."""
+    """Once pictures are done and none wait; without memory for two runs the larger one continues."""
     monkeypatch.setattr(server.engine, "has_program", lambda run, count: True)
     sizes, plain = [], server.engine.regroup
 
@@ -282,7 +282,7 @@ def test_warm_means_nothing_is_left_to_compile(server):
 
 
 def test_few_programs_are_kept():
-    """Those of the default settings stay, whatever else is asked for."""
+    """Programs of the default settings stay, no matter what else is asked for."""
     with running(pipeline_on(1), warm_up=True, batch=1, programs=1) as small:
         small.wait_for(warm=1)
         own = set(small.engine.programs)
@@ -293,7 +293,7 @@ def test_few_programs_are_kept():
         small.wait_for(warm=1, programs=len(own) + 1, programs_dropped_total=5)
 
 
-def test_who_asks_again_does_not_wait_for_programs_that_nobody_needs_yet(server, monkeypatch):
+def test_a_client_that_asks_again_does_not_wait_for_programs_of_larger_batches(server, monkeypatch):
     begun, came = [], threading.Event()
 
     def warm(thread):
@@ -311,7 +311,7 @@ def test_who_asks_again_does_not_wait_for_programs_that_nobody_needs_yet(server,
         until(lambda: begun == [1, 2])
 
 
-def test_the_end_is_told_to_whoever_waits(server):
+def test_the_end_is_told_to_waiting_clients(server):
     """A server that ends in the middle of a stream says so in the stream."""
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as ending:
         gate = Gate(ending.engine, monkeypatch)
@@ -338,21 +338,6 @@ def test_a_request_that_takes_too_long_is_given_up(server):
         hasty.wait_for(decoding=0, queue_length=0, pictures_dropped_total=2)
 
 
-@pytest.mark.parametrize(
-    ("why", "status"), [("RESOURCE_EXHAUSTED: out of memory", 503), ("the device is gone", 500)]
-)
-def test_a_device_that_fails_fails_one_run(server, monkeypatch, why, status):
-    def fail(*arguments):
-        raise RuntimeError(why)
-
-    with monkeypatch.context() as failing:
-        failing.setattr(server.engine, "advance", fail)
-        answer = server.ask(n=4)
-    assert answer.status_code == status and answer.json()["error"]["type"] == "server_error"
-    assert why not in answer.text, "what is told to strangers"
-    assert server.ask(n=4).status_code == 200
-
-
 @pytest.mark.exhaustive
 def test_over_two_devices():
     """Every run has a slot on each, so that nothing is moved between them."""
@@ -361,6 +346,23 @@ def test_over_two_devices():
         assert {key.groups for key in spread.engine.programs if key.kind != "draw"} == {2}
         expected = pipeline_on(1).generate("a lake", num=3, seed=5, batch=2)
     assert np.array_equal(made, expected.tokens)
+
+
+def test_knobs_without_effect_are_told(server):
+    told = server.ask(method="ar", tau=0.5).json()["lantern"]
+    assert told["notes"] == ["tau has no effect with plain decoding"]
+    assert "notes" not in server.ask(**PLAIN).json()["lantern"]
+
+
+def test_a_picture_that_cannot_be_encoded_fails_its_request(server, monkeypatch):
+    def fail(*arguments):
+        raise OSError("no encoder")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(batch, "encode_png", fail)
+        answer = server.ask(**PLAIN)
+    assert answer.status_code == 500 and "please report" in answer.json()["error"]["message"]
+    assert server.ask(**PLAIN).status_code == 200
 
 
 def test_unknown_codes_are_taken_from_above():

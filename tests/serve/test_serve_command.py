@@ -1,5 +1,6 @@
 """``lantern serve``: what it refuses before anything is computed, and a whole run of it."""
 
+import logging
 import os
 import re
 import signal
@@ -11,11 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
 from lantern_jax.checkpoints.store import save
+from lantern_jax.commands.main import main
+from lantern_jax.serve.server import Server
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import pipeline_on, tiny_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +64,38 @@ def test_a_port_in_use(capsys):
         assert f"cannot bind to 127.0.0.1:{port}" in assert_refused(["serve", "--port", port], capsys)
 
 
+@pytest.fixture
+def loggers():
+    """The loggers of this package and of uvicorn, which are as before afterwards."""
+    names = {name: logging.getLogger(name) for name in ("lantern_jax", "uvicorn")}
+    before = {name: (one.handlers, one.propagate, one.level) for name, one in names.items()}
+    yield names
+    for name, one in names.items():
+        one.handlers, one.propagate, one.level = before[name]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host):
+    served = []
+
+    def run(self, sockets):
+        served.append((self.config.app, sockets[0].getsockname()))
+        logging.getLogger("lantern_jax.serve").warning("one\nline")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "run", run)
+    monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
+    assert main(["serve", "--model", "demo", "--port", "0", "--host", host, "--queue", "3"]) == 0
+    ((app, (address, port)),) = served
+    said = capsys.readouterr()
+    assert address == host and f"serving demo at http://{host}:{port}/, Ctrl-C ends it" in said.out
+    assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
+    assert ("give --token-file" in said.err) == (host == "0.0.0.0")
+    assert app.state.connections.limits.queue == 3 and app.state.connections.limits.pictures == 3
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(tmp_path):

@@ -1,4 +1,4 @@
-"""What a request hears from the device's thread."""
+"""The events of a request, from the device's thread."""
 
 import asyncio
 import threading
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.requests import Asking
+from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)
 
 
-def asking(num: int) -> Asking:
-    return Asking("a lake", num, 0, {}, stream=True, partial_images=1, details=True)
+def wanted(num: int) -> PictureRequest:
+    return PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True)
 
 
 def done(index: int) -> Done:
@@ -23,10 +23,10 @@ def done(index: int) -> Done:
 
 
 def heard(num: int, told: list, silence: float = 5.0) -> list:
-    """What a ticket's listener hears of what another thread told before it began to listen."""
+    """Returns what a ticket's listener hears of events that another thread sent before."""
 
     async def listen():
-        ticket = Ticket(asking(num), Settings())
+        ticket = Ticket(wanted(num), Settings())
         thread = threading.Thread(target=lambda: [ticket.tell(event) for event in told])
         thread.start()
         thread.join()
@@ -58,7 +58,7 @@ def test_a_refusal_ends_it():
 
 def test_silence_is_told():
     async def listen():
-        ticket = Ticket(asking(1), Settings())
+        ticket = Ticket(wanted(1), Settings())
         listener = ticket.events(0.01)
         first = await anext(listener)
         ticket.tell(done(0))

@@ -65,6 +65,14 @@ def contents(directory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+def copied(whole, directory, **changed) -> Path:
+    """A copy of a set, the named files with other contents."""
+    directory.mkdir(exist_ok=True)
+    for name, content in contents(whole).items():
+        (directory / name).write_bytes(changed.get(name, content))
+    return directory
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A set made at once."""
@@ -287,31 +295,22 @@ def test_a_plan_that_another_worker_wrote_meanwhile_stays(tmp_path, monkeypatch)
 
 
 def test_damage_is_named(whole, tmp_path):
-    def copy():
-        directory = tmp_path / "copy"
-        directory.mkdir(exist_ok=True)
-        for name, content in contents(whole).items():
-            (directory / name).write_bytes(content)
-        return directory
-
-    pictures, arrays = "shard-00001.tar", "shard-00001.npz"
+    pictures, arrays, directory = "shard-00001.tar", "shard-00001.npz", tmp_path / "copy"
     short = io.BytesIO()
     of_shard = read_arrays(whole, a_plan(), 1)
     np.savez(short, **of_shard | {"rounds": of_shard["rounds"][:-1]})
     for name, content in (
         (pictures, (whole / pictures).read_bytes()[:900]),
-        (pictures, b""),
         (pictures, (whole / "shard-00002.tar").read_bytes()),
         (arrays, (whole / arrays).read_bytes()[:100]),
         (arrays, (whole / "shard-00002.npz").read_bytes()),
         (arrays, short.getvalue()),
     ):
-        directory = copy()
-        (directory / name).write_bytes(content)
+        copied(whole, directory, **{name: content})
         for read in (merge, lambda directory: list(read_set(directory))):
             with pytest.raises(ValueError, match=rf"{name} is damaged: remove it"):
                 read(directory)
-    directory = copy()
+    copied(whole, directory)
     (directory / arrays).unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of 5 shards \(number 1\)"):
         merge(directory)
@@ -358,10 +357,7 @@ def test_sums_are_finite_numbers_of_the_shards_pictures(whole, tmp_path):
         "total": np.full(3, np.nan), "outer": np.full((3, 3), np.inf), "count": np.int64(99),
     }.items()):  # fmt: skip
         for spoiled, value in ((part, wrong), ("total", np.array(["a"] * 3)), ("outer", np.zeros((3, 2)))):
-            directory = tmp_path / f"{number}-{spoiled}"
-            directory.mkdir(exist_ok=True)
-            for file, content in contents(whole).items():
-                (directory / file).write_bytes(content)
+            directory = copied(whole, tmp_path / f"{number}-{spoiled}")
             arrays = read_arrays(whole, a_plan(), 1)
             np.savez(directory / "shard-00001.npz", **arrays | {f"{name}/{spoiled}": value})
             with pytest.raises(ValueError, match=r"shard-00001\.npz is damaged"):
@@ -379,10 +375,8 @@ def test_sums_are_finite_numbers_of_the_shards_pictures(whole, tmp_path):
     ("shard-00003.npz", lambda content: content[:500]), ("shard-00004.tar", lambda content: bytes(len(content))),
 ])  # fmt: skip
 def test_a_damaged_shard_is_found_and_made_again(whole, tmp_path, name, damage):
-    directory, told = tmp_path / "set", []
-    directory.mkdir()
-    for file, content in contents(whole).items():
-        (directory / file).write_bytes(damage(content) if file == name else content)
+    told, changed = [], {name: damage((whole / name).read_bytes())}
+    directory = copied(whole, tmp_path / "set", **changed)
     begin(directory, a_plan())
     # Another worker's is left alone.
     discard_damaged(directory, a_plan(), [0, 2], told.append)
@@ -445,11 +439,11 @@ def test_digests_tell_checkpoints_apart(tmp_path):
 def test_the_plan_has_the_tuned_settings_that_are_used(saved, tiny_loaded, monkeypatch):
     request = SetRequest(str(saved), PROMPTS, {"batch": 4, "tau": None})
     opened = open_set(request)
-    assert (opened.knobs, opened.note, opened.reader) == (KNOBS, "", None)
+    assert (opened.knobs, opened.notes, opened.reader) == (KNOBS, (), None)
     found = Found({"tree": "chain"}, "tuned: a chain")
     monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: found)
     opened = open_set(request)
-    assert (opened.knobs, opened.note) == ({"tree": "chain", "batch": 4}, "tuned: a chain")
+    assert (opened.knobs, opened.notes) == ({"tree": "chain", "batch": 4}, ("tuned: a chain",))
     assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
 
 
@@ -476,25 +470,25 @@ def test_two_writers_of_one_shard_do_no_harm(tmp_path):
 
 
 def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
-    """The first shard's file is held back until the second shard is drawn; what fails in the thread ends the call."""
+    """The first shard is held back until the second one is drawn; what fails in the thread ends the call."""
     monkeypatch.setattr(call, "PIECE_SECONDS", 0)
-    drawn, draw, write = threading.Event(), worker._drawn, shards.write_file
+    draw, write, draws, told = worker._drawn, shards.write_file, threading.Semaphore(0), []
 
-    def note_drawn(engine, tokens):
-        if Path(tmp_path / "set" / "shard-00000.npz").exists():
-            drawn.set()
+    def drawn(engine, tokens):
+        draws.release()
         return draw(engine, tokens)
 
     def hold(path, content):
-        write(path, content)
-        if path.name == "shard-00000.npz":
-            assert drawn.wait(60), "nothing was drawn meanwhile"
-        if path.name == "shard-00001.tar":
+        if path.suffix == ".npz":
+            assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), (
+                "nothing was drawn meanwhile"
+            )
+        elif told:
             raise OSError("the disk is full")
+        write(path, content)
 
-    monkeypatch.setattr(worker, "_drawn", note_drawn)
+    monkeypatch.setattr(worker, "_drawn", drawn)
     monkeypatch.setattr(shards, "write_file", hold)
-    told = []
     with pytest.raises(OSError, match="the disk is full"):
         make(tmp_path / "set", written=lambda shard, now: told.append(shard))
-    assert drawn.is_set() and told == [0]
+    assert len(told) == 1 and len(list((tmp_path / "set").glob("*.tar"))) == 1

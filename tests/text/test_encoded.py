@@ -6,6 +6,7 @@ import pytest
 
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows
+from tests.refused import refused
 
 ARRAYS = {
     "features": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
@@ -40,9 +41,8 @@ def test_round_trip(tmp_path):
     ],
 )
 def test_what_cannot_be_written(tmp_path, name, arrays, match):
-    with pytest.raises(ValueError, match=match) as error:
+    with refused(match):
         save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)
-    assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -58,18 +58,16 @@ def test_foreign_and_truncated_files(tmp_path):
     broken.append(bytes(changed))
     for content in broken:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged or does not hold encoded prompts") as error:
+        with refused("is damaged or does not hold encoded prompts"):
             load_encoded(path)
-        assert "\n" not in str(error.value)
-    np.savez(path, features=ARRAYS["features"])
-    with pytest.raises(ValueError, match="does not hold encoded prompts"):
-        load_encoded(path)
-    np.savez(path, record=np.array('{"format": "other"}'))
-    with pytest.raises(ValueError, match="does not hold encoded prompts"):
-        load_encoded(path)
-    np.savez(path, record=np.array({"format": "pickled"}, dtype=object))
-    with pytest.raises(ValueError, match="does not hold encoded prompts"):
-        load_encoded(path)
+    for arrays in (
+        {"features": ARRAYS["features"]},
+        {"record": np.array('{"format": "other"}')},
+        {"record": np.array({"format": "pickled"}, dtype=object)},
+    ):
+        np.savez(path, **arrays)
+        with refused("does not hold encoded prompts"):
+            load_encoded(path)
 
 
 def packed(dtype=np.float32):

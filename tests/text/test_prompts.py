@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, Vocabulary, parse_prompt
+from tests.refused import refused
 
 
 def _all(*values):
@@ -53,9 +54,8 @@ def test_words_of_the_specification_are_known():
     ],
 )
 def test_bad_prompts_are_one_line(prompt, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         parse_prompt(prompt)
-    assert "\n" not in str(error.value)
 
 
 def test_error_lists_every_known_word():
@@ -105,9 +105,8 @@ def test_damaged_json_is_an_error():
 def test_malformed_json_is_an_error(entry, value):
     if entry == "ignored" and isinstance(value, dict):
         value = [["a"]]
-    with pytest.raises(ValueError, match="vocabulary: malformed") as error:
+    with refused("vocabulary: malformed"):
         Vocabulary.from_json({**LANDSCAPES.to_json(), entry: value})
-    assert "\n" not in str(error.value)
 
 
 def test_longest_phrase_wins():

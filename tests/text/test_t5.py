@@ -8,6 +8,7 @@ import pytest
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text import t5
 from lantern_jax.text.t5 import CHUNK, END, caption_tokens, encode_captions
+from tests.refused import refused
 
 CONFIG = T5Config(16, 2, 2, 8, 24, 40, 8, 20)
 LENGTH = 12
@@ -86,9 +87,8 @@ def test_bfloat16(params, assert_close):
     ],
 )
 def test_captions_that_hold_nothing(params, captions, match):
-    with pytest.raises(ValueError, match=match) as error:
+    with refused(match):
         encode(params, captions)
-    assert "\n" not in str(error.value)
 
 
 def test_tokenizer_of_another_model():

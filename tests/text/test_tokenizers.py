@@ -8,6 +8,7 @@ import pytest
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.tokenizers import load_tokenizer
+from tests.refused import refused
 
 CORPUS = ["a lake at dusk with green hills", "the sea under clouds", "a river in the forest at noon"] * 4
 
@@ -57,9 +58,8 @@ def test_damaged_files(tmp_path, name):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"\x80\x02junk"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged or not a") as error:
+        with refused("is damaged or not a"):
             load_tokenizer(path)
-        assert "\n" not in str(error.value)
 
 
 def test_another_kind_of_file(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.refused import refused
 from train.picture_folder import PictureFolder
 
 
@@ -65,7 +66,6 @@ def test_unreadable_picture_is_named(tmp_path):
     (tmp_path / "c" / "text.jpg").write_text("no picture")
     folder = PictureFolder(tmp_path, 4)
     for row, name in ((0, "cut.png"), (2, "text.jpg")):
-        with pytest.raises(ValueError, match=f"{name}: not a readable picture") as error:
+        with refused(f"{name}: not a readable picture"):
             folder.load([row])
-        assert "\n" not in str(error.value)
     assert folder.load([1])[0].shape == (1, 4, 4, 3)

@@ -66,4 +66,4 @@ def grow_static(
 
 def expanded_numbers(first: int, batch: int, count: int) -> Int[Array, "B M"]:
     """Returns the numbers of ``count`` nodes expanded together, from ``first`` on."""
-    return jnp.broadcast_to(first + jnp.arange(count, dtype=jnp.int32)[None], (batch, count))
+    return jnp.broadcast_to((first + jnp.arange(count, dtype=jnp.int32))[None], (batch, count))

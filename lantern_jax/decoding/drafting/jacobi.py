@@ -304,7 +304,8 @@ def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
     is_new = row > settings.width
     # Where no row is left this is the last one: the newest distribution before the place.
     log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
-    return _FILLS[settings.initial](settings, state, position, log_p, is_new), is_new
+    fill = _FILLS.get(settings.initial)
+    return log_p if fill is None else fill(settings, state, position, log_p, is_new), is_new
 
 
 def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Guesses:
@@ -318,10 +319,6 @@ def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]
 def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
     """Returns each place's row in the last round's arrays; past the last where it has none."""
     return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
-
-
-def _from_left(settings: Window, state: WindowState, position, log_p, is_new):
-    return log_p
 
 
 def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
@@ -342,12 +339,8 @@ def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
     return jnp.where(seen[..., None], remembered, log_p)
 
 
-# What new places are drawn from, by ``initial``; ``_repeated`` replaces what "repeat" draws.
-_FILLS = {
-    "random": _uniform,
-    **dict.fromkeys(("repeat", "left"), _from_left),
-    **dict.fromkeys(_LOOK_UP, _from_above),
-}
+# What new places are drawn from, where it is not the newest distribution before them.
+_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform}
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):

@@ -1,4 +1,4 @@
-"""What stands in front of every request: who may ask, from where, and headers that keep a browser safe."""
+"""Access: who may send requests, from which pages, and headers that keep a browser safe."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from lantern_jax.serve.answers import encode_json
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Refused
 
-# What tells nothing of anybody's pictures.
+# These say nothing about pictures.
 OPEN_PATHS = ("/", "/health")
 _LOCAL = ("localhost",)
 _HEADERS = {
@@ -31,12 +31,12 @@ _HEADERS = {
 
 
 @dataclass(frozen=True)
-class Door:
-    """Who may ask.
+class Access:
+    """Who may send requests.
 
     Attributes:
         token: that a request must bear, or None.
-        hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to lead
+        hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to point
             here (DNS rebinding) calls it by that name.
     """
 
@@ -44,37 +44,33 @@ class Door:
     hosts: Collection[str] | None = None
 
     @classmethod
-    def of(cls, host: str, token: str | None, names: Collection[str] = ()) -> "Door":
-        """Bound to this machine alone its own names are taken, and those given; else any, or those given."""
+    def of(cls, host: str, token: str | None, names: Collection[str] = ()) -> "Access":
+        """Allows ``names`` and, if only this machine reaches ``host``, its own; others allow ``names``, or any."""
         if not is_local(host):
             return cls(token, frozenset(names) or None)
         return cls(token, frozenset({*_LOCAL, "127.0.0.1", "::1", host, *names}))
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raises Refused for a request that may not come in.
-
-        Args:
-            headers: by names in any case.
-        """
-        host = _name(f"//{headers.get('host', '')}")
+        """Raises Refused for a request that is not allowed; names of ``headers`` are in any case."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname
         if self.hosts is not None and host not in self.hosts:
             raise Refused(403, "the Host header is not a name of this server: start it with --allowed-host")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            raise Refused(403, "the request is from a page of another origin: it is not answered")
+            raise Refused(403, "the request is from a page of another origin: such requests are not answered")
         if self.token is None or path in OPEN_PATHS:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-            message = "a token is wanted: send the header Authorization: Bearer TOKEN"
+            message = "a token is needed: send the header Authorization: Bearer TOKEN"
             raise Refused(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 class Guard:
-    """An application behind a door; counts its answers by status."""
+    """An application with restricted access; counts its answers by status."""
 
-    def __init__(self, app: ASGIApp, door: Door, counters: Counters, policy: str):
-        self._app, self._door, self._counters, self._policy = app, door, counters, policy
+    def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
+        self._app, self._access, self._counters, self._policy = app, access, counters, policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,7 +86,7 @@ class Guard:
             await send(message)
 
         try:
-            self._door.check(scope["path"], Headers(scope=scope))
+            self._access.check(scope["path"], Headers(scope=scope))
         except (Refused, ValueError) as error:
             refusal = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
             headers = {"content-type": "application/json", **refusal.headers}
@@ -103,7 +99,7 @@ class Guard:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches what is bound to that name or address."""
+    """Tells whether only this machine reaches a server at that name or address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -111,7 +107,7 @@ def is_local(host: str) -> bool:
 
 
 def content_policy(page: str) -> str:
-    """A Content-Security-Policy under which a page runs its own script and style, asks its own server, and no more."""
+    """Returns a Content-Security-Policy that allows a page its own script, style and server, and nothing else."""
 
     def sources(tag: str) -> str:
         parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
@@ -130,7 +126,3 @@ def content_policy(page: str) -> str:
             "frame-ancestors 'none'",
         ]
     )
-
-
-def _name(address: str) -> str | None:
-    return urlsplit(address).hostname
