@@ -54,6 +54,7 @@ _MODULES = {
         "Strict",
     ),
     "decoding.rules.names": ("rule_from_name",),
+    "decoding.rules.table": ("RuleKind", "register_rule"),
     "decoding.rules.near": ("Near",),
     "decoding.rules.typical": ("Tolerance", "Typical"),
     "decoding.rules.cool": ("Cool",),
@@ -83,6 +84,15 @@ _MODULES = {
     "models.t5": ("T5Config", "T5Encoder"),
     "models.vq": ("VQConfig", "VQModel"),
     "checkpoints.checkpoint": ("Checkpoint",),
+    # What other packages bring: a function named under their entry point "lantern_jax.plugins" registers it.
+    "decoding.knobs": ("Knob",),
+    "settings.draftings": ("DraftingKind", "register_drafting"),
+    "families.drafters": ("DrafterKind", "register_drafter_kind"),
+    "families.registry": ("Family", "register_family"),
+    "families.formats": ("File", "Format"),
+    "checkpoints.store": ("save",),
+    "metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
+    "io.plugins": ("at",),
     # Prompts.
     "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
     "text.chameleon": ("ChameleonVocabulary",),

@@ -1,6 +1,7 @@
 """The public names of ``__init__.py`` for type checkers, which do not see that it imports them when they are used."""
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint as Checkpoint
+from lantern_jax.checkpoints.store import save as save
 from lantern_jax.decoding.acceptance import Claim as Claim
 from lantern_jax.decoding.acceptance import Codebook as Codebook
 from lantern_jax.decoding.acceptance import Lantern as Lantern
@@ -27,6 +28,7 @@ from lantern_jax.decoding.echo import Echo as Echo
 from lantern_jax.decoding.gumbel import Greedy as Greedy
 from lantern_jax.decoding.gumbel import Gumbel as Gumbel
 from lantern_jax.decoding.gumbel import SharedNoise as SharedNoise
+from lantern_jax.decoding.knobs import Knob as Knob
 from lantern_jax.decoding.loop import autoregressive_decode as autoregressive_decode
 from lantern_jax.decoding.loop import speculative_decode as speculative_decode
 from lantern_jax.decoding.methods import Method as Method
@@ -45,6 +47,8 @@ from lantern_jax.decoding.rules.cool import Cool as Cool
 from lantern_jax.decoding.rules.grouped import Grouped as Grouped
 from lantern_jax.decoding.rules.names import rule_from_name as rule_from_name
 from lantern_jax.decoding.rules.near import Near as Near
+from lantern_jax.decoding.rules.table import RuleKind as RuleKind
+from lantern_jax.decoding.rules.table import register_rule as register_rule
 from lantern_jax.decoding.rules.typical import Tolerance as Tolerance
 from lantern_jax.decoding.rules.typical import Typical as Typical
 from lantern_jax.decoding.sampling import SamplingParams as SamplingParams
@@ -76,7 +80,17 @@ from lantern_jax.engine.generation import Timing as Timing
 from lantern_jax.engine.jobs import Job as Job
 from lantern_jax.engine.jobs import Run as Run
 from lantern_jax.engine.programs import Parameters as Parameters
+from lantern_jax.families.drafters import DrafterKind as DrafterKind
+from lantern_jax.families.drafters import register_drafter_kind as register_drafter_kind
+from lantern_jax.families.formats import File as File
+from lantern_jax.families.formats import Format as Format
+from lantern_jax.families.registry import Family as Family
+from lantern_jax.families.registry import register_family as register_family
 from lantern_jax.io.errors import LanternError as LanternError
+from lantern_jax.io.plugins import at as at
+from lantern_jax.metrics.registry import ReaderKind as ReaderKind
+from lantern_jax.metrics.registry import ScoreKind as ScoreKind
+from lantern_jax.metrics.registry import register_metric as register_metric
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
@@ -106,6 +120,8 @@ from lantern_jax.pictures.images import grid as grid
 from lantern_jax.pictures.images import side_by_side as side_by_side
 from lantern_jax.pipeline.pipeline import Pipeline as Pipeline
 from lantern_jax.pipeline.pipeline import load as load
+from lantern_jax.settings.draftings import DraftingKind as DraftingKind
+from lantern_jax.settings.draftings import register_drafting as register_drafting
 from lantern_jax.settings.settings import Knobs as Knobs
 from lantern_jax.settings.settings import Settings as Settings
 from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabulary

@@ -11,8 +11,8 @@ import numpy as np
 from lantern_jax.checkpoints.store import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.engine.engine import Engine
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
-from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig

@@ -36,10 +36,10 @@ from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import check_mesh
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
+from lantern_jax.families.drafters import kind_name
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafters import kind_name
 from lantern_jax.models.eagle3 import Eagle3Config
 from train import script, target
 from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state

@@ -29,10 +29,10 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
+from lantern_jax.families.drafters import kind_name
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
-from lantern_jax.models.drafters import kind_name
 from lantern_jax.text.landscapes import LANDSCAPES
 from train import drafter, script, target, tokenizer
 from train.loop import read_config

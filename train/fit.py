@@ -32,9 +32,9 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.settings import Settings

@@ -17,6 +17,7 @@ import numpy as np
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.families.drafters import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
 from lantern_jax.measuring.paths import (
@@ -29,7 +30,6 @@ from lantern_jax.measuring.paths import (
 )
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import checkpoint_subject
-from lantern_jax.models.drafters import kind_name
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.encoded import EncodedPrompts
 from train import drafter, script, target

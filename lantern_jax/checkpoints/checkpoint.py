@@ -10,11 +10,11 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.models.quantization import is_quantized, shapes_as
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
@@ -40,7 +40,7 @@ class Checkpoint:
         model: the model's name, for people.
         target_config, target_params: the model of a family; parameters are NumPy or JAX arrays, ``{"params": ...}``.
         tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens, no pictures.
-        drafters: (config, parameters) by the kind of drafter, a name in ``models.drafters.DRAFTERS``.
+        drafters: (config, parameters) by the kind of drafter, a name in ``families.drafters.DRAFTERS``.
         text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has the
             config only: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
         text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.
@@ -121,7 +121,7 @@ def check_fit(checkpoint: Checkpoint) -> None:
         pairs.append(("vocabulary's labels", checkpoint.vocabulary.num_labels, target.num_labels))
         pairs.append(("vocabulary's attributes", checkpoint.vocabulary.num_attributes, target.label_slots))
     if checkpoint.text_encoder_config is not None:
-        width = getattr(target, "caption_dim", 0)
+        width = family_of(target).text_width(target)
         pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
     side = _picture_size(checkpoint) or 0
     if side > MOST_SIDE:

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
+from lantern_jax.families.drafters import drafter_kind, misfits
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.drafters import drafter_kind, misfits
 from lantern_jax.models.sizes import is_size
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig

@@ -18,16 +18,14 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.chameleon_weights import convert_chameleon
-from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.families.medusa_weights import convert_medusa
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.tensors.layer_names import normalize_settings
@@ -48,8 +46,6 @@ _DEFAULTS = {
 }
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
 _CONFIG_PARTS = ("target", "drafter", "text_encoder")
-# Kind of drafter -> what reads its published tensors, called as ``convert_drafter``.
-DRAFTER_CONVERTERS = {"eagle": convert_drafter, "medusa": convert_medusa}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +209,7 @@ def add_drafter(
 
     Args:
         checkpoint: the directory of the target.
-        kind: a name in ``DRAFTER_CONVERTERS``.
+        kind: a name in ``DRAFTERS`` of a kind that is read.
         drafter, config, out, options: as for ``convert_llamagen``.
 
     Raises:
@@ -221,10 +217,9 @@ def add_drafter(
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
-    if kind not in DRAFTER_CONVERTERS:
-        raise LanternError(
-            f"no converter for a drafter of the kind {kind!r}: choose one of {', '.join(DRAFTER_CONVERTERS)}"
-        )
+    if kind not in DRAFTERS or not DRAFTERS[kind].has("read"):
+        known = ", ".join(name for name, one in DRAFTERS.items() if one.has("read"))
+        raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
     files = _opened({"the drafter": drafter})
     old = load(checkpoint, None)
     order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
@@ -259,7 +254,7 @@ def add_text_encoder(
     check_new(out, conversion.overwrite)
     files = _opened({"the text encoder": t5})
     old = load(checkpoint, None)
-    if not getattr(old.target_config, "caption_dim", 0):
+    if not family_of(old.target_config).text_width(old.target_config):
         raise LanternError(f"{checkpoint} is not caption-conditional: it takes no text encoder")
     settings = _read_settings(config, "text_encoder").get("text_encoder")
     parts = _text_parts(t5, files["the text encoder"], t5_tokenizer, settings, conversion)
@@ -299,9 +294,10 @@ def _drafter_parts(
 ) -> dict[str, Any]:
     if tensors is None:
         return {}
-    if kind == "eagle":
-        settings = _beside(path, settings, DrafterConfig)
-    config, params = DRAFTER_CONVERTERS[kind](
+    read = DRAFTERS[kind]
+    if read.reads_config:
+        settings = _beside(path, settings, read.config)
+    config, params = read.read(
         tensors,
         settings,
         target=target,

@@ -41,10 +41,10 @@ from lantern_jax.checkpoints.config_file import (
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
+from lantern_jax.families.drafters import drafter_kind
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_link, check_writable, new_folder
-from lantern_jax.models.drafters import drafter_kind
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.hub import repository_of

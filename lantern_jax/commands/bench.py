@@ -87,7 +87,11 @@ def add(commands) -> None:
     add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
     add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
     add("--overwrite", action="store_true", help="replace files that exist")
-    add_knobs(bench, _KNOBS)
+    add_knobs(bench, _not_swept())
+
+
+def _not_swept() -> list[str]:
+    return [name for name in KNOBS if name not in SWEPT]
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -149,7 +153,9 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
         rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
         batches=parse_list("batch", arguments.batch),
         guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
-        knobs={name: value for name, value in given_knobs(arguments, _KNOBS).items() if value is not None},
+        knobs={
+            name: value for name, value in given_knobs(arguments, _not_swept()).items() if value is not None
+        },
     )
 
 

@@ -7,71 +7,19 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.options import DTYPES
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.families.formats import Choice, File, Format
+from lantern_jax.families.registry import FAMILIES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder
 from lantern_jax.io.locks import sole
+from lantern_jax.io.plugins import Table, at
 from lantern_jax.io.terminal import say
 from lantern_jax.tensors.hub import check_upload, download, list_files
-
-
-@dataclass(frozen=True)
-class File:
-    """A file option of a format.
-
-    Attributes:
-        option: its name on the command line; the function's argument is the same with underscores.
-        help: what the file is.
-        required: whether the format cannot do without.
-        repository: whether ``--from-hub`` alone means the whole repository by it.
-    """
-
-    option: str
-    help: str
-    required: bool = False
-    repository: bool = False
-
-    @property
-    def argument(self) -> str:
-        return self.option.replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An option of a format that is one of a few words, the first unless it is given.
-
-    Attributes:
-        option, help: as of ``File``; the function's argument is the option's name.
-        values: the words.
-    """
-
-    option: str
-    help: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Format:
-    """What one ``lantern convert FORMAT`` takes.
-
-    Attributes:
-        help: one line.
-        function: the name of the function in ``checkpoints.convert``.
-        files: its options.
-        fixed: arguments that the format decides.
-        choices: its options that are no files.
-    """
-
-    help: str
-    function: str
-    files: tuple[File, ...]
-    fixed: tuple[tuple[str, Any], ...] = ()
-    choices: tuple[Choice, ...] = ()
-
 
 _TENSORS = "a tensor file, an index or a folder"
 _DRAFTER = File("drafter", f"LANTERN's drafter: {_TENSORS}")
@@ -85,13 +33,23 @@ _CHAMELEON = (
     _DRAFTER,
     _CONFIG,
 )
-# Those that ``checkpoints.convert`` reads, which is imported late.
-DRAFTER_KINDS = ("eagle", "medusa")
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
-FORMATS = {
+
+
+def _of_families() -> dict[str, Format]:
+    """Returns the formats that other packages' families brought."""
+    return {name: kind for family in FAMILIES.theirs.values() for name, kind in family.formats.items()}
+
+
+def _drafter_kinds() -> tuple[str, ...]:
+    """Returns the kinds of drafters that published tensors are read of."""
+    return tuple(name for name, kind in DRAFTERS.items() if kind.has("read"))
+
+
+_FORMATS = {
     "llamagen": Format(
         "LlamaGen: GPT, VQ tokenizer, drafter, T5",
-        "convert_llamagen",
+        at("lantern_jax.checkpoints.convert:convert_llamagen"),
         (
             File("gpt", f"the GPT: {_TENSORS}", required=True, repository=True),
             File("vq", f"the VQ tokenizer: {_TENSORS}"),
@@ -102,23 +60,26 @@ FORMATS = {
         ),
     ),
     "anole": Format(
-        "Anole-7B: model, VQGAN, drafter", "convert_chameleon_files", _CHAMELEON, (("layout", "anole"),)
+        "Anole-7B: model, VQGAN, drafter",
+        at("lantern_jax.checkpoints.convert:convert_chameleon_files"),
+        _CHAMELEON,
+        (("layout", "anole"),),
     ),
     "lumina": Format(
         "Lumina-mGPT-7B: model, VQGAN, drafter",
-        "convert_chameleon_files",
+        at("lantern_jax.checkpoints.convert:convert_chameleon_files"),
         _CHAMELEON,
         (("layout", "lumina"),),
     ),
     "drafter": Format(
         "a drafter, into a checkpoint that exists",
-        "add_drafter",
+        at("lantern_jax.checkpoints.convert:add_drafter"),
         (_OLD, File("drafter", f"the drafter: {_TENSORS}", required=True, repository=True), _CONFIG),
-        choices=(Choice("kind", "what drafter it is, in place of an old one of its kind", DRAFTER_KINDS),),
+        choices=(Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),),
     ),
     "t5": Format(
         "a text encoder, into a caption-conditional checkpoint that exists",
-        "add_text_encoder",
+        at("lantern_jax.checkpoints.convert:add_text_encoder"),
         (
             _OLD,
             File("t5", _T5.help, required=True, repository=True),
@@ -127,6 +88,7 @@ FORMATS = {
         ),
     ),
 }
+FORMATS: Table[Format] = Table("format", _FORMATS, beside=_of_families)
 
 
 def add(commands) -> None:
@@ -138,10 +100,9 @@ def add(commands) -> None:
         for file in kind.files:
             parser.add_argument(f"--{file.option}", metavar="PATH", help=file.help)
         for choice in kind.choices:
-            help_text = f"{choice.help} (default: {choice.values[0]})"
-            parser.add_argument(
-                f"--{choice.option}", choices=choice.values, default=choice.values[0], help=help_text
-            )
+            values = choice.values()
+            help_text = f"{choice.help} (default: {values[0]})"
+            parser.add_argument(f"--{choice.option}", choices=values, default=values[0], help=help_text)
         parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the checkpoint")
         parser.add_argument(
             "--dtype", choices=DTYPES, default="bfloat16", help="of stored parameters (default: bfloat16)"
@@ -194,12 +155,9 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
-    from lantern_jax.checkpoints import convert
-
-    function: Callable[..., Path] = getattr(convert, kind.function)
     chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
     with _progress() as progress:
-        function(
+        kind.function(
             **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
             progress=progress,
         )  # fmt: skip

@@ -1,6 +1,8 @@
 """The ``lantern`` command's parser."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 from lantern_jax import __version__
 from lantern_jax.commands import (
@@ -17,16 +19,33 @@ from lantern_jax.commands import (
 )
 from lantern_jax.commands import set as picture_set
 from lantern_jax.commands.command_line import Parser, run
+from lantern_jax.io import plugins
+from lantern_jax.io.errors import LanternError
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted, 143 when terminated."""
 
     def work() -> None:
-        arguments = make_parser().parse_args(argv)
+        arguments = _parsed(sys.argv[1:] if argv is None else argv)
         arguments.run(arguments)
 
     return run("lantern", work, argv)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Returns the arguments; what is not known here may be another package's, and help shows all there is."""
+    if {"-h", "--help"} & set(words):
+        plugins.load()
+    try:
+        return make_parser().parse_args(words)
+    except LanternError as error:
+        broken = plugins.load()
+        if broken:
+            raise LanternError(f"{error}; {broken[0]}") from error
+        if not plugins.registered():
+            raise
+    return make_parser().parse_args(words)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -3,7 +3,8 @@
 import argparse
 
 from lantern_jax.decoding.methods import methods
-from lantern_jax.settings.settings import markdown_tables
+from lantern_jax.io.plugins import load
+from lantern_jax.settings.tables import markdown_tables
 
 
 def add(commands) -> None:
@@ -17,6 +18,7 @@ def add(commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
+        load()
         print(markdown_tables(), end="")
         return
     for name, method in methods().items():

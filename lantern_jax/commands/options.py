@@ -78,7 +78,7 @@ def mesh_of(arguments: argparse.Namespace) -> str | None:
     return f"data={jax.device_count()}"
 
 
-def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOBS)) -> None:
+def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = KNOBS) -> None:
     """Adds a flag for every knob of a generation, or for some."""
     for name in names:
         knob = KNOBS[name]
@@ -89,7 +89,7 @@ def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(KNOB
         parser.add_argument(flag_of(name), help=knob.help + note, **options)
 
 
-def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = tuple(KNOBS)) -> dict[str, Any]:
+def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = KNOBS) -> dict[str, Any]:
     """Returns the values of those flags by the knobs' names, None where one was left out."""
     return {name: getattr(arguments, name) for name in names}
 

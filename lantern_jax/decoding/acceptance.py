@@ -13,20 +13,20 @@ stays within a bound:
 Any other rule is a subclass of ``Rule``, which is all that couplings rely on; ``decoding.rules`` holds some.
 """
 
-import math
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.rules.table import K, checked, knobs_of
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-
-# Defaults of LANTERN's rules: a mild relaxation (k 10, lambda 2).
-NEIGHBOURS, DELTA, LAM = 10, 0.05, 2.0
 
 
 @flax.struct.dataclass
@@ -137,8 +137,8 @@ class Claim(NamedTuple):
 class Rule:
     """The interface of an acceptance rule.
 
-    A subclass is a pytree: values that a sweep changes are traced, those that decide shapes static. A rule with a name
-    has a ``create``, which makes it from Python numbers, its ``knobs``, and raises LanternError for one out of range.
+    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. Fields of the names of its
+    ``knobs`` are made of Python numbers by ``create``.
 
     Attributes:
         kind: the rule's class, static; sets itself.
@@ -153,13 +153,31 @@ class Rule:
         array([ True, False])
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ()
+    knobs: ClassVar[tuple[Knob, ...]] = ()
     # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules of
     # the same fields apart, one process in some thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
         object.__setattr__(self, "kind", type(self))
+
+    @classmethod
+    def create(cls, **numbers: Any) -> Self:
+        """Returns the rule of Python numbers by the names of ``knobs``, the default for those left out.
+
+        Raises:
+            LanternError: another name, or a number outside the knob's range.
+        """
+        names = [knob.name for knob in cls.knobs]
+        for name in numbers:
+            if name not in names:
+                raise errors.unknown(f"knob of {cls.__name__}", name, names)
+        values = checked(cls.knobs, numbers)
+        traced = {field.name for field in dataclasses.fields(cls) if field.metadata.get("pytree_node", True)}
+        dtypes = {knob.name: jnp.int32 if knob.type is int else jnp.float32 for knob in cls.knobs}
+        return cls(**{
+            name: jnp.asarray(value, dtypes[name]) if name in traced else value for name, value in values.items()
+        })  # fmt: skip
 
     @property
     def is_strict(self) -> bool:
@@ -232,11 +250,6 @@ class Strict(Rule):
         True
     """
 
-    @classmethod
-    def create(cls) -> "Strict":
-        """Makes the rule, which has no knobs."""
-        return cls()
-
     @property
     def is_strict(self) -> bool:
         """True."""
@@ -271,15 +284,9 @@ class Lantern(_NearestCodes):
         (10, [0.125, 0.125])
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("k", "delta")
+    knobs: ClassVar = knobs_of("lantern")
     delta: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
-
-    @classmethod
-    def create(cls, k: int = NEIGHBOURS, delta: float = DELTA) -> "Lantern":
-        """Makes the rule from Python numbers, checked."""
-        valid = 0 <= delta < 1
-        return cls(number("delta", delta, valid, "a number in [0, 1)"), neighbour_count(k))
+    k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns what the neighbours of a token with probability ``p_x`` may lend."""
@@ -296,33 +303,13 @@ class LanternPlusPlus(_NearestCodes):
         (10, [0.5, 1.0])
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("k", "lam")
+    knobs: ClassVar = knobs_of("lantern++")
     lam: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
-
-    @classmethod
-    def create(cls, k: int = NEIGHBOURS, lam: float = LAM) -> "LanternPlusPlus":
-        """Makes the rule from Python numbers, checked."""
-        valid = math.isfinite(lam) and lam >= 1
-        return cls(number("lambda", lam, valid, "a finite number >= 1 (1 is strict)"), neighbour_count(k))
+    k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns what the neighbours of a token with probability ``p_x`` may lend."""
         return (jnp.asarray(self.lam, jnp.float32) - jnp.float32(1)) * p_x
-
-
-def number(name: str, value: float, valid: bool, wanted: str) -> Float[Array, ""]:
-    """Returns a knob as a rule's traced number; raises LanternError, which says what is ``wanted``, unless valid."""
-    if not valid:
-        raise LanternError(f"{name} {value} is not valid: give {wanted}")
-    return jnp.asarray(value, jnp.float32)
-
-
-def neighbour_count(k: int) -> int:
-    """Returns a checked k."""
-    if k < 0 or int(k) != k:
-        raise LanternError(f"k = {k} neighbours is not valid: give a whole number >= 0")
-    return int(k)
 
 
 def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None = None) -> None:

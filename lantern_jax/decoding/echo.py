@@ -49,6 +49,11 @@ class Echo:
     token: tuple[float, float] = (0.3, 0.8)
     parent: tuple[float, float] = (0.2, 0.9)
 
+    @classmethod
+    def of(cls, mixture: tuple[float, ...] | None) -> "Echo":
+        """Returns the mixture of six numbers, the parts in order; None is the library's own."""
+        return cls() if mixture is None else cls(mixture[:2], mixture[2:4], mixture[4:])
+
     def __post_init__(self):
         for field in dataclasses.fields(self):
             shares = getattr(self, field.name)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Probabilities
+from lantern_jax.decoding.names import PATHS
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
 from lantern_jax.decoding.verification import (
@@ -30,8 +31,6 @@ from lantern_jax.decoding.verification import (
 )
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-
-PATHS = ("longest", "exact_first")
 
 
 @flax.struct.dataclass

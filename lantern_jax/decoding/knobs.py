@@ -5,7 +5,7 @@ The knobs there are stand in ``settings.settings``.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Knob:
     high_open: bool = False
     also: float | None = None
     note: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     by_platform: Mapping[str, Any] | None = None
 
     @property
@@ -125,6 +125,8 @@ def knob(default: Any, help: str, metavar: str | None = None, **limits: Any) -> 
 
 def knob_of(field: dataclasses.Field) -> Knob:
     """The knob that a field declares."""
+    if "knob" in field.metadata:
+        return field.metadata["knob"]
     kind = next((kind for kind in (int, float) if field.type is kind), object)
     return Knob(field.name, str if field.metadata.get("choices") else kind, field.default, **field.metadata)
 

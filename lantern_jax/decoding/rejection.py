@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
+from lantern_jax.decoding.names import RESIDUALS
 from lantern_jax.decoding.sampling import (
     acceptance_uniforms,
     draft_noise,
@@ -41,8 +42,6 @@ from lantern_jax.decoding.verification import (
 )
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-
-RESIDUALS = ("exact", "published", "published_lumina")
 
 
 @flax.struct.dataclass

@@ -17,7 +17,7 @@ Axes: B batch, P passes after prefill, N nodes of the busiest pass, T stream tok
 
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -250,3 +250,8 @@ def _visible(
     """Tells which rows of the cache a node sees; the cache itself hides rows not written yet."""
     before = jnp.asarray(schedule.slot_position)[None, None] < position[:, :, None]
     return before & (jnp.asarray(schedule.slot_until)[None, None] > number[:, None, None])
+
+
+def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Rows:
+    """Returns the rows that ``Settings`` describe, as ``DraftingKind.make``."""
+    return Rows(grid, settings.ahead)

@@ -5,6 +5,7 @@ are half-split as ours are.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +26,8 @@ from lantern_jax.tensors.layer_names import (
     layer_table,
 )
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+from lantern_jax.text.chameleon import ChameleonVocabulary
+from lantern_jax.text.encoders import PromptParts
 
 CHAMELEON_NAMES = {
     "tokens": "model.embed_tokens.weight",
@@ -37,6 +40,9 @@ QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 ENCODER_PREFIX = "model.vqmodel."
 # Cells a side of the published models.
 GRIDS = {"anole": 32, "lumina": 48}
+
+# Of prompts that are made up, as many as a caption has.
+_PROMPT_TOKENS = 64
 
 
 def convert_chameleon(
@@ -122,3 +128,16 @@ def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
     conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
     return jax.eval_shape(Chameleon(config).init, jax.random.key(0), conditioning)
+
+
+def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
+    """Returns the published id of every row of the table, as ``Family.published_order``."""
+    file = PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file
+    return ChameleonVocabulary.from_file(file, config.vocab_size).order
+
+
+def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditioning:
+    """Returns conditioning of n prompts as long as a caption is."""
+    numbers = np.random.default_rng(0)
+    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.models.llamagen import SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
+from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
     buffers,
@@ -141,3 +141,13 @@ def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
         conditioning = CaptionConditioning(features, jax.ShapeDtypeStruct(features.shape[:2], jnp.bool_))
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(LlamaGen(config).init, jax.random.key(0), conditioning, tokens)
+
+
+def random_conditioning(config: LlamaGenConfig, count: int) -> Any:
+    """Returns conditioning of n prompts that differ: labels, or features of captions."""
+    if config.num_labels:
+        labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
+        return np.repeat(labels[:, None], config.label_slots, axis=1)
+    shape = (count, config.caption_length, config.caption_dim)
+    features = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return CaptionConditioning(features, np.ones(shape[:2], bool))

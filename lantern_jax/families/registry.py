@@ -1,98 +1,124 @@
 """The model families: everything the rest of the library asks of a target by the class of its config.
 
-A config of any family has ``dim``, ``num_heads``, ``num_codes``, ``vocab_size``, ``grid``, ``num_tokens`` and
-``shared_with_drafter``. Nothing else asks which family a config belongs to: a new one is a new entry here.
+Nothing else asks which family a config belongs to: a new one is a file and an entry here. Needs no JAX.
 
 Axes: D width, V codes.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from lantern_jax.families.formats import Format
+from lantern_jax.io.plugins import Late, Table, at
 
-from lantern_jax.decoding.protocols import Target
-from lantern_jax.families.chameleon_weights import chameleon_shapes
-from lantern_jax.families.llamagen_weights import gpt_shapes
-from lantern_jax.models.chameleon import ChameleonConfig, chameleon_target
-from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
-from lantern_jax.text.chameleon import ChameleonVocabulary
-from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptEncoder, PromptParts, TokenEncoder
-
-TargetConfig = LlamaGenConfig | ChameleonConfig
+if TYPE_CHECKING:
+    from lantern_jax.decoding.protocols import Target
+    from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
 
-@dataclass(frozen=True)
-class Family:
+class TargetConfig(Protocol):
+    """A config of any family: sizes of a model, a frozen dataclass."""
+
+    dim: int
+    num_heads: int
+    num_codes: int
+    vocab_size: int
+    grid: int
+    num_tokens: int
+    shared_with_drafter: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Family(Late):
     """One family of targets.
 
     Attributes:
-        config: the class of its configs. Raises TypeError or ValueError for an unknown field or a value that is not
+        config: the class of its configs. Raises TypeError or LanternError for an unknown field or a value that is not
             valid.
         shapes: config -> the abstract parameter tree.
         target: (config, dtype, taps=()) -> the target record; the same arguments give the same record. With taps its
             features are the states entering those layers, side by side.
-        head: parameters -> the kernel [D, V] that turns features into logits, which a drafter shares.
         prompts: the parts of a checkpoint that have to do with prompts -> their encoder.
+        random_conditioning: (config, n) -> conditioning of n prompts that differ, leaves [n, ...] on the host.
+        head: parameters -> the kernel [D, V] that turns features into logits, which a drafter shares.
         published_order: (config, text tokenizer's file or None) -> the published token id of every row of our
-            embedding table, or None where they are the same. Raises ValueError where the file is needed and missing
+            embedding table, or None where they are the same. Raises LanternError where the file is needed and missing
             or damaged.
         published_residual: config -> the ``residual`` of the rejection coupling that its published code has.
+        text_width: config -> width of the text encoder's features that it takes; 0 for none.
+        classes: config -> how many class numbers are prompts; 0 where prompts are text.
+        formats: what of it ``lantern convert`` reads, by name.
+
+    Example:
+        >>> family = lantern_jax.Family(
+        ...     lantern_jax.LlamaGenConfig, shapes=dict, target=lantern_jax.llamagen_target,
+        ...     prompts=lambda parts: None, random_conditioning=lambda config, count: None,
+        ... )
+        >>> family.head({"params": {"head": {"kernel": 1}}}), family.formats
+        (1, {})
     """
 
     config: type
-    shapes: Callable[[Any], PyTree]
-    target: Callable[..., Target]
-    head: Callable[[PyTree], Float[Array, "D V"]]
-    prompts: Callable[[PromptParts], PromptEncoder]
-    published_order: Callable[[Any, Path | None], Int[np.ndarray, " vocab"] | None]
-    published_residual: Callable[[Any], str]
+    shapes: Callable[[Any], Any]
+    target: Callable[..., "Target"]
+    prompts: Callable[["PromptParts"], "PromptEncoder"]
+    random_conditioning: Callable[[Any, int], Any]
+    head: Callable[[Any], Any] = lambda params: params["params"]["head"]["kernel"]
+    published_order: Callable[[Any, Path | None], Any] = lambda config, text_tokenizer: None
+    published_residual: Callable[[Any], str] = lambda config: "published"
+    text_width: Callable[[Any], int] = lambda config: 0
+    classes: Callable[[Any], int] = lambda config: 0
+    formats: Mapping[str, Format] = field(default_factory=dict)
 
 
-def _llamagen_prompts(parts: PromptParts) -> PromptEncoder:
-    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
+FAMILIES: Table[Family] = Table(
+    "family",
+    {
+        "llamagen": Family(
+            config=at("lantern_jax.models.llamagen:LlamaGenConfig"),
+            shapes=at("lantern_jax.families.llamagen_weights:gpt_shapes"),
+            target=at("lantern_jax.models.llamagen:llamagen_target"),
+            prompts=at("lantern_jax.text.encoders:llamagen_encoder"),
+            random_conditioning=at("lantern_jax.families.llamagen_weights:random_conditioning"),
+            text_width=lambda config: config.caption_dim,
+            classes=lambda config: max(config.num_labels - 1, 0),
+        ),
+        "chameleon": Family(
+            config=at("lantern_jax.models.chameleon:ChameleonConfig"),
+            shapes=at("lantern_jax.families.chameleon_weights:chameleon_shapes"),
+            target=at("lantern_jax.models.chameleon:chameleon_target"),
+            prompts=at("lantern_jax.text.encoders:TokenEncoder"),
+            random_conditioning=at("lantern_jax.families.chameleon_weights:random_conditioning"),
+            published_order=at("lantern_jax.families.chameleon_weights:published_order"),
+            published_residual=lambda config: (
+                "published_lumina" if config.layout == "lumina" else "published"
+            ),
+        ),
+    },
+)
 
 
-def _chameleon_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
-    return ChameleonVocabulary.from_file(
-        PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file, config.vocab_size
-    ).order
+def register_family(name: str, family: Family) -> None:
+    """Makes a model family of another package known by name, and its formats to ``lantern convert``.
 
+    Raises:
+        LanternError: a name that is taken or not valid.
 
-def _head(params: PyTree) -> Float[Array, "D V"]:
-    return params["params"]["head"]["kernel"]
-
-
-FAMILIES = {
-    "llamagen": Family(
-        config=LlamaGenConfig,
-        shapes=gpt_shapes,
-        target=llamagen_target,
-        head=_head,
-        prompts=_llamagen_prompts,
-        published_order=lambda config, text_tokenizer: None,
-        published_residual=lambda config: "published",
-    ),
-    "chameleon": Family(
-        config=ChameleonConfig,
-        shapes=chameleon_shapes,
-        target=chameleon_target,
-        head=_head,
-        prompts=TokenEncoder,
-        published_order=_chameleon_order,
-        published_residual=lambda config: "published_lumina" if config.layout == "lumina" else "published",
-    ),
-}
+    Example:
+        >>> lantern_jax.register_family("llamagen", None)
+        Traceback (most recent call last):
+        lantern_jax.io.errors.LanternError: there is a family llamagen already: give yours another name
+    """
+    FAMILIES.add(name, family)
 
 
 def family_name(config: TargetConfig) -> str:
-    """The name in ``FAMILIES`` of the family that a config belongs to."""
-    return next(name for name, family in FAMILIES.items() if isinstance(config, family.config))
+    """Returns the name in ``FAMILIES`` of the family that a config belongs to."""
+    return FAMILIES.named(lambda family: type(config) is family.config)
 
 
 def family_of(config: TargetConfig) -> Family:
-    """The family that a config belongs to."""
+    """Returns the family that a config belongs to."""
     return FAMILIES[family_name(config)]

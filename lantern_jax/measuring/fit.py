@@ -22,9 +22,9 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 from lantern_jax.measuring.random_models import random_conditioning, random_model
-from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.settings.recipe import Recipe

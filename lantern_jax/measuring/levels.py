@@ -3,10 +3,8 @@
 Axes: B batch.
 """
 
-import dataclasses
 import statistics
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +12,12 @@ from jax import lax
 
 from lantern_jax.decoding.program import Program, State
 from lantern_jax.decoding.stream import Stream
-from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.devices.compilation import compile_ahead, run_timed
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.subject import Subject
+from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 
 _REPEATS = 5
@@ -29,13 +27,7 @@ _CALL_SECONDS = 0.05
 
 def levels_of(settings: Settings) -> int:
     """Returns how many levels are drafted one after the other; 0 without a drafter."""
-    if settings.is_plain or settings.drafting in ("jacobi", "zipar"):
-        return 0
-    return (
-        min(settings.reach, settings.tree.max_depth)
-        if settings.drafting == "led"
-        else settings.tree.max_depth
-    )
+    return 0 if settings.is_plain else DRAFTINGS[settings.drafting].levels(settings)
 
 
 def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | None:
@@ -50,7 +42,7 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
     batch = run.state.length.shape[0]
     state = programs.unstack_scalars(run.state)
     tasks = {}
-    for name, chosen in (("deep", settings), ("shallow", _shallow(settings))):
+    for name, chosen in (("deep", settings), ("shallow", DRAFTINGS[settings.drafting].one_level(settings))):
         job = subject.job(chosen)
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(batch))
         arguments = (subject.engine.drafter(job.drafter), keys, job.sampling, state)
@@ -60,17 +52,6 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
     taken = alternate(tasks, _REPEATS)
     differences = [deep - shallow for deep, shallow in zip(taken["deep"], taken["shallow"], strict=True)]
     return max(statistics.median(differences), 0.0) / (levels - 1)
-
-
-def _shallow(settings: Settings) -> Settings:
-    """Returns the same settings with one level drafted."""
-    tree: Any = settings.tree
-    if settings.drafting == "led":
-        return dataclasses.replace(settings, reach=1)
-    if isinstance(tree, DynamicTree):
-        nodes = min(tree.nodes, tree.children)
-        return dataclasses.replace(settings, tree=dataclasses.replace(tree, depth=1, nodes=nodes))
-    return dataclasses.replace(settings, tree=DraftTree(tuple(path for path in tree.paths if len(path) == 1)))
 
 
 def _a_draft(program, arguments, repeat: int) -> float:

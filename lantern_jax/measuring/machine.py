@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring.levels import levels_of
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.settings.settings import Settings
@@ -37,7 +38,7 @@ def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> in
     if job.drafter is None:
         return total
     # The heads of some drafters all run together.
-    runs = 1 if settings.drafting in ("medusa", "parallel") else max(levels_of(settings), 1)
+    runs = 1 if DRAFTERS[job.drafter].one_pass else max(levels_of(settings), 1)
     own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
     cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
     return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)

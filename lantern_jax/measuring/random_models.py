@@ -19,16 +19,14 @@ from lantern_jax.devices.partition import Where, sharding_at
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
-from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
-from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning, published_config
+from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.settings.recipe import Recipe
 
 # Codes lie 16 pixels apart, a side, in every published tokenizer.
 PIXELS_A_CELL = 16
-# Prompts of token-conditional models, as long as a caption is.
-_PROMPT_TOKENS = 64
 _CODE_CHANNELS, _NEIGHBOURS = 8, 100
 _SPREAD = 0.02
 
@@ -91,15 +89,7 @@ class RandomModel:
 
 def random_conditioning(config: TargetConfig, count: int) -> PyTree:
     """Returns conditioning of ``count`` prompts for a target: leaves [n, ...], of labels, captions or tokens."""
-    numbers = np.random.default_rng(0)
-    if getattr(config, "caption_dim", 0):
-        shape = (count, config.caption_length, config.caption_dim)
-        return CaptionConditioning(numbers.standard_normal(shape, np.float32), np.ones(shape[:2], bool))
-    if getattr(config, "num_labels", 0):
-        labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
-        return np.repeat(labels[:, None], config.label_slots, axis=1)
-    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
-    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+    return family_of(config).random_conditioning(config, count)
 
 
 def random_model(size: str) -> RandomModel:

@@ -24,9 +24,9 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Draft, Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_noise, process_logits
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring.paths import MAX_DEPTH
 from lantern_jax.measuring.subject import Subject
-from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.settings.settings import Settings
 
 

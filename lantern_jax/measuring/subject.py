@@ -20,6 +20,7 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.parameters import parameter_dtype
+from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.random_models import PIXELS_A_CELL, random_model
 from lantern_jax.pipeline.inputs import prompt_encoder
@@ -205,7 +206,8 @@ def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[st
         return list(CAPTIONS[:count])
     vocabulary = checkpoint.vocabulary
     if vocabulary is None:
-        classes = checkpoint.target_config.num_labels - 1
+        config = checkpoint.target_config
+        classes = family_of(config).classes(config)
         return [int(number) for number in rng.permutation(np.arange(max(count, classes)) % classes)[:count]]
     words = {meaning: word for word, meaning in vocabulary.words.items()}
     named = [

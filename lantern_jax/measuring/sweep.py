@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.rules.table import RULES
 from lantern_jax.decoding.tree import resolve_tree
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.settings import KNOBS, RULES
+from lantern_jax.settings.draftings import DRAFTINGS, TREE
+from lantern_jax.settings.settings import KNOBS
 
 # Knobs that have lists of their own.
 SWEPT = ("method", "tree", "rule", "batch", "guidance")
-# Draftings whose nodes are a window's or a row's: a list of trees is not theirs.
-_TREELESS = ("led", "jacobi", "zipar")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def expand(
             own = {**(knobs or {}), **variant}
             name = own.pop("method")
             fixed = methods()[name].knobs
-            keeps = "tree" in own or "tree" in fixed or fixed.get("drafting") in _TREELESS
+            keeps = "tree" in own or "tree" in fixed or _nodes(fixed) != TREE
             plain = fixed.get("tree") == "none"
             for tree, rule in itertools.product(
                 (None,) if keeps else trees or (None,),
@@ -79,6 +79,11 @@ def expand(
                 one = Configuration(name, given, batch, guidance)
                 found.setdefault(str(one), one)
     return list(found.values())
+
+
+def _nodes(fixed: Mapping[str, Any]) -> str:
+    """Returns what stands in the drafts of a method: a list of trees is of trees alone."""
+    return DRAFTINGS[fixed["drafting"]].nodes if "drafting" in fixed else TREE
 
 
 def parse_methods(text: str) -> dict[str, dict[str, Any]]:
@@ -120,8 +125,8 @@ def parse_list(name: str, text: str) -> list[Any]:
     for place, value in enumerate(values):
         if declared.type in (int, float):
             values[place] = declared.read(value)
-        elif name == "rule" and value not in RULES:
-            raise errors.unknown("rule", value, RULES)
+        elif name == "rule":
+            RULES.find(value)
         elif name == "tree" and value != "dynamic":
             resolve_tree(value)
     return values

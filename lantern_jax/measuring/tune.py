@@ -17,6 +17,7 @@ from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring import choose, costs, paths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.choose import Budget, Candidate, WindowPoint
@@ -25,7 +26,6 @@ from lantern_jax.measuring.costs import Costs
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
-from lantern_jax.models.drafters import DRAFTERS
 from lantern_jax.settings.tuned import Key, Tuned
 
 PLAIN, DEFAULT = "plain", "default"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.plugins import Table
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
 from lantern_jax.metrics.scores import Score
@@ -14,6 +15,10 @@ from lantern_jax.metrics.scores import Score
 @dataclass(frozen=True)
 class ReaderKind:
     """A reader of pictures that can be asked for.
+
+    Example:
+        >>> lantern_jax.ReaderKind("mean colours", lambda weights, preprocessing: None).distance
+        'Fréchet distance'
 
     Attributes:
         help: one line.
@@ -35,6 +40,10 @@ class ReaderKind:
 @dataclass(frozen=True)
 class ScoreKind:
     """A score of pictures with prompts that can be asked for.
+
+    Example:
+        >>> lantern_jax.ScoreKind("brightness", lambda weights: None).weights is None
+        True
 
     Attributes:
         help: one line.
@@ -105,7 +114,7 @@ _CLIP_SCORE = (
     "model.safetensors with its tokenizer.json, from openai/clip-vit-base-patch32 on the Hugging Face hub"
 )
 
-READERS: dict[str, ReaderKind] = {
+READERS: Table[ReaderKind] = Table("features", {
     "demo": ReaderKind("the demo's own classifier, for pictures of its prompts", _demo),
     "inception": ReaderKind(
         "Inception v3 of 2015, the network of FID",
@@ -127,9 +136,9 @@ READERS: dict[str, ReaderKind] = {
         "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
         measures=(CMMD,),
     ),
-}
+})  # fmt: skip
 
-SCORES: dict[str, ScoreKind] = {
+SCORES: Table[ScoreKind] = Table("score", {
     "agreement": ScoreKind("how far the demo's classifier sees what the prompt asks for", _agreement),
     "clip": ScoreKind("cosine of CLIP's embeddings of picture and prompt", _clip, _CLIP_SCORE),
     "clip-lantern": ScoreKind("the same, prompts after 'A photo depicts'", _clip_lantern, _CLIP_SCORE),
@@ -143,7 +152,24 @@ SCORES: dict[str, ScoreKind] = {
         _image_reward,
         "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
-}
+})  # fmt: skip
+
+
+def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
+    """Makes a metric of another package known by name: a reader of pictures, or a score of pictures with prompts.
+
+    Raises:
+        LanternError: a name that is taken or not valid.
+
+    Example:
+        >>> lantern_jax.register_metric("clip", lantern_jax.ScoreKind("mine", lambda weights: None))
+        Traceback (most recent call last):
+        lantern_jax.io.errors.LanternError: there is a score clip already: give yours another name
+    """
+    if isinstance(kind, ReaderKind):
+        READERS.add(name, kind)
+    else:
+        SCORES.add(name, kind)
 
 
 def check_names(given: str, kinds: Mapping[str, object], what: str) -> list[str]:

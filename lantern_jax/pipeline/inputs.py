@@ -20,6 +20,7 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import square
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
@@ -84,8 +85,10 @@ class Grid:
             if keep_rows is not None:
                 raise LanternError("keep_rows is of a picture to go on with: give it as start")
             return None
-        if settings.drafting == "zipar" and not settings.is_plain:
-            raise LanternError("method zipar cannot go on with a picture: choose another method")
+        if DRAFTINGS[settings.drafting].nodes == ROWS:
+            raise LanternError(
+                f"method {settings.drafting} cannot go on with a picture: choose another method"
+            )
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 
     def rows_kept(self, keep_rows: Any) -> int:

@@ -149,7 +149,7 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
             "help": knob.help,
             "note": knob.note,
             "range": knob.range,
-            "default": getattr(defaults, knob.name),
+            "default": getattr(defaults, knob.name, knob.default),
         }
         for knob in KNOBS.values()
         if knob.type in (int, float) and knob.name != "batch"

@@ -8,7 +8,6 @@ from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import SetPlan, check_size
-from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
@@ -75,6 +74,7 @@ def open_set(request: SetRequest) -> OpenedSet:
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
+    from lantern_jax.settings.recipe import without_effect
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()

@@ -9,21 +9,16 @@ import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook, check_codebook
-from lantern_jax.decoding.block import Block
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
-from lantern_jax.decoding.drafting.led import led_window
-from lantern_jax.decoding.echo import Echo
-from lantern_jax.decoding.gumbel import Gumbel
+from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
-from lantern_jax.decoding.rejection import Rejection
+from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.decoding.verification import Coupling
-from lantern_jax.decoding.zipar import Rows
 from lantern_jax.engine.jobs import Job
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
-from lantern_jax.models.drafters import DRAFTERS
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.settings import KNOBS, Settings, for_platform, resolve_settings
 
 
@@ -89,29 +84,19 @@ class Recipe:
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
-        target, kind = self.target(), settings.drafting
-        alone = Job(Program(target), settings.guidance, settings.sampling(self.config.num_codes))
-        if plain:
-            return alone
-        if kind == "zipar" and not settings.is_plain:
-            return Job(
-                Program(target, rows=Rows(self.config.grid, settings.ahead)), alone.guidance, alone.sampling
-            )
-        if not settings.tree.max_depth:
+        guidance, sampling = settings.guidance, settings.sampling(self.config.num_codes)
+        if plain or settings.is_plain:
             # Nothing is drafted, nothing to accept: one program whatever the knobs of acceptance.
-            return alone
-        coupling, rule = _coupling(self.config, settings), settings.rule_value()
-        if kind == "jacobi":
-            drafting = drafting_of(_window(self.config, target, settings))
-            return Job(Program(target, drafting, coupling), alone.guidance, alone.sampling, rule)
-        name = next(name for name in DRAFTERS if name in self.drafters) if kind == "led" else kind
-        target, echo = self.target(name), _echo(settings)
-        drafter = DRAFTERS[name].make(self.drafters[name], self.dtype)
-        if kind == "led":
-            drafting = led_window(drafter, _window(self.config, target, settings), settings.reach, echo)
-        else:
-            drafting = eagle(drafter, settings.tree, echo if settings.echo == "on" else None)
-        return Job(Program(target, drafting, coupling), alone.guidance, alone.sampling, rule, name)
+            return Job(Program(self.target()), guidance, sampling)
+        kind = DRAFTINGS[settings.drafting]
+        name = next((name for name in kind.drafters() if name in self.drafters), None)
+        target = self.target(name)
+        drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
+        made = kind.make(settings, target, self.config.grid, drafter)
+        if kind.nodes == ROWS:
+            return Job(Program(target, rows=made), guidance, sampling)
+        program = Program(target, made, _coupling(self.config, settings))
+        return Job(program, guidance, sampling, settings.rule_value(), name)
 
 
 def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
@@ -122,40 +107,41 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
         settings: what they made.
     """
     given, rule = {name for name, value in knobs.items() if value is not None}, settings.rule_value()
-    kind, rejects = settings.drafting, settings.coupling != "gumbel"
-    dynamic, windowed = isinstance(settings.tree, DynamicTree), kind in ("led", "jacobi")
+    kind, rejects = DRAFTINGS[settings.drafting], settings.coupling != "gumbel"
+    dynamic, windowed = isinstance(settings.tree, DynamicTree), kind.nodes == WINDOW
+    other_drafting, other_rule = f"drafting {settings.drafting}", f"rule {settings.rule}"
     # Knob -> what makes it idle, and whether that is so.
     idle = dict.fromkeys(
         ("nodes", "depth", "frontier", "children", "ranking", "threshold"), ("a fixed tree", not dynamic)
     )
-    idle |= dict.fromkeys(
-        ("window", "branches", "levels"),
-        (f"drafting {kind}", True) if not windowed else ("a tree of its own", "tree" in given),
-    )
-    if windowed and "tree" not in given:
-        idle |= {
-            "branches": ("levels 0", settings.levels == 0),
-            "levels": ("branches 1", settings.branches == 1),
-        }
-    idle |= dict.fromkeys(
-        ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples"), (f"rule {settings.rule}", True)
-    )
-    idle |= dict.fromkeys(rule.knobs, ("", False))
+    idle["sharpness"] = "a tree that is not ranked by gap", not dynamic or settings.ranking != "gap"
+    if windowed:
+        idle |= dict.fromkeys(("window", "branches", "levels"), ("a tree of its own", "tree" in given))
+        if "tree" not in given:
+            idle |= {
+                "branches": ("levels 0", settings.levels == 0),
+                "levels": ("branches 1", settings.branches == 1),
+            }
     idle |= {
-        "sharpness": ("a tree that is not ranked by gap", not dynamic or settings.ranking != "gap"),
-        "echo": (f"drafting {kind}", windowed),
-        "mixture": ("echo off", kind != "led" and (windowed or settings.echo == "off")),
-        "initial": (f"drafting {kind}", not windowed or (kind == "led" and settings.initial == "repeat")),
-        "redraw": (f"drafting {kind}", True) if kind != "jacobi" else ("coupling gumbel", not rejects),
-        "reach": (f"drafting {kind}", kind != "led"),
-        "ahead": (f"drafting {kind}", kind != "zipar"),
+        "mixture": ("echo off", "echo" in kind.reads and settings.echo == "off"),
+        "initial": (other_drafting, kind.drafter != "" and settings.initial == "repeat"),
+        "redraw": ("coupling gumbel", not rejects),
         "path": (f"coupling {settings.coupling}", rejects),
         "residual": ("rule strict", True) if rule.is_strict else ("coupling gumbel", not rejects),
     }
+    # What only other draftings, or only other rules, have.
+    every = {
+        name for each in DRAFTINGS.values() for name in (*each.reads, *(knob.name for knob in each.knobs))
+    }
+    own = {*kind.reads, *(knob.name for knob in kind.knobs)}
+    idle |= dict.fromkeys(every - own, (other_drafting, True))
+    idle |= dict.fromkeys(
+        set(rule_knobs()) - {knob.name for knob in RULES[settings.rule].knobs}, (other_rule, True)
+    )
     if settings.is_plain:
-        idle |= dict.fromkeys((*idle, "coupling", "rule"), ("plain decoding", True))
-    elif kind == "zipar":
-        idle |= dict.fromkeys({*idle, "coupling", "rule"} - {"ahead"}, ("drafting zipar", True))
+        idle |= dict.fromkeys((*idle, *own, *rule_knobs(), "coupling", "rule"), ("plain decoding", True))
+    elif kind.nodes == ROWS:
+        idle |= dict.fromkeys({*idle, *rule_knobs(), "coupling", "rule"} - own, (other_drafting, True))
     if settings.temperature == 0:
         idle |= dict.fromkeys(("top_k", "top_p", "path"), ("temperature 0", True))
     return tuple(
@@ -163,21 +149,12 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
     )
 
 
-def _echo(settings: Settings) -> Echo:
-    mixture = settings.mixture
-    return Echo() if mixture is None else Echo(mixture[:2], mixture[2:4], mixture[4:])
-
-
 def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
-    if settings.coupling == "block":
-        return Block()
+    """Makes the coupling that settings name, with the knob that is its own."""
+    options: tuple[str, ...] = ()
     if settings.coupling == "gumbel":
-        return Gumbel(settings.path)
-    published = settings.residual == "published"
-    return Rejection(family_of(config).published_residual(config) if published else settings.residual)
-
-
-def _window(config: TargetConfig, target: Target, settings: Settings) -> Window:
-    """Returns a window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
-    redraw = None if settings.coupling == "gumbel" else settings.redraw
-    return Window(config.num_codes, settings.tree, redraw, settings.initial, target.num_tokens // config.grid)
+        options = (settings.path,)
+    elif settings.coupling == "rejection":
+        published = settings.residual == "published"
+        options = (family_of(config).published_residual(config) if published else settings.residual,)
+    return COUPLINGS[settings.coupling].make(*options)

@@ -15,11 +15,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from lantern_jax.decoding.couplings import COUPLINGS
 from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, knob_of
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
-from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
+from lantern_jax.decoding.names import INITIALS, PATHS, REDRAWS, RESIDUALS
+from lantern_jax.decoding.rules.table import RULES, rule_knobs
+from lantern_jax.decoding.tree import NO_TREE, RANKINGS, DraftTree, DynamicTree, resolve_tree
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.plugins import Table
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
@@ -31,16 +37,18 @@ if TYPE_CHECKING:
 _TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
-DRAFTERS = ("eagle", "eagle3", "medusa", "parallel")
-DRAFTINGS = (*DRAFTERS, "led", "jacobi", "zipar")
-_WINDOWS = ("led", "jacobi")
-_GUMBEL_RULES = ("near", "typical", "tolerance")
-RULES = ("strict", "lantern", "lantern++", "near", "typical", "tolerance", "cool", "gsd")
+
+def _of_rules(name: str) -> Any:
+    """Returns the field of a knob that the table of rules declares."""
+    return dataclasses.field(default=rule_knobs()[name].default, metadata={"knob": rule_knobs()[name]})
 
 
 @dataclass(frozen=True)
 class Settings:
     """The knobs of a generation, their values checked by ``resolve_settings``.
+
+    Attributes:
+        own: (name, value) of knobs that other packages' rules and draftings brought; each is an attribute too.
 
     Example:
         >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
@@ -71,9 +79,7 @@ class Settings:
     depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)
     frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
     children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
-    ranking: str = knob(
-        "gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=("probability", "gap")
-    )
+    ranking: str = knob("gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=RANKINGS)
     sharpness: float = knob(2.0, "beta of ranking gap", "B", low=0, low_open=True)
     threshold: float = knob(
         0.0, "worth of a level under which a dynamic tree gets no deeper", "T", low=0, high=1, high_open=True,
@@ -88,43 +94,47 @@ class Settings:
     window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=64)
     redraw: str = knob(
         "maximal", "how guesses of a window are drawn again, with rejection",
-        choices=("independent", "maximal", "shared"), note="with block always independent",
+        choices=REDRAWS, note="with block always independent",
     )  # fmt: skip
     initial: str = knob(
         "left", "where the guesses of a window's new positions come from",
-        choices=("repeat", "left", "above", "mixed", "random"),
+        choices=INITIALS,
     )  # fmt: skip
     branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
     levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
     reach: int = knob(4, "places of a window that the drafter of led speaks of", "N", low=1, high=64)
     ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
     rule: str = knob("strict", "acceptance rule", choices=RULES)
-    k: int = knob(10, "codebook neighbours of lantern, lantern++ and cool", "K", low=0)
-    delta: float = knob(0.05, "bound of lantern", "D", low=0, high=1, high_open=True)
-    lam: float = knob(2.0, "bound of lantern++", "L", low=1, note="1 is strict")
-    tau: float = knob(
-        1.5, "how far near reaches, in distances to the nearest code", "T", low=0, note="0 is strict"
-    )
-    ratio: float = knob(10.0, "how much less probable than the wanted code near accepts", "R", low=1)
-    omega: float = knob(1.1, "mean relaxation of cool", "O", low=1)
-    epsilon: float = knob(0.09, "probability that typical always accepts", "E", low=0, low_open=True, high=1)
-    samples: int = knob(2, "samples of the target that tolerance accepts", "N", low=1, note="1 is strict")
-    coupling: str = knob(
-        "gumbel", "how drafts and target share randomness", choices=("gumbel", "rejection", "block")
-    )
-    path: str = knob(
-        "longest", "which accepted path is taken, with gumbel", choices=("longest", "exact_first")
-    )
+    k: int = _of_rules("k")
+    delta: float = _of_rules("delta")
+    lam: float = _of_rules("lam")
+    tau: float = _of_rules("tau")
+    ratio: float = _of_rules("ratio")
+    omega: float = _of_rules("omega")
+    epsilon: float = _of_rules("epsilon")
+    samples: int = _of_rules("samples")
+    coupling: str = knob("gumbel", "how drafts and target share randomness", choices=COUPLINGS)
+    path: str = knob("longest", "which accepted path is taken, with gumbel", choices=PATHS)
     residual: str = knob(
-        "exact", "what is left of the target after a refusal, with rejection", choices=("exact", "published"),
+        "exact", "what is left of the target after a refusal, with rejection", choices=RESIDUALS[:2],
         note="published relaxes even at delta 0 or lam 1 where neighbours are filtered out",
     )  # fmt: skip
     batch: int = knob(8, "pictures decoded at once", "B", low=1)
+    own: tuple[tuple[str, Any], ...] = ()
+
+    # Type checkers know the names above alone.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Returns a knob that another package's rule or drafting brought."""
+            if name in dict(self.own):
+                return dict(self.own)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing is drafted: a token a pass."""
-        return self.drafting != "zipar" and not self.tree.max_depth
+        return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes != ROWS
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """The sampling distribution's knobs as the decoding loops take them."""
@@ -136,8 +146,8 @@ class Settings:
         """The acceptance rule as the decoding loops take it."""
         from lantern_jax.decoding.rules.names import rule_from_name
 
-        names = ("k", "delta", "lam", "tau", "ratio", "omega", "epsilon", "samples")
-        return rule_from_name(self.rule, **{name: getattr(self, name) for name in names})
+        kind = RULES[self.rule]
+        return rule_from_name(self.rule, **{knob.name: getattr(self, knob.name) for knob in kind.knobs})
 
 
 class Knobs(TypedDict, total=False):
@@ -187,7 +197,16 @@ class Knobs(TypedDict, total=False):
     batch: int | None
 
 
-KNOBS: Mapping[str, Knob] = {field.name: knob_of(field) for field in dataclasses.fields(Settings)}
+_OURS = {field.name: knob_of(field) for field in dataclasses.fields(Settings) if field.name != "own"}
+
+
+def _known() -> dict[str, Knob]:
+    """Returns the knobs of ``Settings``, and those that other packages' rules and draftings brought."""
+    others = rule_knobs() | {knob.name: knob for kind in DRAFTINGS.values() for knob in kind.knobs}
+    return _OURS | {name: knob for name, knob in others.items() if name not in _OURS}
+
+
+KNOBS: Table[Knob] = Table("setting", {}, beside=_known)
 
 
 def resolve_settings(
@@ -213,7 +232,10 @@ def resolve_settings(
         ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
             needs a drafter that is not there.
     """
-    return Settings(**_checked(given, defaults, platform, vocab_size, drafters))
+    values = _checked(given, defaults, platform, vocab_size, drafters)
+    kinds = RULES[values["rule"]], DRAFTINGS[values["drafting"]]
+    own = {knob.name: values[knob.name] for kind in kinds for knob in kind.knobs if knob.name not in _OURS}
+    return Settings(**{name: values[name] for name in _OURS}, own=tuple(own.items()))
 
 
 def check_knobs(given: Mapping[str, Any]) -> None:
@@ -224,7 +246,7 @@ def check_knobs(given: Mapping[str, Any]) -> None:
 def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collection[str]) -> dict[str, Any]:
     """Returns the values of all knobs, each in its range and all fitting each other."""
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
-        strange = sorted(set(names) - set(KNOBS))
+        strange = sorted(name for name in names if name not in KNOBS)
         if strange:
             raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
@@ -247,6 +269,10 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
     """Returns every knob's value: that of the first layer which has one."""
     method, was_named = _method(given, defaults, platform, drafters)
     preset = methods()[method].knobs
+    for source in (given, defaults):
+        # Kinds of other packages bring knobs.
+        RULES.get(for_platform(source.get("rule"), platform))
+        DRAFTINGS.get(for_platform(source.get("drafting"), platform))
     layers = ChainMap(
         preset if was_named else {},  # Whoever names a method wants its knobs.
         defaults,
@@ -261,7 +287,7 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
         values["redraw"] = "independent"
     plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
     if values["drafting"] is None or plain:
-        values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), DRAFTERS[0])
+        values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), next(iter(DRAFTERS)))
     return values
 
 
@@ -285,15 +311,18 @@ def _steers(knobs: Mapping[str, Any]) -> bool:
 def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
     """What a round drafts: the tree asked for, or that of a window."""
     tree, drafting = values["tree"], values["drafting"]
-    if drafting == "zipar":
+    nodes = DRAFTINGS[drafting].nodes
+    if nodes == ROWS:
         if given.get("tree") is not None:
-            raise LanternError("drafting zipar has no tree: leave tree out, or give none to decode plainly")
+            raise LanternError(
+                f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly"
+            )
         return DraftTree.empty()
-    if drafting in _WINDOWS and given.get("tree") is None:
+    if nodes == WINDOW and given.get("tree") is None:
         return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
     if not (isinstance(tree, str) and tree == "dynamic"):
         return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
-    if drafting in _WINDOWS:
+    if nodes == WINDOW:
         raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
@@ -323,7 +352,7 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
 
 def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
     drafting = values["drafting"]
-    wanted = tuple(DRAFTERS) if drafting == "led" else (drafting,) if drafting in DRAFTERS else ()
+    wanted = DRAFTINGS[drafting].drafters()
     if not wanted or set(wanted) & set(drafters) or not values["tree"].max_depth:
         return
     there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
@@ -351,16 +380,21 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         )
     elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
         raise LanternError("the coupling block needs a chain: give tree chain")
-    if coupling == "block" and values["rule"] != "strict":
-        raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {values['rule']}")
-    if coupling == "block" and values["drafting"] == "jacobi" and values["redraw"] != "independent":
+    drafting, rule = values["drafting"], values["rule"]
+    if coupling == "block" and coupling not in RULES[rule].couplings:
+        raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {rule}")
+    redrawn = "redraw" in DRAFTINGS[drafting].reads
+    if coupling == "block" and redrawn and values["redraw"] != "independent":
         raise LanternError(
             f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
         )
-    if coupling != "gumbel" and values["drafting"] == "led":
-        raise LanternError(f"drafting led needs the coupling gumbel: it does not go with {coupling}")
-    if coupling != "gumbel" and values["rule"] in _GUMBEL_RULES:
-        raise LanternError(f"rule {values['rule']} needs the coupling gumbel: it does not go with {coupling}")
+    for what, couplings in (
+        (f"drafting {drafting}", DRAFTINGS[drafting].couplings), (f"rule {rule}", RULES[rule].couplings),
+    ):  # fmt: skip
+        if couplings and coupling not in couplings:
+            raise LanternError(
+                f"{what} needs the coupling {' or '.join(couplings)}: it does not go with {coupling}"
+            )
 
 
 def for_platform(value: Any, platform: str) -> Any:
@@ -372,27 +406,6 @@ def for_platform(value: Any, platform: str) -> Any:
 
 def settings_json(settings: Settings) -> dict[str, Any]:
     """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
-    values = {name: getattr(settings, name) for name in KNOBS if name != "batch"}
+    values = {name: getattr(settings, name) for name in _OURS if name != "batch"} | dict(settings.own)
     values["tree"] = dataclasses.asdict(settings.tree)
     return json.loads(json.dumps(values))
-
-
-def markdown_tables() -> str:
-    """The methods and the knobs as two tables, for the documentation."""
-    lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
-    for title, method in methods().items():
-        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
-        lines.append(f"| `{title}` | {method.help} | {fixed} |")
-    lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
-    for declared in KNOBS.values():
-        note = f" ({declared.note})" if declared.note else ""
-        lines.append(
-            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _default_text(declared: Knob) -> str:
-    if declared.by_platform is not None:
-        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
-    return "" if declared.default is None else f"`{declared.default}`"

@@ -277,6 +277,11 @@ class TokenEncoder(PromptEncoder):
         return TokenConditioning(tokens, mask)
 
 
+def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
+    """Returns the encoder of a LlamaGen model, of labels or of captions."""
+    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
+
+
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
     return array.ndim == len(shape) and len(array) > 0 and array.shape[1:] == shape[1:]
 

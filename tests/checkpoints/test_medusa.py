@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.convert import DRAFTER_CONVERTERS, add_drafter
+from lantern_jax.checkpoints.convert import add_drafter
 from lantern_jax.checkpoints.store import describe, load, save
-from lantern_jax.commands.convert import DRAFTER_KINDS
+from lantern_jax.commands.convert import FORMATS
 from lantern_jax.families.medusa_weights import convert_medusa
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel, medusa_shapes
 from tests.published_files import GPT
@@ -123,4 +123,4 @@ def test_heads_are_added_beside_a_drafter_and_replaced(tmp_path):
 
 
 def test_the_command_names_the_kinds_there_are():
-    assert tuple(DRAFTER_CONVERTERS) == DRAFTER_KINDS
+    assert FORMATS["drafter"].choices[0].values() == ("eagle", "medusa")

@@ -48,14 +48,16 @@ def brightness(weights):
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
     monkeypatch.setitem(
-        registry.READERS, "colours", registry.ReaderKind("colours", colours, None, ("whole", "upper"))
+        registry.READERS.theirs, "colours", registry.ReaderKind("colours", colours, None, ("whole", "upper"))
     )
     monkeypatch.setitem(
-        registry.READERS, "heavy", registry.ReaderKind("colours", colours, "file of colours", ("whole",))
+        registry.READERS.theirs,
+        "heavy",
+        registry.ReaderKind("colours", colours, "file of colours", ("whole",)),
     )
-    monkeypatch.setitem(registry.SCORES, "brightness", registry.ScoreKind("mean level", brightness))
+    monkeypatch.setitem(registry.SCORES.theirs, "brightness", registry.ScoreKind("mean level", brightness))
     monkeypatch.setitem(
-        registry.SCORES, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
+        registry.SCORES.theirs, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
     )
     monkeypatch.setattr("lantern_jax.devices.compilation.keep_compiled_programs", lambda: None)
     monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
@@ -258,7 +260,9 @@ def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
 def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
     kind = registry.READERS["inception"]
     monkeypatch.setitem(
-        registry.READERS, "inception", registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
+        registry.READERS.theirs,
+        "inception",
+        registry.ReaderKind("", colours, None, kind.preprocessings, "FID"),
     )
     write_folder(folder / "small", 1, 12, 8), write_folder(folder / "large", 1, 12, 9)
     assert run("small", "--reference", "large", "--preset", "adm") == 2

@@ -64,6 +64,19 @@ def graph() -> dict[str, set[str]]:
     return {name: imported(tree) for name, tree in modules().items()}
 
 
+def late() -> Iterator[tuple[str, str, str]]:
+    """Yields (module, the module that it names, what of it) for every ``at("module:name")``."""
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "at"
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                module, _, thing = str(node.args[0].value).partition(":")
+                yield name, module, thing
+
+
 def test_imports_have_no_cycles():
     done: set[str] = set()
 
@@ -138,7 +151,7 @@ def used() -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             names.add(node.value)
-    return names
+    return names.union(*(thing.split(".") for _, _, thing in late()))
 
 
 def test_nothing_is_there_for_tests_only():
@@ -157,6 +170,7 @@ def test_nothing_is_there_for_tests_only():
 def test_modules_are_imported_by_more_than_tests():
     reached = {f"lantern_jax.{home}" for home in lantern_jax._MODULES} | {"lantern_jax.__main__"}
     reached |= {other for name, others in graph().items() for other in others - {name}}
+    reached |= {module for _, module, _ in late()}
     # A package counts through its modules.
     named = {name for name in parsed("lantern_jax") if path_of(name).name != "__init__.py"}
     assert named <= reached

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
 from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
-from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
+from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
 from lantern_jax.io.errors import LanternError
@@ -188,3 +188,8 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         return state.replace(memory=remember(outcome, state.position, state.before))
 
     return Drafting(init, propose, observe, tree.max_depth)
+
+
+def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
+    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    return eagle(drafter, settings.tree, Echo.of(settings.mixture) if settings.echo == "on" else None)

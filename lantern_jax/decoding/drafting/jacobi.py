@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
+from lantern_jax.decoding.names import INITIALS
 from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, top_children
@@ -36,7 +37,6 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-INITIALS = ("repeat", "left", "above", "mixed", "random")
 _LOOK_UP = ("above", "mixed")
 
 

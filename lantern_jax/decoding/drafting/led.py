@@ -26,9 +26,10 @@ from lantern_jax.decoding.drafting.jacobi import (
     spines,
     window_draft,
 )
+from lantern_jax.decoding.drafting.windows import window_of
 from lantern_jax.decoding.echo import Echo, blended
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Drafting, Outcome, Pending
+from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import first_argmax, process_logits
 from lantern_jax.io.errors import LanternError
 
@@ -124,3 +125,8 @@ def _noise(draws: Any, settings: Window) -> Float[Array, "B W V"]:
     if not isinstance(draws, SharedNoise):
         raise LanternError(f"a led window was given {type(draws).__name__} as draws: decode it with gumbel")
     return draws.noise[:, : settings.width]
+
+
+def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
+    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    return led_window(drafter, window_of(settings, target, grid), settings.reach, Echo.of(settings.mixture))

@@ -1,6 +1,5 @@
 """Cool-SD: relax early, tighten late. Axes: *rows are any axes of tokens on trial, V codes."""
 
-import math
 from typing import ClassVar
 
 import flax.struct
@@ -8,16 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lantern_jax.decoding.acceptance import (
-    NEIGHBOURS,
-    Claim,
-    LanternPlusPlus,
-    Rule,
-    neighbour_count,
-    number,
-)
+from lantern_jax.decoding.acceptance import Claim, LanternPlusPlus, Rule
+from lantern_jax.decoding.rules.table import K, knobs_of
 
-OMEGA = 1.1
 COOLING = np.float32(0.7)
 
 
@@ -45,15 +37,9 @@ class Cool(Rule):
         array([0.75], dtype=float32)
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("omega", "k")
+    knobs: ClassVar = knobs_of("cool")
     omega: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=NEIGHBOURS)
-
-    @classmethod
-    def create(cls, omega: float = OMEGA, k: int = NEIGHBOURS) -> "Cool":
-        """Makes the rule from Python numbers, checked."""
-        valid = math.isfinite(omega) and omega >= 1
-        return cls(number("omega", omega, valid, "a finite number >= 1"), neighbour_count(k))
+    k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def claim(self, p, q, token, depth, max_depth, codebook):
         """Claims as ``Rule.claim``."""

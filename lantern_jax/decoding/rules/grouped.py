@@ -1,6 +1,5 @@
 """Grouped speculative decoding. Axes: *rows are any axes of tokens on trial, V codes, C members of a group."""
 
-import math
 from typing import ClassVar
 
 import flax.struct
@@ -8,10 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.acceptance import Claim, Codebook, Rule, number
+from lantern_jax.decoding.acceptance import Claim, Codebook, Rule
+from lantern_jax.decoding.rules.table import knobs_of
 from lantern_jax.devices.partition import whole
-
-SIZE, P_GAP, SQUARED_DISTANCE = 14, 0.15, 0.5
 
 
 @flax.struct.dataclass
@@ -39,28 +37,10 @@ class Grouped(Rule):
         (14, False, 0.125)
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("p_gap", "squared_distance", "size")
+    knobs: ClassVar = knobs_of("gsd")
     p_gap: Float[Array, ""]
     squared_distance: Float[Array, ""]
-    size: int = flax.struct.field(pytree_node=False, default=SIZE)
-
-    @classmethod
-    def create(
-        cls, p_gap: float = P_GAP, squared_distance: float = SQUARED_DISTANCE, size: int = SIZE
-    ) -> "Grouped":
-        """Makes the rule from Python numbers, checked."""
-        number("size", size, size >= 1 and int(size) == size, "a whole number >= 1 (1 is strict)")
-        positive = "a finite number > 0"
-        return cls(
-            number("p_gap", p_gap, math.isfinite(p_gap) and p_gap > 0, positive),
-            number(
-                "squared_distance",
-                squared_distance,
-                math.isfinite(squared_distance) and squared_distance > 0,
-                positive,
-            ),
-            int(size),
-        )
+    size: int = flax.struct.field(pytree_node=False)
 
     @property
     def is_strict(self) -> bool:

@@ -1,15 +1,13 @@
 """Near, ours: a code stands in for one that is close to it. Axes: *rows are any axes of tokens on trial."""
 
-import math
 from typing import ClassVar
 
 import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from lantern_jax.decoding.acceptance import Rule, code_distance, number
-
-TAU, RATIO = 1.5, 10.0
+from lantern_jax.decoding.acceptance import Rule, code_distance
+from lantern_jax.decoding.rules.table import knobs_of
 
 
 @flax.struct.dataclass
@@ -35,17 +33,9 @@ class Near(Rule):
         [True, False]
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("tau", "ratio")
+    knobs: ClassVar = knobs_of("near")
     tau: Float[Array, ""]
     ratio: Float[Array, ""]
-
-    @classmethod
-    def create(cls, tau: float = TAU, ratio: float = RATIO) -> "Near":
-        """Makes the rule from Python numbers, checked."""
-        return cls(
-            number("tau", tau, math.isfinite(tau) and tau >= 0, "a finite number >= 0 (0 is strict)"),
-            number("ratio", ratio, math.isfinite(ratio) and ratio >= 1, "a finite number >= 1"),
-        )
 
     @property
     def k(self) -> int:

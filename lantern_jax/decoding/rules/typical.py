@@ -3,7 +3,6 @@
 Axes: V codes; *rows are any axes of tokens on trial.
 """
 
-import math
 from typing import ClassVar
 
 import flax.struct
@@ -11,10 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.acceptance import Rule, number
-
-EPSILON, DELTA_FACTOR = 0.09, 0.3
-SAMPLES = 2
+from lantern_jax.decoding.acceptance import Rule
+from lantern_jax.decoding.rules.table import knobs_of
 
 
 @flax.struct.dataclass
@@ -38,18 +35,9 @@ class Typical(Rule):
         [True, False]
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("epsilon", "delta_factor")
+    knobs: ClassVar = knobs_of("typical")
     epsilon: Float[Array, ""]
     delta_factor: Float[Array, ""]
-
-    @classmethod
-    def create(cls, epsilon: float = EPSILON, delta_factor: float = DELTA_FACTOR) -> "Typical":
-        """Makes the rule from Python numbers, checked."""
-        finite = "a finite number >= 0"
-        return cls(
-            number("epsilon", epsilon, 0 < epsilon <= 1, "a number in (0, 1] (1 is never reached)"),
-            number("delta_factor", delta_factor, math.isfinite(delta_factor) and delta_factor >= 0, finite),
-        )
 
     def accepts(self, p, token, wanted, depth, codebook):
         """Accepts as ``Rule.accepts``."""
@@ -77,15 +65,8 @@ class Tolerance(Rule):
         [True, False]
     """
 
-    knobs: ClassVar[tuple[str, ...]] = ("samples",)
+    knobs: ClassVar = knobs_of("tolerance")
     samples: Int[Array, ""]
-
-    @classmethod
-    def create(cls, samples: int = SAMPLES) -> "Tolerance":
-        """Makes the rule from a Python number, checked."""
-        valid = samples >= 1 and int(samples) == samples
-        number("samples", samples, valid, "a whole number >= 1 (1 is strict)")
-        return cls(jnp.asarray(int(samples), jnp.int32))
 
     def accepts(self, p, token, wanted, depth, codebook):
         """Accepts as ``Rule.accepts``."""

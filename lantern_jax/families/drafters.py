@@ -1,0 +1,129 @@
+"""The kinds of drafters that a checkpoint may hold, one of each. Needs no JAX.
+
+A drafter of any kind is a config, parameters ``{"params": ...}`` and the ``Drafter`` record that decoding calls; the
+record's parameters are ``{"drafter": those, "head": kernel [D, V] of the target}``. A new kind is a file with the three
+and an entry of ``DRAFTERS``; its name is a drafting too, that of a tree.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.plugins import Late, Table, at
+
+if TYPE_CHECKING:
+    from lantern_jax.decoding.drafting.eagle import Drafter
+
+
+@dataclass(frozen=True, eq=False)
+class DrafterKind(Late):
+    """One kind of drafters.
+
+    Attributes:
+        config: the class of its configs, itself and no subclass. Fields with names of the target's
+            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, where there are any, are those of
+            the target's layers whose states the drafter reads (``Family.target``).
+        shapes: config -> the abstract parameter tree.
+        make: (config, dtype) -> the drafter record; the same arguments give the same record.
+        read: published tensors -> (config, parameters), called as ``convert_drafter``; None where none are published.
+        reads_config: whether ``read`` takes settings from the ``config.json`` beside the tensors.
+        one_pass: whether one pass of it drafts all levels.
+
+    Example:
+        >>> kind = lantern_jax.DrafterKind(
+        ...     lantern_jax.DrafterConfig, shapes=lambda config: {}, make=lantern_jax.eagle_drafter
+        ... )
+        >>> kind.read is None, kind.one_pass
+        (True, False)
+    """
+
+    config: type
+    shapes: Callable[[Any], Any]
+    make: Callable[[Any, Any], "Drafter"]
+    read: Callable[..., tuple[Any, Any]] | None = None
+    reads_config: bool = False
+    one_pass: bool = False
+
+    def read_config(self, values: Mapping[str, Any]) -> Any:
+        """Returns a JSON object's values as a config; raises TypeError or LanternError for what is not valid."""
+        # JSON has no tuples, and configs are hashed.
+        return self.config(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        )
+
+
+DRAFTERS: Table[DrafterKind] = Table(
+    "kind of drafter",
+    {
+        "eagle": DrafterKind(
+            at("lantern_jax.models.drafter:DrafterConfig"),
+            at("lantern_jax.models.drafter:drafter_shapes"),
+            at("lantern_jax.models.drafter:eagle_drafter"),
+            at("lantern_jax.families.drafter_weights:convert_drafter"),
+            reads_config=True,
+        ),
+        "eagle3": DrafterKind(
+            at("lantern_jax.models.eagle3:Eagle3Config"),
+            at("lantern_jax.models.eagle3:eagle3_shapes"),
+            at("lantern_jax.models.eagle3:eagle3_drafter"),
+        ),
+        "medusa": DrafterKind(
+            at("lantern_jax.models.medusa:MedusaConfig"),
+            at("lantern_jax.models.medusa:medusa_shapes"),
+            at("lantern_jax.models.medusa:medusa_drafter"),
+            at("lantern_jax.families.medusa_weights:convert_medusa"),
+            one_pass=True,
+        ),
+        "parallel": DrafterKind(
+            at("lantern_jax.models.parallel:ParallelConfig"),
+            at("lantern_jax.models.parallel:parallel_shapes"),
+            at("lantern_jax.models.parallel:parallel_drafter"),
+            one_pass=True,
+        ),
+    },
+)
+
+
+def register_drafter_kind(name: str, kind: DrafterKind) -> None:
+    """Makes a kind of drafter of another package known by name, and with it the drafting of its trees.
+
+    Raises:
+        LanternError: a name that is taken or not valid.
+
+    Example:
+        >>> kind = lantern_jax.DrafterKind(lantern_jax.DrafterConfig, dict, lantern_jax.eagle_drafter)
+        >>> lantern_jax.register_drafter_kind("eagle", kind)
+        Traceback (most recent call last):
+        lantern_jax.io.errors.LanternError: there is a kind of drafter eagle already: give yours another name
+    """
+    DRAFTERS.add(name, kind)
+
+
+def drafter_kind(name: str) -> DrafterKind:
+    """Returns the kind of drafters called so; raises LanternError for an unknown one."""
+    if name not in DRAFTERS:
+        raise LanternError(
+            f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
+        )
+    return DRAFTERS[name]
+
+
+def kind_name(config: Any) -> str:
+    """Returns the kind of drafters that a config belongs to."""
+    return DRAFTERS.named(lambda kind: kind.config is type(config))
+
+
+def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:
+    """Lists (name, the drafter's, the target's) of settings that the target decides and the drafter has otherwise."""
+    shared = {"num_codes": target.num_codes, **target.shared_with_drafter}
+    found = [
+        (name, getattr(config, name), theirs)
+        for name, theirs in shared.items()
+        if getattr(config, name, theirs) != theirs
+    ]
+    taps = getattr(config, "taps", ())
+    if any(tap >= target.num_layers for tap in taps):
+        found.append(("taps", taps, f"layers 0 to {target.num_layers - 1}"))
+    return found

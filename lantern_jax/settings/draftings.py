@@ -1,0 +1,122 @@
+"""The draftings by name: every kind of drafter has a tree, and some guess otherwise. Needs no JAX.
+
+A new drafting is a file that fills ``Drafting`` and an entry of ``DRAFTINGS``.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.io.plugins import Late, Table, at
+
+TREE, WINDOW, ROWS = "tree", "window", "rows"
+ANY = "any"
+
+
+def tree_levels(settings: Any) -> int:
+    """Returns how many levels of a tree are drafted one after the other."""
+    return settings.tree.max_depth
+
+
+def one_level(settings: Any) -> Any:
+    """Returns the settings of a tree with its first level alone."""
+    tree: Any = settings.tree
+    if isinstance(tree, DynamicTree):
+        tree = dataclasses.replace(tree, depth=1, nodes=min(tree.nodes, tree.children))
+    else:
+        tree = DraftTree(tuple(path for path in tree.paths if len(path) == 1))
+    return dataclasses.replace(settings, tree=tree)
+
+
+def _led_levels(settings: Any) -> int:
+    return min(settings.reach, settings.tree.max_depth)
+
+
+def _led_one_level(settings: Any) -> Any:
+    return dataclasses.replace(settings, reach=1)
+
+
+@dataclass(frozen=True, eq=False)
+class DraftingKind(Late):
+    """A way of guessing that has a name.
+
+    Attributes:
+        make: (settings, target, grid, drafter) -> the ``Drafting``; of ``ROWS`` the ``Rows``. ``grid`` is the picture's
+            side in codes, ``drafter`` a ``Drafter`` or None. The same arguments give the same record.
+        knobs: its own, which become settings.
+        reads: names of the settings that some draftings read and others do not, and that this one reads.
+        nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree
+            is given; or ROWS of the picture, which nothing verifies.
+        drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
+        couplings: names of those it goes with; empty for all.
+        levels: settings -> how many passes of the drafter a draft takes, one after the other.
+        one_level: settings -> those with one such pass.
+
+    Example:
+        >>> kind = lantern_jax.DraftingKind(lambda settings, target, grid, drafter: None, nodes="window")
+        >>> kind.drafter, kind.nodes
+        ('', 'window')
+    """
+
+    make: Callable[..., Any]
+    knobs: tuple[Knob, ...] = ()
+    reads: tuple[str, ...] = ()
+    nodes: str = TREE
+    drafter: str = ""
+    couplings: tuple[str, ...] = ()
+    levels: Callable[[Any], int] = lambda settings: 0
+    one_level: Callable[[Any], Any] = one_level
+
+    def drafters(self) -> tuple[str, ...]:
+        """Returns the kinds of drafters of which one is needed; none if it needs none."""
+        return tuple(DRAFTERS) if self.drafter == ANY else (self.drafter,) if self.drafter else ()
+
+
+def _trees() -> dict[str, DraftingKind]:
+    make = at("lantern_jax.decoding.drafting.eagle:from_settings")
+    reads = ("echo", "mixture")
+    return {name: DraftingKind(make, reads=reads, drafter=name, levels=tree_levels) for name in DRAFTERS}
+
+
+_WINDOW = ("window", "branches", "levels", "initial")
+
+
+DRAFTINGS: Table[DraftingKind] = Table(
+    "drafting",
+    {
+        "led": DraftingKind(
+            at("lantern_jax.decoding.drafting.led:from_settings"),
+            reads=(*_WINDOW, "mixture", "reach"),
+            nodes=WINDOW,
+            drafter=ANY,
+            couplings=("gumbel",),
+            levels=_led_levels,
+            one_level=_led_one_level,
+        ),
+        "jacobi": DraftingKind(
+            at("lantern_jax.decoding.drafting.windows:from_settings"),
+            reads=(*_WINDOW, "redraw"),
+            nodes=WINDOW,
+        ),
+        "zipar": DraftingKind(at("lantern_jax.decoding.zipar:from_settings"), reads=("ahead",), nodes=ROWS),
+    },
+    beside=_trees,
+)
+
+
+def register_drafting(name: str, kind: DraftingKind) -> None:
+    """Makes a drafting of another package known by name; its knobs become settings.
+
+    Raises:
+        LanternError: a name that is taken or not valid.
+
+    Example:
+        >>> lantern_jax.register_drafting("led", lantern_jax.DraftingKind(lantern_jax.led_window))
+        Traceback (most recent call last):
+        lantern_jax.io.errors.LanternError: there is a drafting led already: give yours another name
+    """
+    DRAFTINGS.add(name, kind)

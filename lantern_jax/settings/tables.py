@@ -1,0 +1,26 @@
+"""The tables of methods and knobs that the documentation shows."""
+
+from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.methods import methods
+from lantern_jax.settings.settings import KNOBS
+
+
+def markdown_tables() -> str:
+    """Returns the methods and the knobs as two tables."""
+    lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
+    for title, method in methods().items():
+        fixed = ", ".join(f"`{name}={value}`" for name, value in method.knobs.items())
+        lines.append(f"| `{title}` | {method.help} | {fixed} |")
+    lines += ["", "| knob | default | range | what it is |", "| --- | --- | --- | --- |"]
+    for declared in KNOBS.values():
+        note = f" ({declared.note})" if declared.note else ""
+        lines.append(
+            f"| `{declared.name}` | {_default_text(declared)} | {declared.range} | {declared.help}{note} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _default_text(declared: Knob) -> str:
+    if declared.by_platform is not None:
+        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
+    return "" if declared.default is None else f"`{declared.default}`"

@@ -1,0 +1,95 @@
+"""A package beside ours that brings a rule, a drafting, a kind of drafter, a family and a metric."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import lantern_jax
+from lantern_jax.checkpoints.store import save
+from lantern_jax.commands.main import main
+from lantern_jax.io import plugins
+from tests.tiny_checkpoint import tiny_checkpoint
+
+PACKAGE = Path(__file__).resolve().parents[1] / "fixtures" / "plugin"
+BROKEN = "[lantern_jax.plugins]\nowl = lantern_nothing:register\n"
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Entry points are read anew, and what they register is forgotten afterwards."""
+    monkeypatch.setattr(plugins, "_broken", None)
+    for table in plugins._tables:
+        monkeypatch.setattr(table, "theirs", {})
+
+
+@pytest.fixture
+def package(forgotten, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(PACKAGE)
+    monkeypatch.chdir(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.startswith("lantern_owl")]:
+        del sys.modules[name]
+
+
+def test_the_command_knows_all_five_by_name(package, capsys):
+    save("tiny", tiny_checkpoint())
+    assert main(["convert", "owl", "--model", "tiny", "--out", "own"]) == 0, capsys.readouterr().err
+    assert json.loads(Path("own/config.json").read_text())["family"] == "owl"
+    generate = ["generate", "a lake", "--model", "own", "--batch", "1"]
+    Path("tree.json").write_text("[[0], [0, 0]]")
+    rule = ["--rule", "owl", "--hoot", "0.25", "--drafting", "owl-window", "--window", "2"]
+    assert main([*generate, *rule, "--out", "rule.png", "--stats", "rule.json"]) == 0, capsys.readouterr().err
+    tree = ["--drafting", "owl-drafter", "--tree", "tree.json"]
+    assert main([*generate, *tree, "--out", "drafter.png"]) == 0, capsys.readouterr().err
+    made = json.loads(Path("rule.json").read_text())
+    assert made["substituted"] > 0, made
+    Path("pictures").mkdir()
+    for number in range(2):
+        Image.new("RGB", (16, 16)).save(f"pictures/{number}.png")
+    Path("prompts.txt").write_text("a lake\na lake\n")
+    words = ["metrics", "pictures", "--scores", "owls", "--prompts", "prompts.txt", "--out", "owls.json"]
+    assert main(words) == 0, capsys.readouterr().err
+    assert json.loads(Path("owls.json").read_text())["scores"][0]["mean"] == 0
+
+
+def test_names_and_help_show_what_there_is(package, capsys):
+    assert main(["generate", "a lake", "--rule", "crow"]) == 2
+    assert "owl" in capsys.readouterr().err
+    assert main(["generate", "a lake", "--rule", "owl", "--hoot", "2"]) == 2
+    assert "hoot 2.0 is not valid: give a number in [0, 1]" in capsys.readouterr().err
+    assert main(["generate", "--help"]) == 0
+    assert "--hoot" in capsys.readouterr().out
+    assert main(["methods", "--markdown"]) == 0
+    assert "| `hoot` | `0.5` |" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="there is a rule owl already"):
+        lantern_jax.register_rule("owl", lantern_jax.RuleKind(lantern_jax.Strict))
+    with pytest.raises(ValueError, match="rule 'An Owl' is not valid: give a name of small letters"):
+        lantern_jax.register_rule("An Owl", lantern_jax.RuleKind(lantern_jax.Strict))
+
+
+def test_a_broken_package_is_one_line(forgotten, monkeypatch, tmp_path, capsys):
+    info = tmp_path / "lantern_crow-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lantern-crow\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["generate", "a lake", "--rule", "crow"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "the plug-in package lantern-crow failed (ModuleNotFoundError" in said
+    with pytest.raises(ValueError, match="the plug-in package lantern-crow failed"):
+        lantern_jax.rule_from_name("crow")
+
+
+def test_known_names_read_no_entry_points(package):
+    assert lantern_jax.rule_from_name("near").k == 1 and main(["methods"]) == 0
+    assert plugins._broken is None and "lantern_owl" not in sys.modules
+
+
+def test_plugins_and_tables_need_no_jax():
+    code = "import lantern_jax.commands.main, lantern_jax.settings.settings, sys; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
