@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import KNOBS, Settings, resolve_settings
+from lantern_jax.settings.resolution import resolve_settings
+from lantern_jax.settings.settings import KNOBS, Settings
 from tests.hostile.files import KINDS, READERS, HostileFile
 
 # An index of shards is read only with its shards.

@@ -45,11 +45,13 @@ from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.tree import NO_TREE
 from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.settings import NO_TREE, Settings, resolve_settings
+from lantern_jax.settings.resolution import resolve_settings
+from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
 from train.feature_store import count_shards, write_shard

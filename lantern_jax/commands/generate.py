@@ -18,7 +18,7 @@ from lantern_jax.commands.options import (
 from lantern_jax.commands.outputs import DEFAULT_OUT, Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.settings import check_knobs
+from lantern_jax.settings.resolution import check_knobs
 
 
 def add(commands) -> None:

@@ -25,7 +25,7 @@ from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import Assigned, chosen
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
-from lantern_jax.settings.settings import check_knobs
+from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import class_list, read_prompts
 
 

@@ -10,7 +10,7 @@ from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
 from lantern_jax.io.terminal import say
-from lantern_jax.settings.settings import check_knobs
+from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import read_prompts
 
 # What a tuning is for; everything else is what it finds.

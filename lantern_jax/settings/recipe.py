@@ -19,7 +19,8 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
-from lantern_jax.settings.settings import KNOBS, Settings, for_platform, resolve_settings
+from lantern_jax.settings.resolution import for_platform, resolve_settings
+from lantern_jax.settings.settings import KNOBS, Settings
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.settings.settings import KNOBS, check_knobs
+from lantern_jax.settings.resolution import check_knobs
+from lantern_jax.settings.settings import KNOBS
 from lantern_jax.tensors.checksums import checkpoint_digest
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1

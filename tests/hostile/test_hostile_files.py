@@ -27,7 +27,7 @@ from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.shards import open_pictures
 from lantern_jax.sets.statistics import statistics_of
-from lantern_jax.settings.settings import resolve_settings
+from lantern_jax.settings.resolution import resolve_settings
 from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.prompt_files import read_prompts

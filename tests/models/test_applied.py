@@ -235,7 +235,7 @@ BROKEN = {
         "score", lambda params, cache, tokens, depth, *more: (params, cache, tokens, jnp.zeros_like(depth), *more)
     ),
     "score: sequences of a batch": lambda: replace(foreign_target, score=mixes_sequences),
-    "commit: the rows that are appended": lambda: changed("commit", lambda cache, block, path, count: (
+    "commit: the appended rows are": lambda: changed("commit", lambda cache, block, path, count: (
         cache, block, jnp.broadcast_to(jnp.arange(path.shape[1])[None], path.shape), count
     )),
     "commit: each sequence takes its own": lambda: changed("commit", lambda cache, block, path, count: (

@@ -139,5 +139,5 @@ def test_the_command(tmp_path, monkeypatch, folder, capsys):
 def test_there_must_be_something_to_quantize(quantized):
     with pytest.raises(ValueError, match="already"):
         quantize(quantized.target_params)
-    with pytest.raises(ValueError, match="no layers"):
+    with pytest.raises(ValueError, match="no layer"):
         quantize({"params": {"head": {"kernel": np.ones((2, 2), np.float32)}}})

@@ -17,7 +17,8 @@ from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, named_tree
 from lantern_jax.families.drafters import DRAFTERS as KINDS
-from lantern_jax.settings.settings import KNOBS, Knobs, Settings, for_platform, resolve_settings
+from lantern_jax.settings.resolution import for_platform, resolve_settings
+from lantern_jax.settings.settings import KNOBS, Knobs, Settings
 
 DRAFTERS = tuple(KINDS)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"

@@ -1,0 +1,217 @@
+"""From the knobs that are given to settings: values filled in, each checked, and checked against each other.
+
+A value that is not given is the method's, else the checkpoint's default, else that of ``Settings``. A checkpoint's
+default may depend on the platform: ``{"cpu": ..., "gpu": ...}``. Nothing here needs JAX but making ``Settings``.
+"""
+
+import math
+import sys
+from collections import ChainMap
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
+from lantern_jax.decoding.rules.table import RULES
+from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
+from lantern_jax.settings.settings import KNOBS, OURS, Settings
+
+_PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
+
+
+def resolve_settings(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    platform: str,
+    vocab_size: int,
+    drafters: Collection[str],
+) -> Settings:
+    """Fills in the knobs that are None and checks all of them.
+
+    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding, ``drafting`` as a name.
+
+    Args:
+        given: knobs by name, None where the default is wanted.
+        defaults: the checkpoint's.
+        platform: cpu, gpu or tpu.
+        vocab_size: V.
+        drafters: kinds of drafters that the checkpoint has.
+
+    Raises:
+        ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
+            needs a drafter that is not there.
+    """
+    values = _checked(given, defaults, platform, vocab_size, drafters)
+    kinds = RULES[values["rule"]], DRAFTINGS[values["drafting"]]
+    own = {knob.name: values[knob.name] for kind in kinds for knob in kind.knobs if knob.name not in OURS}
+    return Settings(**{name: values[name] for name in OURS}, own=tuple(own.items()))
+
+
+def check_knobs(given: Mapping[str, Any]) -> None:
+    """Raises LanternError for knobs that are wrong with every checkpoint; without JAX."""
+    _checked(given, {}, "cpu", sys.maxsize, DRAFTERS)
+
+
+def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collection[str]) -> dict[str, Any]:
+    """Returns the values of all knobs, each in its range and all fitting each other."""
+    for source, names in (("", given), ("the checkpoint's default ", defaults)):
+        strange = sorted(name for name in names if name not in KNOBS)
+        if strange:
+            raise LanternError(
+                f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
+            )
+    values = _filled_in(given, defaults, platform, drafters)
+    if given.get("k") is None and isinstance(values["k"], int):
+        values["k"] = min(values["k"], vocab_size - 1)
+    for name, declared in KNOBS.items():
+        # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
+        declared.check(values[name])
+    _check_codes(values["top_k"], values["k"], vocab_size)
+    values["tree"] = _tree(values, given)
+    values["mixture"] = _mixture(values["mixture"])
+    _check_drafter(values, given, drafters)
+    _check_tree(values, vocab_size)
+    return values
+
+
+def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:
+    """Returns every knob's value: that of the first layer which has one."""
+    method, was_named = _method(given, defaults, platform, drafters)
+    preset = methods()[method].knobs
+    for source in (given, defaults):
+        # Kinds of other packages bring knobs.
+        RULES.get(for_platform(source.get("rule"), platform))
+        DRAFTINGS.get(for_platform(source.get("drafting"), platform))
+    layers = ChainMap(
+        preset if was_named else {},  # Whoever names a method wants its knobs.
+        defaults,
+        preset,  # The checkpoint knows better than a method that was chosen for it.
+        {name: declared.by_platform or declared.default for name, declared in KNOBS.items()},
+    )
+    values = {name: for_platform(layers[name], platform) for name in KNOBS}
+    values |= {name: value for name, value in given.items() if value is not None} | {"method": method}
+    if values["coupling"] == "block" and all(
+        layer.get("redraw") is None for layer in (given, preset, defaults)
+    ):
+        values["redraw"] = "independent"
+    plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
+    if values["drafting"] is None or plain:
+        values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), next(iter(DRAFTERS)))
+    return values
+
+
+def _method(given, defaults, platform: str, drafters: Collection[str]) -> tuple[str, bool]:
+    """Returns the method's name, and whether the caller or the checkpoint named it."""
+    named = given.get("method")
+    if named in (None, AUTO) and not _steers(given):
+        named = for_platform(defaults.get("method"), platform)
+    if named not in (None, AUTO):
+        KNOBS["method"].check(named)
+        return named, True
+    steered = _steers(given) or (drafters and _steers(defaults))
+    return TREES_METHOD if steered else auto_method(drafters), False
+
+
+def _steers(knobs: Mapping[str, Any]) -> bool:
+    """Tells whether they name what only trees, or only windows, have: nothing is chosen against that."""
+    return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
+
+
+def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
+    """What a round drafts: the tree asked for, or that of a window."""
+    tree, drafting = values["tree"], values["drafting"]
+    nodes = DRAFTINGS[drafting].nodes
+    if nodes == ROWS:
+        if given.get("tree") is not None:
+            raise LanternError(
+                f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly"
+            )
+        return DraftTree.empty()
+    if nodes == WINDOW and given.get("tree") is None:
+        return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
+    if not (isinstance(tree, str) and tree == "dynamic"):
+        return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
+    if nodes == WINDOW:
+        raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
+    sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
+    return DynamicTree(**{name: values[name] for name in sizes})
+
+
+def _mixture(value: Any) -> tuple[float, ...] | None:
+    """Six finite numbers >= 0, from a sequence or the command's text."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        numbers = ()
+    if len(numbers) != 6 or not all(0 <= number < math.inf for number in numbers):
+        raise errors.invalid(
+            "mixture", value, "six finite numbers >= 0: a and b for position, token and parent"
+        )
+    return numbers
+
+
+def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
+    if top_k > vocab_size:
+        raise LanternError(f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}")
+    if k >= vocab_size:
+        raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
+
+
+def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
+    drafting = values["drafting"]
+    wanted = DRAFTINGS[drafting].drafters()
+    if not wanted or set(wanted) & set(drafters) or not values["tree"].max_depth:
+        return
+    there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
+    asked = given.get("method")
+    what = f"{drafting} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {drafting}"
+    raise LanternError(f"{what}, and {there}: {_PLAIN}")
+
+
+def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
+    tree, coupling = values["tree"], values["coupling"]
+    if tree.max_rank >= vocab_size:
+        raise LanternError(
+            f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
+        )
+    if isinstance(tree, DynamicTree):
+        if tree.ranking == "gap" and coupling != "gumbel":
+            raise LanternError(
+                f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+            )
+        if coupling == "block":
+            raise LanternError("the coupling block needs a chain: give tree chain")
+    elif coupling == "rejection" and tree.has_rank_gaps:
+        raise LanternError(
+            "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
+        )
+    elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
+        raise LanternError("the coupling block needs a chain: give tree chain")
+    drafting, rule = values["drafting"], values["rule"]
+    if coupling == "block" and coupling not in RULES[rule].couplings:
+        raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {rule}")
+    redrawn = "redraw" in DRAFTINGS[drafting].reads
+    if coupling == "block" and redrawn and values["redraw"] != "independent":
+        raise LanternError(
+            f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
+        )
+    for what, couplings in (
+        (f"drafting {drafting}", DRAFTINGS[drafting].couplings), (f"rule {rule}", RULES[rule].couplings),
+    ):  # fmt: skip
+        if couplings and coupling not in couplings:
+            raise LanternError(
+                f"{what} needs the coupling {' or '.join(couplings)}: it does not go with {coupling}"
+            )
+
+
+def for_platform(value: Any, platform: str) -> Any:
+    """The entry of ``platform`` where a default differs by platform, else the value itself."""
+    if isinstance(value, Mapping):
+        return value.get(platform, value.get("gpu" if platform == "tpu" else "cpu"))
+    return value
