@@ -21,7 +21,7 @@ from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Knobs, Settings
 
 DRAFTERS = tuple(KINDS)
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 
 def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
