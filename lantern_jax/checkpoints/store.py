@@ -126,6 +126,13 @@ def save(
         LanternError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
             the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
         OSError: one line: it cannot be written, or the disk does not hold what was written.
+
+    Example:
+        >>> import tempfile
+        >>> from lantern_jax.checkpoints.store import demo_directory, load
+        >>> path = lantern_jax.save(f"{tempfile.mkdtemp()}/copy", load(demo_directory()), dtype="bfloat16")
+        >>> sorted(file.name for file in path.iterdir())
+        ['config.json', 'model.safetensors']
     """
     directory = check_new(directory, overwrite)
     if dtype is not None and jnp.dtype(dtype).name not in DTYPES:

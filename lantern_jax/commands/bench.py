@@ -28,8 +28,6 @@ from lantern_jax.settings.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
-# Those that are not swept.
-_KNOBS = tuple(name for name in KNOBS if name not in SWEPT)
 # Prompts of our own, where none are given.
 PROMPTS = 8
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
@@ -54,7 +52,7 @@ def add(commands) -> None:
         metavar="A,B,...",
         help=f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})",
     )
-    add("--batch", default="1", metavar="B,...", help="pictures decoded at once (default: 1)")
+    add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
     add("--trees", metavar="T,...", help="for methods with a tree: names, JSON files, dynamic")
     add("--rules", metavar="R,...", help="acceptance rules")
     add("--guidance", metavar="F,...", help="guidance scales; 1 is none (default: the model's)")

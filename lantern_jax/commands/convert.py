@@ -164,7 +164,7 @@ def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Nam
 
 
 def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, str]:
-    """The files that are not on this machine, by argument; "." is the whole repository."""
+    """Returns the files that are not on this machine, by argument; "." is the whole repository."""
     named = {file.argument: "." for file in kind.files if file.repository and given[file.argument] is None}
     for name, path in given.items():
         local = path is None or name in ("checkpoint", "config") or (path != "." and Path(path).exists())
@@ -175,7 +175,7 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
-    """Where the files lie after they were fetched from a repository."""
+    """Fetches files from a repository; returns where they lie."""
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
     missing = [path for path, names in wanted.items() if not names]
@@ -186,7 +186,7 @@ def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[st
 
 
 def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
-    """Which of a repository's files to fetch for one option; none if it has no such file or folder.
+    """Chooses a repository's files for one option; none if it has no such file or folder.
 
     A file comes with its shards and the ``config.json`` beside it. Of a folder come the weights that
     ``open_tensors`` takes there, so one format where there are two.
@@ -212,7 +212,7 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each stage of a conversion, on a terminal; else nothing."""
+    """Shows a bar for each stage of a conversion on a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield lambda stage, done, total: None
         return

@@ -80,7 +80,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # Whatever is wrong with any model is told before JAX is imported and a model is opened.
+    # What is wrong with any model is told before JAX is imported and a model is opened.
     prompts, numbers, outputs = _checked(arguments)
     writes, mesh = join_hosts(arguments.hosts, arguments.mesh), mesh_of(arguments)
 

@@ -26,7 +26,7 @@ def add(commands) -> None:
         "--fit",
         type=number(above=True),
         metavar="GB",
-        help="instead: how many pictures at once a device of so many gigabytes (1e9 bytes) decodes, by method and "
+        help="instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and "
         "tree, as the compiler counts; nothing is read and nothing runs",
     )
     add(

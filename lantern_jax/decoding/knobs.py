@@ -43,6 +43,11 @@ class Knob:
         note: what a number of special meaning does.
         choices: the names there are; empty for numbers.
         by_platform: the default where it differs by platform.
+
+    Example:
+        >>> sharpness = lantern_jax.Knob("sharpness", float, 1.0, "how sharp", low=0, low_open=True)
+        >>> sharpness.range, sharpness.read("2.5")
+        ('a finite number > 0', 2.5)
     """
 
     name: str
@@ -73,7 +78,7 @@ class Knob:
         return other + " ".join(filter(None, ("a", kind, "number", limits)))
 
     def check(self, value: Any) -> None:
-        """Raises ValueError for a value of another type, out of range or of no known name."""
+        """Raises LanternError for a value of another type, out of range or of no known name."""
         if self.choices:
             if value not in self.choices and not (value is None and self.default is None):
                 raise errors.unknown(self.name, value, self.choices)
@@ -83,7 +88,7 @@ class Knob:
                 raise errors.invalid(self.name, value, wanted)
 
     def read(self, text: str) -> int | float:
-        """Returns the number that a text is; ValueError for one that ``check`` refuses, or for none."""
+        """Returns the number that a text is; LanternError for one that ``check`` refuses, or for none."""
         try:
             value = self.type(text)
         except ValueError:
@@ -100,7 +105,7 @@ class Knob:
         return self.range + (f" ({self.note})" if self.note else "")
 
     def _wanted(self, value: Any) -> str:
-        """What to give in place of a number; empty where it may be given."""
+        """Says what to give in place of a number; empty where it may be given."""
         numbers = int | np.integer if self.type is int else int | float | np.integer | np.floating
         if isinstance(value, bool) or not isinstance(value, numbers):
             return self._described
@@ -119,12 +124,12 @@ class Knob:
 
 
 def knob(default: Any, help: str, metavar: str | None = None, **limits: Any) -> Any:
-    """A field that declares a knob; ``limits`` are fields of ``Knob``."""
+    """Declares a knob as a field; ``limits`` are fields of ``Knob``."""
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, **limits})
 
 
 def knob_of(field: dataclasses.Field) -> Knob:
-    """The knob that a field declares."""
+    """Returns the knob that a field declares."""
     if "knob" in field.metadata:
         return field.metadata["knob"]
     kind = next((kind for kind in (int, float) if field.type is kind), object)
@@ -132,19 +137,19 @@ def knob_of(field: dataclasses.Field) -> Knob:
 
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
-    """A whole number from 1 to ``most``, or ValueError."""
+    """Returns a whole number from 1 to ``most``; LanternError for anything else."""
     Knob(name, int, 1, "", low=1, high=most).check(value)
     return int(value)
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
-    """A whole number from 0 to 2**32 - 1, or ValueError."""
+    """Returns a whole number from 0 to 2**32 - 1; LanternError for anything else."""
     Knob(name, int, 0, "", high=MOST_SEED).check(seed)
     return int(seed)
 
 
 def check_numbers(prompts: int, num: Any, seed: Any, first: Any, most: int = MOST_PICTURES) -> int:
-    """How many pictures there are of so many prompts; ValueError for a number that is not valid."""
+    """Returns how many pictures a call makes; LanternError for a number that is not valid."""
     count = check_count("num", num) * prompts
     if count > most:
         raise LanternError(

@@ -49,7 +49,7 @@ def join(hosts: str) -> None:
             ) from None
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LanternError(
-            f"--hosts {hosts} joined nobody ({why}): look at the address, and start every process"
+            f"--hosts {hosts} joined no other process ({why}): look at the address, and start every process"
         ) from None
 
 

@@ -62,7 +62,7 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"params/bias", (_WHOLE, _WHOLE, MODEL)),
     (r"params/heads", (_WHOLE, _WHOLE, MODEL)),
 )
-# Parts that are whole on every device, whatever their parameters are called.
+# Parts that are whole on every device.
 _WHOLE_PARTS = ("tokenizer", "text_encoder", "codebook", "neighbours", "codes")
 
 

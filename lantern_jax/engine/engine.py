@@ -69,7 +69,7 @@ class Engine:
 
         Args:
             conditioning: leaves [n, ...], conditional rows on the host.
-            seed, numbers: sequence j, whatever the batch, draws from fold_in(key(seed), j). One seed for all, or each
+            seed, numbers: sequence j of any batch draws from fold_in(key(seed), j). One seed for all, or each
                 sequence has a seed of its own.
             first: number of the first sequence where ``numbers`` is None; the others follow.
             most: a program takes no more sequences than this; None for no limit.

@@ -41,5 +41,5 @@ CHAMELEON = VQLayout("Chameleon VQGAN", _place, False, (r"loss\..*",))
 def convert_vqgan(
     tensors: Mapping[str, Any], dtype: Any = np.float32, *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """(sizes, `VQModel` parameters as NumPy arrays of `dtype`) of the published VQGAN's tensors, as `convert_vq`."""
+    """Converts the published VQGAN's tensors as `convert_vq`; returns (sizes, parameters in `dtype`)."""
     return convert_vq(tensors, dtype=dtype, layout=CHAMELEON, progress=progress)

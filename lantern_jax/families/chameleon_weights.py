@@ -55,7 +55,7 @@ def convert_chameleon(
     dtype: Any = np.float32,
     progress: Progress | None = None,
 ) -> tuple[ChameleonConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a Chameleon model from its published tensors.
+    """Converts published tensors to the config and ``{"params": ...}`` of a Chameleon model.
 
     Args:
         tensors: {name: array}; the picture encoder in them (``model.vqmodel.*``) is left out on purpose.
@@ -89,7 +89,7 @@ def convert_chameleon(
 def chameleon_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, num_codes: int, layout: str
 ) -> ChameleonConfig:
-    """The config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
 
     Raises:
         ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
@@ -110,7 +110,7 @@ def chameleon_config_from_shapes(
 def chameleon_table(
     config: ChameleonConfig, order: Int[np.ndarray, " vocab"], norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """{published name: Entry} of a model; ``order`` as in ``convert_chameleon``, ``norm_rows`` in ``layer_table``."""
+    """Lists {published name: Entry}; ``order`` as in ``convert_chameleon``, ``norm_rows`` in layer_table."""
     names, shape = CHAMELEON_NAMES, (config.vocab_size, config.dim)
     codes = reordered_rows(order[: config.num_codes])
     table = {
@@ -124,7 +124,7 @@ def chameleon_table(
 
 
 def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
-    """The abstract parameter tree of a model: what ``Chameleon(config).init`` makes, as shapes."""
+    """Returns the shapes of what ``Chameleon(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
     conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
     return jax.eval_shape(Chameleon(config).init, jax.random.key(0), conditioning)

@@ -35,7 +35,7 @@ def convert_drafter(
     dtype: Any = np.float32,
     progress: Progress | None = None,
 ) -> tuple[DrafterConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a released drafter from its tensors.
+    """Converts tensors to the config and ``{"params": ...}`` of a released drafter.
 
     Args:
         tensors: {name: array}.
@@ -70,7 +70,7 @@ def drafter_config_from_shapes(
     settings: Mapping[str, Any] | None = None,
     target: LlamaGenConfig | ChameleonConfig | None = None,
 ) -> DrafterConfig:
-    """The config of a drafter from shapes, its ``config.json`` and its target."""
+    """Infers the config of a drafter from shapes, its ``config.json`` and its target."""
     gate, norm = DRAFTER_NAMES["gate"].format(i=0), QUERY_NORM
     wanted = {DRAFTER_NAMES["tokens"]: 2, gate: 2} | ({norm: 2} if norm in tensors else {})
     shapes = deciding_shapes(tensors, wanted, "LANTERN drafter")
@@ -85,7 +85,7 @@ def drafter_config_from_shapes(
 def drafter_table(
     config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None, norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """{published name: Entry} of a drafter; ``order`` as in ``convert_drafter``, ``norm_rows`` in ``layer_table``."""
+    """Lists {published name: Entry}; ``order`` as in ``convert_drafter``, ``norm_rows`` in layer_table."""
     shape = (config.vocab_size, config.dim)
     # LlamaGen's pairs are interleaved, Chameleon's are not.
     interleaved = config.rotary == "grid"

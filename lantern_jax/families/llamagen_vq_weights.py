@@ -37,7 +37,7 @@ class VQLayout:
     ignored: tuple[str, ...]
 
     def name(self, path: tuple[str, ...], levels: int = 0) -> str:
-        """The published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
+        """Returns the published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
         if path == ("codebook",):
             return "quantize.embedding.weight"
         return f"{self.place(path[:-1], levels)}.{'bias' if path[-1] == 'bias' else 'weight'}"
@@ -62,14 +62,14 @@ LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\
 
 
 def vq_shapes(config: VQConfig) -> dict[str, Any]:
-    """The abstract parameter tree of a tokenizer: what ``VQModel(config).init`` makes, as shapes."""
+    """Returns the shapes of what ``VQModel(config).init`` makes."""
     side = config.downsampling
     pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
     return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
 
 
 def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
-    """{published name: Entry} of a tokenizer of these sizes."""
+    """Lists {published name: Entry} of a tokenizer of these sizes."""
     table = {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(vq_shapes(config)["params"])[0]:
         path = tuple(key.key for key in keys)
@@ -82,14 +82,14 @@ def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
 
 
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
-    """The sizes of a published tokenizer, from the names and shapes of its tensors (anything with `.shape`).
+    """Infers the sizes of a published tokenizer from the names and shapes of its tensors (anything with `.shape`).
 
     What shapes do not tell is as published: 32 groups, l2-normalized codes or not. Raises ValueError where a tensor
     that decides a size is missing or has too few dimensions.
     """
 
     def count(*path: str, levels: int = 0) -> int:
-        """One more than the largest number at # in the published names of a module; 0 where there is none."""
+        """Counts a module by the numbers at # in its published names; 0 where there is none."""
         pattern = re.escape(layout.place(path, levels)).replace(r"\#", r"(\d+)") + r"\."
         return one_more((found[1] for name in tensors if (found := re.match(pattern, name))), _MOST_PARTS)
 
@@ -131,7 +131,7 @@ def convert_vq(
     layout: VQLayout = LLAMAGEN,
     progress: Progress | None = None,
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """(sizes, `VQModel` parameters as NumPy arrays of `dtype`) of a published tokenizer's tensors.
+    """Converts a published tokenizer's tensors; returns (sizes, `VQModel` parameters as NumPy arrays of `dtype`).
 
     `config` None finds the sizes from the shapes. Raises ValueError, one line listing all missing, unexpected
     and misshapen tensors.

@@ -58,7 +58,7 @@ def convert_gpt(
     *,
     progress: Progress | None = None,
 ) -> tuple[LlamaGenConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a LlamaGen GPT from its published tensors, either layout.
+    """Converts published tensors of either layout to the config and ``{"params": ...}`` of a LlamaGen GPT.
 
     Args:
         tensors: {name: array}, class- or caption-conditional.
@@ -82,7 +82,7 @@ def convert_gpt(
 
 
 def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
-    """The names of the layout that the tensors are in."""
+    """Returns the names of the layout that the tensors are in."""
     hugging_face = HUGGING_FACE_NAMES["tokens"] in tensors or HUGGING_FACE_NAMES["head"] in tensors
     return HUGGING_FACE_NAMES if hugging_face else ORIGINAL_NAMES
 
@@ -90,7 +90,7 @@ def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
 def gpt_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> LlamaGenConfig:
-    """The config of a GPT from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+    """Infers the config of a GPT from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
 
     Raises:
         ValueError: tensors that decide a size are missing; the number of heads is not known; a setting is
@@ -115,7 +115,7 @@ def gpt_config_from_shapes(
 
 
 def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:
-    """{published name: Entry} of a GPT; what is fused in our tree is left in pieces, joined after reading."""
+    """Lists {published name: Entry} of a GPT; what is fused in our tree is left in pieces, joined after reading."""
     dim, transformer = config.dim, config.transformer
     table = {names["tokens"]: Entry(("tokens", "embedding"), (config.vocab_size, dim))}
     if config.num_labels:
@@ -133,7 +133,7 @@ def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Ent
 
 
 def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
-    """The abstract parameter tree of a GPT: what ``LlamaGen(config).init`` makes, as shapes."""
+    """Returns the shapes of what ``LlamaGen(config).init`` makes."""
     if config.num_labels:
         conditioning: Any = jnp.zeros((1, config.label_slots), jnp.int32)
     else:

@@ -34,7 +34,7 @@ def convert_medusa(
     dtype: Any = np.float32,
     progress: Progress | None = None,
 ) -> tuple[MedusaConfig, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of released heads from their tensors.
+    """Converts tensors to the config and ``{"params": ...}`` of released heads.
 
     Args:
         tensors: {name: array}.
@@ -61,7 +61,7 @@ def convert_medusa(
 def medusa_config_from_names(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, target: LlamaGenConfig | ChameleonConfig
 ) -> MedusaConfig:
-    """The config of heads from the names of their tensors and their target."""
+    """Infers the config of heads from the names of their tensors and their target."""
     places = [match.groups() for name in tensors if (match := re.fullmatch(r"(\d+)\.(\d+)\..+", name))]
     if not places:
         raise LanternError("these tensors are not a set of Medusa heads: no name is like 0.0.linear.weight")
@@ -79,7 +79,7 @@ def medusa_config_from_names(
 def medusa_table(
     config: MedusaConfig, vocab_size: int, codes: Int[np.ndarray, " V"] | None = None
 ) -> dict[str, Entry]:
-    """{published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None is all."""
+    """Lists {published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None is all."""
     table, rows = {}, reordered_rows(codes)
 
     def turned(tensor: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def medusa_table(
 
 
 def _stacked(params: dict[str, Any], config: MedusaConfig) -> dict[str, Any]:
-    """Head by head to arrays with leading axes of heads and layers; a head's own arrays are given up on the way."""
+    """Stacks arrays along leading axes of heads and layers, and lets go of each head's own on the way."""
     each = [params.pop(str(i)) for i in range(config.heads)]
     blocks = [[head.pop(str(layer)) for layer in range(config.layers)] for head in each]
     return {

@@ -48,7 +48,7 @@ def convert_t5(
     *,
     progress: Progress | None = None,
 ) -> tuple[T5Config, dict[str, Any]]:
-    """The config and ``{"params": ...}`` of a T5 encoder from its published tensors.
+    """Converts published tensors to the config and ``{"params": ...}`` of a T5 encoder.
 
     Args:
         tensors: {name: array} of the whole model or its encoder; decoder and head are left out on purpose.
@@ -70,7 +70,7 @@ def convert_t5(
 
 
 def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> T5Config:
-    """The config of an encoder from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+    """Infers the config of an encoder from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
 
     Raises:
         ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes; the
@@ -97,7 +97,7 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
 
 
 def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
-    """{published name: Entry} of an encoder; ``tokens`` is the name its embedding table goes by."""
+    """Lists {published name: Entry} of an encoder; ``tokens`` is the name its embedding table goes by."""
     dim, hidden, inner = config.dim, config.hidden_dim, config.num_heads * config.head_dim
     shapes = {
         "query": (inner, dim), "key": (inner, dim), "value": (inner, dim), "out": (dim, inner),
@@ -119,7 +119,7 @@ def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
 
 
 def t5_shapes(config: T5Config) -> dict[str, Any]:
-    """The abstract parameter tree of an encoder: what ``T5Encoder(config).init`` makes, as shapes."""
+    """Returns the shapes of what ``T5Encoder(config).init`` makes."""
     tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
     return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
 

@@ -29,7 +29,13 @@ class _At(str):
 
 
 def at(place: str) -> Any:
-    """Returns what stands for the value at ``module:name`` in a ``Late`` record; it is imported when it is read."""
+    """Returns what stands for the value at ``module:name`` in a record of a kind; it is imported when it is read.
+
+    Example:
+        >>> kind = lantern_jax.RuleKind(lantern_jax.at("lantern_jax.decoding.rules.near:Near"))
+        >>> kind.make is lantern_jax.Near
+        True
+    """
     return _At(place)
 
 

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def alternate(tasks: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
-    """What every task gives in each of so many repetitions, one task after the other, every other time backwards.
+    """Runs all tasks in turns, every other time backwards; returns what each gives in each repetition.
 
     A task is given the number of the repetition. Warm up and compile before.
     """

@@ -26,7 +26,7 @@ from lantern_jax.settings.settings import Settings
 NODES = (1, 2, 3, 5, 9, 17, 25, 33, 57, 121, 251)
 # Nodes of a level that has children.
 WIDTHS = (1, 4, 16)
-# A pass that costs so many steps is more than any tree gives back.
+# No tree gives back a pass that costs this many steps.
 MOST_STEPS = 9.0
 # Seconds that one timing should take.
 PIECE_SECONDS = 0.12
@@ -138,7 +138,7 @@ class Stopwatch:
 
     Args:
         subject: what is decoded.
-        batch: pictures at once.
+        batch: pictures decoded together.
     """
 
     def __init__(self, subject: Subject, batch: int):
@@ -190,7 +190,7 @@ def measure(
         clock: limits the number of passes, and times programs.
     """
     watch = Stopwatch(subject, settings.batch)
-    plain = subject.job(_with(settings, DraftTree.empty()))
+    plain = subject.job(settings, plain=True)
     jobs: dict[object, Job] = {1: plain}
     rough = {1: _first(watch, plain)}
     for nodes in NODES[1:]:
@@ -220,7 +220,7 @@ def measure_drafts(
 ) -> Costs:
     """Adds the costs of a kind of drafter; a step is timed again beside it, to correct for the machine's pace."""
     plain, watch = (
-        subject.job(_with(settings, DraftTree.empty())),
+        subject.job(settings, plain=True),
         Stopwatch(subject, settings.batch),
     )
     jobs = {1: plain, **draft_jobs(subject, settings, kind)}
@@ -275,6 +275,6 @@ def _filled(plain: Job, nodes: int) -> Job:
     return Job(program, plain.guidance, plain.sampling)
 
 
-def _with(settings: Settings, tree: DraftTree, drafting: str | None = None) -> Settings:
+def _with(settings: Settings, tree: DraftTree, drafting: str) -> Settings:
     """Returns the strict settings of a tree or a window."""
     return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")

@@ -1,9 +1,9 @@
-"""How much memory decoding takes, by the compiler's own account, and how many pictures at once a device holds.
+"""How much memory decoding takes, by the compiler's own account, and how many pictures a device can decode together.
 
 Programs are compiled for shapes alone: no parameter is read and nothing runs, so a model may be larger than the
 machine that asks. The account is that of this machine's kind of device.
 
-Axes: n pictures decoded at once.
+Axes: n pictures decoded together.
 """
 
 import math
@@ -29,7 +29,7 @@ from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.settings.recipe import Recipe
 
-# Programs come in powers of two; more pictures at once than this are no faster anywhere.
+# Programs come in powers of two; larger batches than this are no faster anywhere.
 MOST = 256
 
 

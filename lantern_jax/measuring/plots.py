@@ -27,7 +27,7 @@ def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:
     drafted = [row for row in rows if row.nodes]
     plots = {
         "speedup-by-batch.svg": _lines(
-            drafted, _series, lambda row: (row.batch, row.speedup), "pictures decoded at once", "speed-up"
+            drafted, _series, lambda row: (row.batch, row.speedup), "pictures decoded together", "speed-up"
         ),
         "pass-by-nodes.svg": _lines(
             rows, lambda row: f"{row.model}, batch {row.batch}, guidance {row.guidance:g}",

@@ -32,7 +32,7 @@ class Row:
         pixels: a side of a picture.
         dtype: of parameters and matrix products.
         device: its kind, and how many where there are several.
-        batch: pictures decoded at once.
+        batch: pictures decoded together.
         guidance: the scale; 1 is none.
         method: its name.
         knobs: those that were given beside the method, by name.

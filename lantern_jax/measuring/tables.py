@@ -62,7 +62,7 @@ def fit_table(found: Mapping[str, Need], gigabytes: float) -> Table:
         caption_justify="left",
     )  # fmt: skip
     table.add_column("method", overflow="fold")
-    for head in ("pictures at once", "GB in all", "parameters", "caches, a picture", "working memory"):
+    for head in ("pictures together", "GB in all", "parameters", "caches, a picture", "working memory"):
         table.add_column(head, justify="right")
     for name, need in found.items():
         pictures = need.pictures if need.total <= gigabytes * 1e9 else 0

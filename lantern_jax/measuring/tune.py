@@ -50,7 +50,7 @@ class Goal:
     Attributes:
         knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
         budget: what relaxed rules may cost.
-        pictures: that trees grow on, and as many again that everything is estimated on; decoded at once.
+        pictures: that trees grow on, and as many again that everything is estimated on; decoded together.
         minutes: how long it takes, unless decoding the pictures plainly and the confirming run alone take longer.
     """
 

@@ -19,7 +19,7 @@ _EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")
 
 
 def encode_json(value: Any) -> bytes:
-    """Returns JSON in ASCII, which can be sent whatever text is in it."""
+    """Returns JSON in ASCII, which any text can be sent as."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 

@@ -87,7 +87,7 @@ class Recipe:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
         guidance, sampling = settings.guidance, settings.sampling(self.config.num_codes)
         if plain or settings.is_plain:
-            # Nothing is drafted, nothing to accept: one program whatever the knobs of acceptance.
+            # Nothing is drafted, nothing to accept: one program for all knobs of acceptance.
             return Job(Program(self.target()), guidance, sampling)
         kind = DRAFTINGS[settings.drafting]
         name = next((name for name in kind.drafters() if name in self.drafters), None)

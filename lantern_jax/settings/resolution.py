@@ -122,7 +122,7 @@ def _steers(knobs: Mapping[str, Any]) -> bool:
 
 
 def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
-    """What a round drafts: the tree asked for, or that of a window."""
+    """Returns what a round drafts: the tree asked for, or a window's."""
     tree, drafting = values["tree"], values["drafting"]
     nodes = DRAFTINGS[drafting].nodes
     if nodes == ROWS:
@@ -142,7 +142,7 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
 
 
 def _mixture(value: Any) -> tuple[float, ...] | None:
-    """Six finite numbers >= 0, from a sequence or the command's text."""
+    """Reads six finite numbers >= 0 from a sequence or the command's text."""
     if value is None:
         return None
     try:
@@ -211,7 +211,7 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
 
 
 def for_platform(value: Any, platform: str) -> Any:
-    """The entry of ``platform`` where a default differs by platform, else the value itself."""
+    """Returns the entry of ``platform`` where a default differs by platform, else the value itself."""
     if isinstance(value, Mapping):
         return value.get(platform, value.get("gpu" if platform == "tpu" else "cpu"))
     return value

@@ -110,7 +110,7 @@ class Settings:
         "exact", "what is left of the target after a refusal, with rejection", choices=RESIDUALS[:2],
         note="published relaxes even at delta 0 or lam 1 where neighbours are filtered out",
     )  # fmt: skip
-    batch: int = knob(8, "pictures decoded at once", "B", low=1)
+    batch: int = knob(8, "pictures decoded together", "B", low=1)
     own: tuple[tuple[str, Any], ...] = ()
 
     # Type checkers know the names above alone.
@@ -128,13 +128,13 @@ class Settings:
         return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes != ROWS
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
-        """The sampling distribution's knobs as the decoding loops take them."""
+        """Returns the sampling distribution's knobs as the decoding loops take them."""
         from lantern_jax.decoding.sampling import SamplingParams
 
         return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size)
 
     def rule_value(self) -> "Rule":
-        """The acceptance rule as the decoding loops take it."""
+        """Returns the acceptance rule as the decoding loops take it."""
         from lantern_jax.decoding.rules.names import rule_from_name
 
         kind = RULES[self.rule]

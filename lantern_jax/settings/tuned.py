@@ -44,7 +44,7 @@ class Key:
         model: the checkpoint's name, for people.
         checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it.
         device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
-        batch: pictures decoded at once.
+        batch: pictures decoded together.
         dtype: of parameters and products.
         guidance, temperature, top_k, top_p: of the call.
     """

@@ -4,7 +4,7 @@ They are read and written here and not by the library safetensors, which opens t
 into memory: its pages count as the process's (1.1 GB against 0.1 GB at 1 GB of weights), a file that shrinks meanwhile
 ends the process, and headers that name a tensor twice or take gigabytes in memory are read. As it writes, it wants all
 tensors in memory, writes those that are no rows one after another in a wrong order, takes reading away from the group
-whatever the umask says, and raises no OSError on a full disk.
+against the umask, and raises no OSError on a full disk.
 """
 
 import json

@@ -345,7 +345,7 @@ def test_flags_set_the_knobs_of_their_names():
     given = {"tree": "oak", "mixture": "1,0,1,0,1,0"}
     for name, knob in KNOBS.items():
         number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5
-        value = given.get(name, knob.choices[-1] if knob.choices else number)
+        value = given.get(name, tuple(knob.choices)[-1] if knob.choices else number)
         arguments = make_parser().parse_args(["generate", PROMPT, f"--{name.replace('_', '-')}", str(value)])
         found = {name: knob for name, knob in given_knobs(arguments).items() if knob is not None}
         assert found == {name: value} and type(found[name]) is type(value)
