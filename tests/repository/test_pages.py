@@ -87,7 +87,7 @@ def test_the_page_on_ones_own_model_runs(capsys):
 
 def test_names_of_the_readme_are_those_of_the_package():
     names = re.findall(r"`lantern_jax\.(\w+)", README)
-    assert "Drafting" in names and names <= set(lantern_jax.__all__)
+    assert "Drafting" in names and set(names) <= set(lantern_jax.__all__)
     listed = re.search(r"^\| Methods \| by name: (.+?);", README, re.MULTILINE)[1]
     assert re.findall(r"`(.+?)`", listed) == list(lantern_jax.methods())
     for option in re.findall(r"`(--[a-z-]+ [^`]+)`", README):
