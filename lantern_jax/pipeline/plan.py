@@ -126,10 +126,9 @@ class Plan:
             raise Interrupted(ours) from None
 
     def _generate(self, job: Job, progress: Callable[[Progress], None] | None) -> Generation:
-        _ = (
-            self.conditioning
-        )  # Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
         count, held, batch = self.count, _Held(), self.settings.batch
+        # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
+        assert self.conditioning is not None
         try:
             with hearing() as check:
                 for part in batches(count, batch):
