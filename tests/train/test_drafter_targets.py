@@ -19,6 +19,7 @@ from train.feature_store import FeatureStore
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.slow
 
 
 @families("lumina")  # With class labels the sequence is that of test_kinds.

@@ -1,6 +1,7 @@
 """What drafting weighs by, fitted from logged rounds."""
 
 import numpy as np
+import pytest
 
 from lantern_jax.decoding.echo import Echo
 from lantern_jax.decoding.tree import DraftTree
@@ -17,6 +18,7 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
     assert best_mixture(entropy, nodes) == Echo(position=(0.8, 0.2), token=Echo().token, parent=(0.0, 1.0))
 
 
+@pytest.mark.slow
 def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch):
     # Every pair of shares is operations of its own in the program, and so is every level.
     monkeypatch.setattr(fitting, "named_tree", lambda name: DraftTree.from_paths(TREE))

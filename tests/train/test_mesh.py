@@ -15,6 +15,7 @@ from train import drafter, features, sources, target
 from train.feature_store import FeatureStore
 from train.loop import LoopConfig, restore_latest, run
 
+pytestmark = pytest.mark.slow
 SIZES = target.target_config(tiny_target.get_config())
 MESH = "data=2,model=2"
 PICTURES, SAMPLES = 3, 2

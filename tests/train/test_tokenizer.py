@@ -94,6 +94,7 @@ def trained(tmp_path_factory):
         yield workdir
 
 
+@pytest.mark.slow
 def test_training_learns(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
@@ -101,6 +102,7 @@ def test_training_learns(trained):
     assert lines[-1]["critic"] > 0
 
 
+@pytest.mark.slow
 def test_export_reads_the_run_back(trained):
     workdir = trained
     vq, params = export(workdir)
@@ -109,6 +111,7 @@ def test_export_reads_the_run_back(trained):
     np.testing.assert_allclose(np.linalg.norm(params["codebook"], axis=-1), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_encoded_landscapes_are_whole_files(trained, tmp_path):
     tokens, attributes = encode_landscapes(*export(trained), seed=5, count=3, size=32)
     assert tokens.shape == (3, 16) and tokens.dtype == np.int16
@@ -124,6 +127,7 @@ def test_a_folder_without_a_run_is_an_error(tmp_path):
         export(tmp_path)
 
 
+@pytest.mark.slow
 def test_frozen_parts_keep_their_bits():
     config = get_config()
     config.size = 16
