@@ -12,7 +12,8 @@ from unittest import mock
 from lantern_jax.checkpoints import arrays
 from lantern_jax.checkpoints.store import Checkpoint, save
 from lantern_jax.tensors import checksums
-from tests.hostile.files import CONTROL, index_files, safetensors_files
+from tests.hostile.files import CONTROL, as_bytes, index_files, safetensors, safetensors_files
+from tests.hostile.mutations import MISSING, at, places, renamed, replaced
 
 INDEX = "model.safetensors.index.json"
 # What is wrong with an entry of a header, beside what its values may be.
@@ -32,10 +33,12 @@ def save_sharded(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def replace(folder: Path, name: str, content: bytes | None) -> None:
-    """Writes one file of a checkpoint anew, or forgets it, and puts the config right."""
+    """Writes one file of a checkpoint anew, or forgets it, and puts the config right; may list what is none of it."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    if content is None:
+    if name in NAMES and not content:
+        config["files"][name], config["checksums"][name] = 0, "00000000"
+    elif content is None:
         del config["files"][name], config["checksums"][name]
     else:
         (folder / name).write_bytes(content)
@@ -50,10 +53,7 @@ def hostile_folders(folder: Path, seed: int) -> Iterator[str]:
     whole = {path: path.read_bytes() for path in folder.iterdir()}
     for what, changes in _cases(folder, random.Random(seed), seed):
         for name, content in changes.items():
-            if name in NAMES and not isinstance(content, bytes):
-                _list(folder, name)
-            else:
-                replace(folder, name, content)
+            replace(folder, name, content)
         yield what
         for path in set(folder.iterdir()) - set(whole):
             path.unlink()
@@ -61,34 +61,22 @@ def hostile_folders(folder: Path, seed: int) -> Iterator[str]:
             path.write_bytes(content)
 
 
-def _cases(
-    folder: Path, chance: random.Random, seed: int
-) -> Iterator[tuple[str, dict[str, bytes | int | None]]]:
-    places = json.loads((folder / INDEX).read_text())["weight_map"]
-    shards = sorted(set(places.values()))
+def _cases(folder: Path, chance: random.Random, seed: int) -> Iterator[tuple[str, dict[str, bytes | None]]]:
+    where = json.loads((folder / INDEX).read_text())["weight_map"]
+    shards = sorted(set(where.values()))
     content = {name: (folder / name).read_bytes() for name in shards}
-    for name in (INDEX, *shards):
-        yield f"{name} is not listed", {name: None}
-    for name in NAMES:
-        yield f"{name[:40]!r} is listed", {name: 0}
-    yield (
-        "a shard too many",
-        {f"model-{len(shards) + 1:05}-of-{len(shards):05}.safetensors": content[shards[0]]},
-    )
+    yield from ((f"{name} is not listed", {name: None}) for name in (INDEX, *shards))
+    yield from ((f"{name[:40]!r} is listed", {name: b""}) for name in NAMES)
+    more = f"model-{len(shards) + 1:05}-of-{len(shards):05}.safetensors"
+    yield "a shard too many", {more: content[shards[0]]}
     yield "one file beside shards", {"model.safetensors": content[shards[0]]}
     yield "a shard twice", {shards[1]: content[shards[0]]}
-    for tensor in chance.sample(sorted(places), 5):
-        for to in (
-            *chance.sample(shards, 2),
-            "model.safetensors",
-            "config.json",
-            "/dev/zero",
-            f"../{shards[0]}",
-        ):
-            changed = {"weight_map": places | {tensor: to}}
-            yield f"{tensor} in {to}", {INDEX: json.dumps(changed).encode()}
-        missing = {name: place for name, place in places.items() if name != tensor}
-        yield f"{tensor} is not named", {INDEX: json.dumps({"weight_map": missing}).encode()}
+    elsewhere = ("model.safetensors", "config.json", "/dev/zero", f"../{shards[0]}")
+    for tensor in chance.sample(sorted(where), 5):
+        for to in (*chance.sample(shards, 2), *elsewhere):
+            yield f"{tensor} in {to}", {INDEX: as_bytes({"weight_map": where | {tensor: to}})}
+        missing = replaced({"weight_map": where}, ("weight_map", tensor), MISSING)
+        yield f"{tensor} is not named", {INDEX: as_bytes(missing)}
     for file in index_files(seed):
         yield f"an index: {file.name}", {INDEX: file.content}
     for file in safetensors_files(seed):
@@ -99,30 +87,12 @@ def _cases(
 
 
 def _with_header(content: bytes, chance: random.Random) -> bytes:
-    """A shard one of whose entries has another value in it, or another's."""
+    """Returns a shard one of whose entries has another value in it, another's, or another's name."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    name, field = chance.choice(sorted(header)), chance.choice(("dtype", "shape", "data_offsets", "name"))
-    other = header[chance.choice(sorted(header))]
-    if field == "name":
-        header[chance.choice(sorted(header))] = header.pop(name)
-    elif chance.random() < 0.5:
-        header[name] = header[name] | {field: other[field]}
+    path, other = chance.sample(list(places(header)), 2)
+    if len(path) == 1:
+        header = renamed(header, path, other[0])
     else:
-        value = header[name][field]
-        odd = chance.choice(_ODD)
-        if isinstance(value, list) and value:
-            value = list(value)
-            value[chance.randrange(len(value))] = odd
-        header[name] = header[name] | {field: value if isinstance(value, list) else odd}
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + content[8 + length :]
-
-
-def _list(folder: Path, name: str) -> None:
-    """Lists a file that is none of the checkpoint's."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["files"][name], config["checksums"][name] = 0, "00000000"
-    config["checksums"].pop("config.json", None)
-    path.write_text(json.dumps(config))
+        header = replaced(header, path, chance.choice((at(header, other), chance.choice(_ODD))))
+    return safetensors(header, content[8 + length :])

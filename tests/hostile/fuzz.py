@@ -27,12 +27,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lantern_jax.commands import command_line
-from lantern_jax.io import errors
 from tests.hostile import paths as hostile_paths
 from tests.hostile import texts as hostile_texts
 from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
@@ -40,32 +40,50 @@ from tests.hostile.files import KINDS as FILES
 from tests.hostile.files import READERS
 from tests.hostile.folders import hostile_folders, save_sharded
 from tests.hostile.mutated_configs import mutated, mutations
+from tests.hostile.mutations import damage
 from tests.hostile.scripts import WRONG, litter
 
 FOUND = Path(__file__).with_name("fuzz_found.json")
 CASES = 25
-OTHER = 99
 STREAMS = ("0", "1", "2", "12", "012", "a", "0a", "1a")
 MORE_MEMORY = 1.5
 Work = Callable[[], int]
 
 
+def turn(cases: Sequence[Any], seed: int) -> Sequence[Any]:
+    """Returns those of a seed."""
+    return cases[seed * CASES % len(cases) :][:CASES]
+
+
+def shown(words: Sequence[str]) -> str:
+    return repr([word[:60] for word in words])
+
+
+def called(name: str, words: Sequence[str]) -> Work:
+    """Returns the work of ``lantern`` or of a script."""
+    if name == "lantern":
+        return command(list(words))
+    return lambda: command_line.run(name, lambda: importlib.import_module(name).main(words))
+
+
+def told(work: Callable[[], object]) -> Work:
+    """Returns work whose refusal is printed as the command prints it."""
+    return lambda: command_line.run("lantern", work)
+
+
 def of_commands(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     for line in itertools.islice(command_lines(seed), CASES):
-        yield repr([word[:60] for word in line]), command(line)
+        yield shown(line), command(line)
 
 
 def of_numbers(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    lines = list(huge_lines())
-    for line in lines[seed * CASES % len(lines) :][:CASES]:
-        yield repr([word[:60] for word in line]), command(line)
+    for line in turn(list(huge_lines()), seed):
+        yield shown(line), command(line)
 
 
 def of_scripts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    cases = [(script, words) for script, lines in WRONG.items() for words in lines]
-    start = seed * CASES % len(cases)
-    for script, words in cases[start : start + CASES]:
-        yield repr([script, *(word[:60] for word in words)]), partial(_script, script, words)
+    for script, words in turn([(script, words) for script, lines in WRONG.items() for words in lines], seed):
+        yield shown([script, *words]), called(script, words)
 
 
 def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
@@ -73,9 +91,8 @@ def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     random.Random(0).shuffle(every)
     if not (folder / "no-empty").exists():
         hostile_paths.special(folder)
-    start = seed * CASES % len(every)
-    for name, words in every[start : start + CASES]:
-        yield repr([name, *words]), command(words) if name == "lantern" else partial(_script, name, words)
+    for name, words in turn(every, seed):
+        yield shown([name, *words]), called(name, words)
 
 
 def of_texts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
@@ -87,7 +104,7 @@ def of_files(kind: str, seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     for number, file in enumerate(FILES[kind](seed=seed)):
         path = folder / f"{number}{file.suffix}"
         path.write_bytes(file.content)
-        yield file.name, partial(_read, kind, path)
+        yield file.name, told(partial(READERS[kind], path))
         path.unlink()
 
 
@@ -113,25 +130,20 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     for _ in range(CASES):
         path = chance.choice(files)
         content = path.read_bytes()
-        place, change = chance.randrange(len(content)), chance.choice(("bit", "page", "cut"))
-        damaged = bytearray(content)
-        if change == "bit":
-            damaged[place] ^= 1 << chance.randrange(8)
-        elif change == "page":
-            damaged[place : place + 4096] = bytes(len(damaged[place : place + 4096]))
-        else:
-            del damaged[place:]
+        what, damaged = damage(content, chance)
         path.write_bytes(damaged)
-        yield f"{path.relative_to(tiny)} {change} {place}", partial(_same, tiny, whole)
+        yield f"{path.relative_to(tiny)} {what}", told(partial(_same, tiny, whole))
         path.write_bytes(content)
 
 
 def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
+    from lantern_jax.checkpoints.store import load
+
     sharded = folder / "sharded"
-    made = run(lambda: _shard(folder / "tiny", sharded), folder, seconds=60)
+    made = run(told(lambda: save_sharded(sharded, load(folder / "tiny", None))), folder, seconds=60)
     assert made.status == 0, made.said
     for name in hostile_folders(sharded, seed):
-        yield name, partial(_load, sharded)
+        yield name, told(partial(load, sharded))
     shutil.rmtree(sharded)
 
 
@@ -148,38 +160,6 @@ KINDS = {
     "folders": of_folders,
     "clients": of_clients,
 }
-
-
-def _script(name: str, words: list[str]) -> int:
-    main = importlib.import_module(name).main
-    return command_line.run(name, lambda: main(words))
-
-
-def _read(kind: str, path: Path) -> int:
-    try:
-        READERS[kind](path)
-    except ValueError as error:
-        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
-        return 2
-    return 0
-
-
-def _shard(tiny: Path, sharded: Path) -> int:
-    from lantern_jax.checkpoints.store import load
-
-    save_sharded(sharded, load(tiny, None))
-    return 0
-
-
-def _load(folder: Path) -> int:
-    from lantern_jax.checkpoints.store import load
-
-    try:
-        load(folder)
-    except ValueError as error:
-        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
-        return 2
-    return 0
 
 
 def _bodies(model: Path, seed: int) -> int:
@@ -229,12 +209,8 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _same(folder: Path, whole: str) -> int:
-    try:
-        return 0 if _digest(folder) == whole else OTHER
-    except ValueError as error:
-        print("lantern: error:", errors.printable(" ".join(str(error).split())), file=sys.stderr)
-        return 2
+def _same(folder: Path, whole: str) -> None:
+    assert _digest(folder) == whole, "it holds something else"
 
 
 class Table:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lantern_jax.serve.requests import HARMLESS, OWN
 from lantern_jax.settings.settings import KNOBS
+from tests.hostile.mutations import damage
 
 PATH = "/v1/images/generations"
 # Values of JSON as they are written, some of which Python's own reader makes something else of.
@@ -90,18 +91,11 @@ def streams(seed: int, count: int) -> Iterator[Stream]:
         b"\x16\x03\x01\x02\x00\x01" + bytes(chance.randrange(256) for _ in range(100)),
     ]
     for _ in range(count):
-        content = bytearray(chance.choice(whole))
-        damage = chance.choice(("nothing", "cut", "flip", "doubled"))
-        place = chance.randrange(len(content))
-        if damage == "cut":
-            del content[place:]
-        elif damage == "flip":
-            content[place] ^= 1 << chance.randrange(8)
-        elif damage == "doubled":
-            content += content[:place]
+        content = chance.choice(whole)
+        what, content = damage(content, chance) if chance.random() < 0.7 else ("whole", content)
         size = chance.choice((1, 7, 100_000_000))
-        pieces = [bytes(content[start : start + size]) for start in range(0, len(content), size)][:200]
-        yield Stream(f"{damage} {bytes(content[:30])!r} by {size}", pieces, chance.choice((0.0, 0.02)))
+        pieces = [content[start : start + size] for start in range(0, len(content), size)][:200]
+        yield Stream(f"{what}, {content[:30]!r} by {size}", pieces, chance.choice((0.0, 0.02)))
 
 
 def send(address: tuple[str, int], stream: Stream, seconds: float) -> float:

@@ -2,250 +2,156 @@
 
 import json
 import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from lantern_jax.checkpoints.store import model_directory
 
+ROOT = Path(__file__).parents[2]
 DEMO = str(model_directory("demo"))
-CONFIGS = Path(__file__).parents[2] / "configs"
-TOKENIZER, TARGET, DRAFTER, CLASSIFIER = (
-    f"--config={CONFIGS}/tiny_{kind}.py" for kind in ("tokenizer", "target", "drafter", "tokenizer")
-)
-NEW = "--workdir=new/folder"
-TOKENS = "--tokens=tokens"
+# What stands for longer words below.
+WORDS = {
+    **{kind: f"--config={ROOT}/configs/tiny_{kind}.py" for kind in ("tokenizer", "target", "drafter")},
+    "decoder": f"--config={ROOT}/configs/demo_decoder.py", "demo": DEMO, "new": "--workdir=new/folder",
+    "tokens": "--tokens=tokens", "features": "--features=features", "long": "a" * 5000,
+}  # fmt: skip
+
+
+def calls(*lines: str) -> list[list[str]]:
+    """Returns the words of each line."""
+    return [[word.format(**WORDS) for word in shlex.split(line)] for line in lines]
+
+
+def wrong(line: str, values: Mapping[str, str]) -> list[list[str]]:
+    """Returns a line with each of an option's values, for each option."""
+    given = [(option, value) for option, several in values.items() for value in shlex.split(several)]
+    return [
+        words for option, value in given for words in calls(f"{line} {shlex.quote(f'--{option}={value}')}")
+    ]
+
 
 # A script and what it is called with; folders and files are those of ``litter``.
 WRONG = {
     "train.tokenizer": [
-        [],
-        [NEW],
-        [TOKENIZER],
-        [TOKENIZER, NEW, "--steps=3"],
-        [TOKENIZER, NEW, "more"],
-        ["--config=none.py", NEW],
-        ["--config=empty", NEW],
-        ["--config=", NEW],
-        ["--config=text.txt", NEW],
-        ["--config=bad.py", NEW],
-        ["--config=none_in_it.py", NEW],
-        ["--config=number.py", NEW],
-        ["--config=noise.bin", NEW],
-        [DRAFTER, NEW],
-        [TARGET, NEW],
-        [f"{TOKENIZER}:more", NEW],
-        [TOKENIZER, "--workdir=text.txt"],
-        [TOKENIZER, "--workdir=text.txt/in"],
-        [TOKENIZER, "--workdir="],
-        [TOKENIZER, "--workdir=runs[2]"],
-        [TOKENIZER, "--workdir=other_run"],
-        [TOKENIZER, "--workdir=damaged_run"],
-        [TOKENIZER, f"--workdir={'a' * 5000}"],
-        [TOKENIZER, NEW, "--config.step=3"],
-        [TOKENIZER, NEW, "--config.steps=many"],
-        [TOKENIZER, NEW, "--config.steps=1.5"],
-        [TOKENIZER, NEW, "--config.steps="],
-        [TOKENIZER, NEW, "--config.steps"],
-        [TOKENIZER, NEW, "--config.steps=-1"],
-        [TOKENIZER, NEW, "--config.steps=0"],
-        [TOKENIZER, NEW, "--config.batch_size=0"],
-        [TOKENIZER, NEW, "--config.batch_size=100000"],
-        [TOKENIZER, NEW, "--config.save_every=0"],
-        [TOKENIZER, NEW, "--config.keep=0"],
-        [TOKENIZER, NEW, "--config.rate=nan"],
-        [TOKENIZER, NEW, "--config.rate=inf"],
-        [TOKENIZER, NEW, "--config.seed=-1"],
-        [TOKENIZER, NEW, "--config.seed=99999999999999"],
-        [TOKENIZER, NEW, "--config.pictures=0"],
-        [TOKENIZER, NEW, "--config.held_out=0"],
-        [TOKENIZER, NEW, "--config.size=0"],
-        [TOKENIZER, NEW, "--config.size=31"],
-        [TOKENIZER, NEW, "--config.model=3"],
-        [TOKENIZER, NEW, "--config.model.ch=0"],
-        [TOKENIZER, NEW, "--config.model.ch_mult=x"],
-        [TOKENIZER, NEW, "--config.model.ch_mult=()"],
-        [TOKENIZER, NEW, "--config.model.more=3"],
-        [TOKENIZER, NEW, "--config.model.mid_attention=perhaps"],
-        [TOKENIZER, NEW, "--config.loss.pyramid=x"],
-        [f"--config={CONFIGS}/demo_decoder.py", NEW, "--config.start_from=none"],
+        *calls(
+            "", "{new}", "{tokenizer}", "{tokenizer} {new} more", "{drafter} {new}", "{target} {new}",
+            "{tokenizer}:more {new}", "{tokenizer} {new} --config.steps", "{decoder} {new} --config.start_from=none",
+        ),
+        *wrong("{new}", {"config": "none.py empty '' text.txt bad.py none_in_it.py number.py noise.bin"}),
+        *wrong("{tokenizer}", {"workdir": "text.txt text.txt/in '' runs[2] other_run damaged_run {long}"}),
+        *wrong("{tokenizer} {new}", {
+            "steps": "3", "config.step": "3", "config.steps": "many 1.5 '' -1 0", "config.batch_size": "0 100000",
+            "config.save_every": "0", "config.keep": "0", "config.rate": "nan inf",
+            "config.seed": "-1 99999999999999", "config.pictures": "0", "config.held_out": "0", "config.size": "0 31",
+            "config.model": "3", "config.model.ch": "0", "config.model.ch_mult": "x '()'", "config.model.more": "3",
+            "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x",
+        }),
     ],
     "train.encode": [
-        [NEW],
-        ["--tokenizer=none", NEW],
-        ["--tokenizer=text.txt", NEW],
-        ["--tokenizer=empty", NEW],
-        ["--tokenizer=damaged_run", NEW],
-        ["--tokenizer=other_run", NEW],
-        [f"--tokenizer={DEMO}", NEW, "--pictures=0"],
-        [f"--tokenizer={DEMO}", NEW, "--pictures=-3"],
-        [f"--tokenizer={DEMO}", NEW, "--pictures=some"],
-        [f"--tokenizer={DEMO}", NEW, "--validation=1e3"],
-        [f"--tokenizer={DEMO}", "--workdir=text.txt"],
+        *calls("{new}", "--tokenizer={demo} --workdir=text.txt"),
+        *wrong("{new}", {"tokenizer": "none text.txt empty damaged_run other_run"}),
+        *wrong("--tokenizer={demo} {new}", {"pictures": "0 -3 some", "validation": "1e3"}),
     ],
     "train.target": [
-        [TARGET, NEW],
-        [TARGET, NEW, "--tokens=none"],
-        [TARGET, NEW, "--tokens=empty"],
-        [TARGET, NEW, "--tokens=text.txt"],
-        [TARGET, NEW, "--tokens=damaged_tokens"],
-        [TARGET, NEW, TOKENS],
-        [TOKENIZER, NEW, TOKENS],
-        [TARGET, NEW, TOKENS, "--config.model.dim=7"],
-        [TARGET, NEW, TOKENS, "--config.model.num_layers=0"],
-        [TARGET, NEW, TOKENS, "--config.validation=0"],
-        [TARGET, TOKENS, "--workdir=text.txt"],
+        *calls("{target} {new}", "{target} {new} {tokens}", "{tokenizer} {new} {tokens}"),
+        *wrong("{target} {new}", {"tokens": "none empty text.txt damaged_tokens"}),
+        *wrong("{target} {new} {tokens}", {"config.model.dim": "7", "config.model.num_layers": "0"}),
+        *wrong("{target} {tokens}", {"workdir": "text.txt"}),
+        *wrong("{target} {new} {tokens}", {"config.validation": "0"}),
     ],
     "train.features": [
-        [NEW],
-        ["--target=none", NEW],
-        ["--target=empty", NEW, TOKENS],
-        ["--target=damaged_run", NEW, TOKENS],
-        [f"--target={DEMO}", NEW],
-        [f"--target={DEMO}", NEW, "--folder=none"],
-        [f"--target={DEMO}", NEW, "--folder=empty"],
-        [f"--target={DEMO}", NEW, "--prompts=none.txt"],
-        [f"--target={DEMO}", NEW, "--prompts=empty"],
-        [f"--target={DEMO}", NEW, "--prompts=noise.bin"],
-        [f"--target={DEMO}", NEW, "--prompts=blank.txt"],
-        [f"--target={DEMO}", NEW, "--prompts=text.txt", TOKENS],
-        [f"--target={DEMO}", NEW, "--prompts=nonsense.txt"],
-        [f"--target={DEMO}", NEW, TOKENS, "--taps=x"],
-        [f"--target={DEMO}", NEW, TOKENS, "--taps=2,2"],
-        [f"--target={DEMO}", NEW, TOKENS, "--taps=2,9999"],
-        [f"--target={DEMO}", NEW, TOKENS, "--batch_size=0"],
-        [f"--target={DEMO}", NEW, TOKENS, "--dtype=float8"],
-        [f"--target={DEMO}", NEW, TOKENS, "--mesh=data"],
-        [f"--target={DEMO}", NEW, TOKENS, "--mesh=data=999"],
-        [f"--target={DEMO}", NEW, TOKENS, "--seed=-1"],
-        [f"--target={DEMO}", NEW, "--tokens=damaged_tokens"],
-        [f"--target={DEMO}", NEW, TOKENS, "--samples=0", "--pictures=0"],
+        *calls(
+            "{new}", "--target=none {new}", "--target=empty {new} {tokens}", "--target=damaged_run {new} {tokens}",
+            "--target={demo} {new}", "--target={demo} {new} --prompts=text.txt {tokens}",
+            "--target={demo} {new} {tokens} --samples=0 --pictures=0",
+        ),
+        *wrong("--target={demo} {new}", {
+            "folder": "none empty", "prompts": "none.txt empty noise.bin blank.txt nonsense.txt",
+            "tokens": "damaged_tokens",
+        }),
+        *wrong("--target={demo} {new} {tokens}", {
+            "taps": "x 2,2 2,9999", "batch_size": "0", "dtype": "float8", "mesh": "data data=999", "seed": "-1",
+        }),
     ],
     "train.drafter": [
-        [DRAFTER, NEW],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=none"],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=empty"],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=features"],
-        [DRAFTER, NEW, "--target=empty", "--features=features"],
-        [DRAFTER, NEW, "--target=text.txt", "--features=features"],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=features", "--mesh=x"],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=features", "--hosts=x"],
-        [DRAFTER, NEW, f"--target={DEMO}", "--features=damaged_features"],
-        [DRAFTER, f"--target={DEMO}", "--features=features", "--workdir=text.txt"],
+        *calls("{drafter} {new}", "{drafter} --target={demo} {features} --workdir=text.txt"),
+        *wrong("{drafter} {new} --target={demo}", {"features": "none empty features damaged_features"}),
+        *wrong("{drafter} {new} {features}", {"target": "empty text.txt"}),
+        *wrong("{drafter} {new} --target={demo} {features}", {"mesh": "x", "hosts": "x"}),
     ],
     "train.tree": [
-        [NEW],
-        ["--target=empty", "--drafter=empty", NEW],
-        [f"--target={DEMO}", "--drafter=empty", NEW],
-        [f"--target={DEMO}", "--drafter=damaged_run", NEW],
-        [f"--target={DEMO}", "--drafter=other_run", NEW],
-        [f"--target={DEMO}", "--drafter=other_run", NEW, "--sizes=0"],
-        [f"--target={DEMO}", "--drafter=other_run", NEW, "--sizes=a,b"],
-        [f"--target={DEMO}", "--drafter=other_run", NEW, "--pictures=0"],
+        *calls("{new}", "--target=empty --drafter=empty {new}"),
+        *wrong("--target={demo} {new}", {"drafter": "empty damaged_run other_run"}),
+        *wrong("--target={demo} --drafter=other_run {new}", {"sizes": "0 a,b", "pictures": "0"}),
     ],
     "train.export": [
-        ["--out=new"],
-        ["--drafter=empty"],
-        ["--drafter=empty", "--out=text.txt"],
-        ["--drafter=empty", "--out=new", f"--checkpoint={DEMO}"],
-        ["--drafter=other_run", "--out=new", f"--checkpoint={DEMO}"],
-        ["--drafter=damaged_run", "--out=new", f"--checkpoint={DEMO}"],
-        ["--drafter=none", "--out=new", f"--checkpoint={DEMO}"],
-        ["--drafter=empty", "--out=new", "--checkpoint=empty"],
-        ["--drafter=empty", "--out=empty", f"--checkpoint={DEMO}", "--overwrite"],
-        ["--drafter=empty", "--out=new", "--tokenizer=empty", "--target=empty"],
-        ["--drafter=empty", "--out=new", "--tokenizer=empty", "--target=empty", "--trees=text.txt"],
-        ["--drafter=empty", "--out=new", "--tokenizer=empty", "--target=empty", "--trees=other_run/config.json"],
-        ["--drafter=empty", "--out=new", "--guidance=high"],
-        ["--drafter=empty", "--out=new", "--guidance=-1"],
+        *calls("--out=new", "--drafter=empty", "--drafter=empty --out=text.txt"),
+        *calls("--drafter=empty --out=empty --checkpoint={demo} --overwrite"),
+        *wrong("--out=new --checkpoint={demo}", {"drafter": "empty other_run damaged_run none"}),
+        *wrong("--drafter=empty --out=new", {"checkpoint": "empty", "guidance": "high -1"}),
+        *calls("--drafter=empty --out=new --tokenizer=empty --target=empty"),
+        *wrong("--drafter=empty --out=new --tokenizer=empty --target=empty", {
+            "trees": "text.txt other_run/config.json",
+        }),
     ],
     "train.fit": [
-        [],
-        ["--out=empty"],
-        ["--out=text.txt"],
-        ["--out=new", "--checkpoint=none"],
-        ["--out=new", "--checkpoint=empty"],
-        ["--out=new", "--drafter=best"],
-        ["--out=new", "--prompts=none"],
-        ["--out=new", "--prompts=blank.txt"],
-        ["--out=new", "--pictures=0"],
+        *calls("", "--out=empty", "--out=text.txt"),
+        *wrong("--out=new", {
+            "checkpoint": "none empty", "drafter": "best", "prompts": "none blank.txt", "pictures": "0",
+        }),
     ],
     "train.agreement": [
-        [],
-        ["--target=none", "--features=features"],
-        [f"--target={DEMO}", "--features=empty"],
-        [f"--target={DEMO}", "--features=features"],
-        [f"--target={DEMO}", "--features=features", "--depths=0"],
-        [f"--target={DEMO}", "--features=features", "--guidance=-1"],
-        [f"--target={DEMO}", "--features=features", "--drafter=none"],
-        [f"--target={DEMO}", "--features=damaged_features"],
+        *calls("", "--target=none {features}", "--target={demo} {features}"),
+        *wrong("--target={demo}", {"features": "empty damaged_features"}),
+        *wrong("--target={demo} {features}", {"depths": "0", "guidance": "-1", "drafter": "none"}),
     ],
     "train.classifier": [
-        [TOKENIZER, NEW],
-        [NEW, "--out=none/file.npz"],
-        [NEW, "--out=empty"],
-        [NEW, "--config.tokenizer=none"],
-        [NEW, "--config.held_out=1"],
-        [NEW, "--config.batch_size=1000000"],
-        [NEW, "--config.size=0"],
-        ["--workdir=text.txt"],
-        ["--workdir=other_run"],
+        *calls("{tokenizer} {new}", "--workdir=text.txt", "--workdir=other_run"),
+        *wrong("{new}", {
+            "out": "none/file.npz empty", "config.tokenizer": "none", "config.held_out": "1",
+            "config.batch_size": "1000000", "config.size": "0",
+        }),
     ],
-    "train.evaluate": [["--checkpoint=none"], ["--checkpoint=empty"], ["--pictures=1"], ["--pictures=x"]],
-    "train.demo": [[], ["--workdir=text.txt"], [NEW, "--experiment=huge"], [NEW, "more"]],
+    "train.evaluate": wrong("", {"checkpoint": "none empty", "pictures": "1 x"}),
+    "train.demo": calls("", "--workdir=text.txt", "{new} --experiment=huge", "{new} more"),
     "eval.methods": [
-        [],
-        ["--work=text.txt"],
-        ["--work=new", "--methods=best"],
-        ["--work=new", "--methods=led:speed=3"],
-        ["--work=new", "--model=none"],
-        ["--work=new", "--model=empty"],
-        ["--work=new", "--pictures=0"],
-        ["--work=new", "--batch=-1"],
-        ["--work=new", "--seed=-1"],
-        ["--work=new", "--dtype=float8"],
-        ["--work=new", "--replicates=0"],
-        ["--work=new", "--minutes=-1"],
-        ["--work=new", "--minutes=soon"],
-        ["--work=new", "--out=none/rows.jsonl"],
-        ["--work=new", "--plot=empty"],
+        *calls("", "--work=text.txt"),
+        *wrong("--work=new", {
+            "methods": "best led:speed=3", "model": "none empty", "pictures": "0", "batch": "-1", "seed": "-1",
+            "dtype": "float8", "replicates": "0", "minutes": "-1 soon", "out": "none/rows.jsonl", "plot": "empty",
+        }),
     ],
     "eval.refill": [
-        ["--model=none"],
-        ["--pictures=0"],
-        ["--repeats=0"],
-        [f"--model={DEMO}", "--method=best"],
-        ["--out=empty"],
+        *calls("--model={demo} --method=best"),
+        *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
-    "eval.tuned": [["--file=none"], ["--file=text.txt"], ["--model=empty"], ["--minutes=0"], ["--out=empty"]],
-    "eval.results": [["--docs=none"], ["--docs=empty"], ["--docs=text.txt"], ["--check", "more"]],
-    "eval.accelerator": [
-        ["--minutes=0"],
-        ["--sizes=huge"],
-        ["--sizes="],
-        ["--batch=0"],
-        ["--batch=x"],
-        ["--passes=0"],
-        ["--accept-lengths=x"],
-        ["--dtype=int3"],
-        ["--out=none/file.json"],
+    "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
+    "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
+    "eval.accelerator": wrong("", {
+        "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",
+        "out": "none/file.json",
+    }),
+    "eval.bfloat16": [
+        *calls("--trees oak"),
+        *wrong("", {"model": "none", "pictures": "0", "temperature": "0", "dtype": "x"}),
     ],
-    "eval.bfloat16": [["--model=none"], ["--trees", "oak"], ["--pictures=0"], ["--temperature=0"], ["--dtype=x"]],
-    "eval.decoding": [["--pictures=3"], ["--out=none/file.json"], ["--out=empty"]],
-    "eval.serve_load": [["--model=none"], ["--requests=0"], ["--connections=0"], ["--port=99999"]],
-    "eval.side_by_side": [[], ["--old=none"], ["--old=text.txt"], ["--old=empty", "--restarts=0"]],
+    "eval.decoding": wrong("", {"pictures": "3", "out": "none/file.json empty"}),
+    "eval.serve_load": wrong("", {"model": "none", "requests": "0", "connections": "0", "port": "99999"}),
+    "eval.side_by_side": [*calls("", "--old=empty --restarts=0"), *wrong("", {"old": "none text.txt"})],
 }  # fmt: skip
 
 
 # More than a float holds, and more than Python reads.
 for script, lines in WRONG.items():
-    source = (Path(__file__).parents[2] / script.replace(".", "/")).with_suffix(".py").read_text()
+    source = (ROOT / script.replace(".", "/")).with_suffix(".py").read_text()
     numbers = re.findall(r'"(--[\w-]+)",\s*type=arguments\.(?:wholes?|number|seed)\b', source)
     lines += [[f"{flag}={'9' * digits}"] for flag in numbers for digits in (400, 5000)]
-for name in ("steps", "rate", "model.ch", "model.ch_mult"):
-    WRONG["train.tokenizer"] += [
-        [TOKENIZER, NEW, f"--config.{name}={'9' * digits}"] for digits in (400, 5000)
-    ]
+huge = " ".join("9" * digits for digits in (400, 5000))
+options = ("steps", "rate", "model.ch", "model.ch_mult")
+WRONG["train.tokenizer"] += wrong("{tokenizer} {new}", {f"config.{name}": huge for name in options})
 
 
 def litter() -> None:

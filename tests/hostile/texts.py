@@ -2,7 +2,6 @@
 them. Every kind of file has one in each of its texts.
 """
 
-import copy
 import io
 import json
 import shutil
@@ -17,7 +16,8 @@ from PIL.PngImagePlugin import PngInfo
 from lantern_jax.metrics.agreement import NAME
 from lantern_jax.metrics.demo_classifier import FEATURES
 from lantern_jax.sets.plan import SetPlan, begin
-from tests.hostile.files import CONTROL, encoded_prompts, npy, zipped
+from tests.hostile.files import CONTROL, as_bytes, encoded_prompts, npy, safetensors, zipped
+from tests.hostile.mutations import at, places, renamed, replaced
 
 STEERING = {
     "escapes": f"a{CONTROL}lantern: all is well",
@@ -28,31 +28,14 @@ STEERING = {
 }
 
 
-def replaced(values: Any, text: str) -> Iterator[tuple[str, Any]]:
-    """(where, the same with another text there) of every text, and every name, in what JSON holds."""
-    for path in _places(values):
-        changed = copy.deepcopy(values)
-        *above, last, kind = path
-        inner = changed
-        for name in above:
-            inner = inner[name]
-        if kind == "name":
-            inner[text] = inner.pop(last)
-        else:
-            inner[last] = text
-        yield ".".join(map(str, path)), changed
-
-
-def _places(values: Any, above: tuple = ()) -> Iterator[tuple]:
-    inner = (
-        values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    )
-    for name, value in inner:
-        if isinstance(name, str):
-            yield (*above, name, "name")
-        if isinstance(value, str):
-            yield (*above, name, "text")
-        yield from _places(value, (*above, name))
+def altered(values: Any, text: str) -> Iterator[tuple[str, Any]]:
+    """Yields (where, the same with another text there) of every text, and every name, in what JSON holds."""
+    for path in places(values):
+        where = ".".join(map(str, path))
+        if isinstance(path[-1], str):
+            yield f"{where}.name", renamed(values, path, text)
+        if isinstance(at(values, path), str):
+            yield f"{where}.text", replaced(values, path, text)
 
 
 def lines(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -70,20 +53,18 @@ def lines(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
     def file(name: str, content: Any) -> str:
-        content = json.dumps(content) if not isinstance(content, bytes | str) else content
-        (folder / name).write_bytes(
-            content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
-        )
+        (folder / name).write_bytes(as_bytes(content))
         return name
 
+    convert = ["convert", "llamagen", "--out", "new", "--gpt"]
     lake = ["generate", "lake", "--model", "tiny", "--out", "new.png"]
-    for where, values in replaced(_tuned(), text):
+    for where, values in altered(_tuned(), text):
         yield f"tuned, {where}", [*lake, "--tuned", file("steering.json", values)]
     config = json.loads((folder / "tiny" / "config.json").read_text())
     config.pop("checksums", None)
     config["metadata"] = {"by": ["somebody"]}
     shown = {name: config[name] for name in ("model", "family", "metadata", "defaults", "drafters", "format")}
-    for where, values in replaced(shown, text):
+    for where, values in altered(shown, text):
         shutil.copytree(folder / "tiny", folder / "steering", dirs_exist_ok=True)
         kept = {name: value for name, value in config.items() if name not in shown}
         file("steering/config.json", kept | values)
@@ -93,8 +74,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
     for name, content in {"tree": [[text]], "object": {text: 1}, "list": [text]}.items():
         yield f"tree, {name}", [*lake, "--tree", file("steering.json", content)]
         yield f"chances, {name}", ["bench", "--accept-lengths", file("steering.json", content)]
-        yield f"config, {name}", ["convert", "llamagen", "--gpt", "old.npz", "--config",
-                                  file("steering.json", content), "--out", "new"]  # fmt: skip
+        yield f"config, {name}", [*convert, "old.npz", "--config", file("steering.json", content)]
         yield f"rows, {name}", ["bench", "--against", file("steering.jsonl", content)]
     for name, content in {
         "lines": text, "table": f"{text}\ta\nb", "column": f"{text}\tb\na\tb\nc",
@@ -105,28 +85,20 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         column = ["--column", "a"] if name == "column" else []
         yield f"prompts, {name}", ["set", "--prompts", prompts, *column, "--model", "tiny", "--out", "new"]
     # Two words are no token: no server begins.
-    yield (
-        "token",
-        ["serve", "--port", "0", "--model", "tiny", "--token-file", file("steering.txt", f"{text} b")],
-    )
+    serve = ["serve", "--port", "0", "--model", "tiny", "--token-file"]
+    yield "token", [*serve, file("steering.txt", f"{text} b")]
+    encoded = ["generate", "--model", "tiny", "--out", "new/", "--prompts"]
     for name, given in {
         "prompt": {"prompts": [text] * 2},
         "kind": {"prompts": ["a", "b"], "kind": text},
     }.items():
-        yield f"encoded, {name}", ["generate", "--model", "tiny", "--out", "new/", "--prompts",
-                                   file("steering.npz", encoded_prompts(**given))]  # fmt: skip
+        yield f"encoded, {name}", [*encoded, file("steering.npz", encoded_prompts(**given))]
     yield from _of_statistics(text, file)
     entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
     for name, header in {"tensor": {text: entry}, "dtype": {"a": entry | {"dtype": text}}}.items():
-        content = json.dumps(header).encode()
-        content = len(content).to_bytes(8, "little") + content + bytes(16)
-        yield f"safetensors, {name}", ["convert", "llamagen", "--gpt", file("steering.safetensors", content),
-                                       "--out", "new"]  # fmt: skip
+        yield f"safetensors, {name}", [*convert, file("steering.safetensors", safetensors(header))]
     index = {"weight_map": {text: text, "a": text}}
-    yield (
-        "index",
-        ["convert", "llamagen", "--gpt", file("steering.safetensors.index.json", index), "--out", "new"],
-    )
+    yield "index", [*convert, file("steering.safetensors.index.json", index)]
     # Names of files are shorter, and hold neither.
     name = "steering" + text.replace("/", "").replace("\0", "")[:60]
     yield "name of a tree", [*lake, "--tree", file(f"{name}.json", "[")]
@@ -160,7 +132,7 @@ def _of_sets(folder: Path, text: str, file) -> Iterator[tuple[str, list[str]]]:
     begin(folder / "steering", plan)
     again = ["set", "--prompts", "lake.txt", "--model", "tiny", "--out", "steering", "--shard-size", "2"]
     file("lake.txt", "a lake\n")
-    for where, values in replaced(json.loads((folder / "steering" / "set.json").read_text()), text):
+    for where, values in altered(json.loads((folder / "steering" / "set.json").read_text()), text):
         file("steering/set.json", values)
         file("steering/shard-00000.npz", b""), file("steering/shard-00000.tar", b"")
         yield f"set, {where}", ["set", "--out", "steering", "--merge"]

@@ -4,11 +4,12 @@ import collections
 import io
 import pickle
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.hostile.files import CONTROL, HostileFile, Runs, damaged, zip_tricks
+from tests.hostile.files import CONTROL, HostileFile, Runs, archive, damaged, table, zip_tricks
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
@@ -39,8 +40,6 @@ def _saved(content: object, zipped: bool = True) -> bytes:
 
 def _rare_tensors() -> Iterator[HostileFile]:
     """Tensors that PyTorch can save and that no checkpoint holds."""
-    import warnings
-
     import torch
 
     ones = torch.ones(4, 4)
@@ -74,13 +73,13 @@ def _rare_tensors() -> Iterator[HostileFile]:
                 except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError):
                     continue
             yield HostileFile(f"{name}, zipped {zipped}", ".pt", content)
-    for name, content in {
+    odd = {
         "bytes for names": {b"weight": ones}, "numbers for names": {3: ones}, "nothing for a name": {None: ones},
         "tensors for names": {ones: ones}, "a module": torch.nn.Linear(2, 2), "one tensor": ones, "a list": [ones],
         "a set": {1, 2}, "empty": {}, "its own wrapper": {"model": {}},
         "names that steer": {CONTROL: 3, "n" * 1_000_000: 3} | {f"{CONTROL}{i}": 3 for i in range(1000)},
-    }.items():  # fmt: skip
-        yield HostileFile(name, ".pt", _saved(content))
+    }  # fmt: skip
+    yield from table(".pt", {name: _saved(content) for name, content in odd.items()})
     whole = torch.arange(24.0).reshape(4, 6)
     good = {
         "transposed": whole.T, "sliced": whole[1:3, ::2], "a scalar": torch.tensor(3.0),
@@ -108,9 +107,7 @@ class _Storage(NamedTuple):
 class _Tensor:
     """Pickles as PyTorch would write a tensor, with any numbers in it."""
 
-    def __init__(
-        self, storage: object, offset: object = 0, shape: object = (4,), strides: object = (1,), more=()
-    ):
+    def __init__(self, storage, offset: object = 0, shape: object = (4,), strides: object = (1,), more=()):
         self.words = (storage, offset, shape, strides, False, collections.OrderedDict(), *more)
 
     def __reduce__(self):
@@ -124,20 +121,18 @@ class _Writer(pickle.Pickler):
         return ("storage", value.kind, value.key, "cpu", value.count) if isinstance(value, _Storage) else None
 
 
-def _described(content: object, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+def _described(content: object, storage: bytes = bytes(16), method: int = zipfile.ZIP_STORED) -> bytes:
+    return _torch_zip(_written(content), {"0": storage}, method)
+
+
+def _written(content: object) -> bytes:
     _Writer(description := io.BytesIO(), protocol=2).dump(content)
-    return _torch_zip(description.getvalue(), storages, compression)
+    return description.getvalue()
 
 
-def _torch_zip(
-    description: bytes, storages: dict[str, bytes], compression: int = zipfile.ZIP_STORED
-) -> bytes:
-    with zipfile.ZipFile(buffer := io.BytesIO(), "w", compression, compresslevel=1) as archive:
-        archive.writestr("archive/data.pkl", description)
-        for key, content in storages.items():
-            archive.writestr(f"archive/data/{key}", content)
-        archive.writestr("archive/version", b"3\n")
-    return buffer.getvalue()
+def _torch_zip(description: bytes, storages: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    data = [(f"archive/data/{key}", content) for key, content in storages.items()]
+    return archive([("archive/data.pkl", description), *data, ("archive/version", b"3\n")], method)
 
 
 def _described_tensors() -> Iterator[HostileFile]:
@@ -166,21 +161,20 @@ def _described_tensors() -> Iterator[HostileFile]:
         "complex kind": _Tensor(four._replace(kind=torch.ComplexFloatStorage)),
         "conjugated": _Tensor(four, more=({"conj": True},)),
     }  # fmt: skip
-    for name, tensor in odd.items():
-        yield HostileFile(f"described: {name}", ".pt", _described({"weight": tensor}, {"0": bytes(16)}))
-    yield HostileFile(
-        "described: right", ".pt", _described({"weight": _Tensor(four)}, {"0": bytes(16)}), True
-    )
+    yield from table(".pt", {f"described: {name}": _described({"a": tensor}) for name, tensor in odd.items()})
     right = {"weight": _Tensor(four)}
-    yield HostileFile("compressed", ".pt", _described(right, {"0": bytes(16)}, zipfile.ZIP_DEFLATED))
     large = {"weight": _Tensor(_Storage(kind, "0", 2**25), 0, (2**25,))}
-    yield HostileFile("a bomb", ".pt", _described(large, {"0": bytes(2**27)}, zipfile.ZIP_DEFLATED))
-    many = {f"{i}": _Tensor(four) for i in range(3000)}
-    yield HostileFile("many tensors of one storage", ".pt", _described(many, {"0": bytes(16)}), None)
     big = {f"{i}": _Tensor(_Storage(kind, "0", 2**18), 0, (2**18,)) for i in range(300)}
-    yield HostileFile("much of one megabyte", ".pt", _described(big, {"0": bytes(2**20)}))
+    yield from table(".pt", {
+        "compressed": _described(right, method=zipfile.ZIP_DEFLATED),
+        "a bomb": _described(large, bytes(2**27), zipfile.ZIP_DEFLATED),
+        "much of one megabyte": _described(big, bytes(2**20)),
+    })  # fmt: skip
+    yield HostileFile("described: right", ".pt", _described(right), True)
+    many = {f"{i}": _Tensor(four) for i in range(3000)}
     swapped = {"weight": _Tensor(_Storage(torch.LongStorage, "0", 2), 0, (2,)), "other": _Tensor(four)}
-    yield HostileFile("one storage, two kinds", ".pt", _described(swapped, {"0": bytes(16)}), None)
+    shared = {"many tensors of one storage": _described(many), "one storage, two kinds": _described(swapped)}
+    yield from table(".pt", shared, None)
 
 
 def _pickles() -> Iterator[HostileFile]:
@@ -225,29 +219,27 @@ def _pickles() -> Iterator[HostileFile]:
         "itself": b"\x80\x02}q\x00X\x05\x00\x00\x00modelh\x00s.",
         "doubling": b"\x80\x02]q\x00" + b"".join(b"]q%c(h%ch%ce" % (i + 1, i, i) for i in range(40)) + b".",
     }  # fmt: skip
+    head = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001)]
+    start = b"".join([*head, pickle.dumps({"little_endian": True}, 2)])
     for name, code in codes.items():
         yield HostileFile(f"pickle: {name}", ".pt", _torch_zip(code, {}))
-        older = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
-        yield HostileFile(f"pickle: {name}, older", ".bin", b"".join(older) + code + pickle.dumps([], 2))
-    head = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
-    _Writer(description := io.BytesIO(), protocol=2).dump({"weight": _Tensor(_Storage(_float(), "0", 4))})
+        yield HostileFile(f"pickle: {name}, older", ".bin", start + code + pickle.dumps([], 2))
+    weight, four = _written({"weight": _Tensor(_Storage(_float(), "0", 4))}), struct.pack("<q", 4)
     for name, keys, storages in (
-        ("right", ["0"], struct.pack("<q", 4) + bytes(16)),
+        ("right", ["0"], four + bytes(16)),
         ("endless storage", ["0"], struct.pack("<q", 2**60) + bytes(16)),
         ("negative storage", ["0"], struct.pack("<q", -4) + bytes(16)),
-        ("truncated storage", ["0"], struct.pack("<q", 4) + bytes(15)),
+        ("truncated storage", ["0"], four + bytes(15)),
         ("no storage", [], b""),
-        ("another storage", ["1"], struct.pack("<q", 4) + bytes(16)),
-        ("keys of numbers", [0], struct.pack("<q", 4) + bytes(16)),
-        ("keys of lists", [["0"]], struct.pack("<q", 4) + bytes(16)),
-        ("a storage a million times", ["0"] * 900_000, struct.pack("<q", 4) + bytes(16)),
+        ("another storage", ["1"], four + bytes(16)),
+        ("keys of numbers", [0], four + bytes(16)),
+        ("keys of lists", [["0"]], four + bytes(16)),
+        ("a storage a million times", ["0"] * 900_000, four + bytes(16)),
     ):
-        content = b"".join(head) + description.getvalue() + pickle.dumps(keys, 2) + storages
+        content = start + weight + pickle.dumps(keys, 2) + storages
         yield HostileFile(f"older: {name}", ".bin", content, name == "right")
-    big = pickle.dumps({"little_endian": False}, 2)
-    yield HostileFile(
-        "older: another order of bytes", ".bin", head[0] + head[1] + big + description.getvalue()
-    )
+    other = b"".join([*head, pickle.dumps({"little_endian": False}, 2)])
+    yield HostileFile("older: another order of bytes", ".bin", other + weight)
 
 
 def _float() -> object:
