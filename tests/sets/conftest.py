@@ -1,22 +1,24 @@
-"""What the tests of picture sets share: the tiny checkpoint, saved once, and in the place of any."""
+"""What the tests of picture sets share: the tiny checkpoint in the place of any, and a set."""
 
 from pathlib import Path
 
 import pytest
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.checkpoints.store import save
-from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
-
-
-@pytest.fixture(scope="session")
-def saved(tmp_path_factory) -> Path:
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+from tests.sets.making import make
+from tests.tiny_checkpoint import tiny_pipeline
 
 
 @pytest.fixture
 def tiny_loaded(monkeypatch) -> None:
     """Any model is the tiny one, whose programs all tests share."""
-    monkeypatch.setattr(
-        lantern_jax.pipeline.pipeline, "load", lambda model, dtype=None, mesh=None: tiny_pipeline()
-    )
+    load = lambda model, dtype=None, mesh=None: tiny_pipeline()  # noqa: E731
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load)
+
+
+@pytest.fixture(scope="package")
+def whole(tmp_path_factory) -> Path:
+    """A set made at once."""
+    directory = tmp_path_factory.mktemp("sets") / "whole"
+    assert make(directory) == 14
+    return directory

@@ -127,8 +127,9 @@ def test_a_flag_wins():
     )
     for environment in WRONG.values():
         assert chosen("2/3", environment) == Assigned(Worker(2, 3), "")
-    with pytest.raises(ValueError, match="worker '3' is not valid"):
-        chosen("3", array(1))
+    for text in ("", "3", "0/2", "3/2", "1/0", "a/b", "-1/2", "1/2/3", "1 /2", "²/3"):
+        with pytest.raises(ValueError, match="is not valid: give i/N"):
+            chosen(text, array(1))
 
 
 def test_where_nothing_speaks_of_workers():

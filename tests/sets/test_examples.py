@@ -155,7 +155,7 @@ class Ray(types.ModuleType):
 
 
 @pytest.fixture
-def ray_set(monkeypatch, tmp_path, saved, tiny_loaded):
+def ray_set(monkeypatch, tmp_path, tiny_folder, tiny_loaded):
     """A function that runs the script with Ray in this process and the tiny checkpoint; it returns that Ray."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
@@ -163,7 +163,7 @@ def ray_set(monkeypatch, tmp_path, saved, tiny_loaded):
     def call(*words: str, broken=()) -> Ray:
         ray = Ray(broken)
         monkeypatch.setitem(sys.modules, "ray", ray)
-        named = ("--model", str(saved), "--prompts", "prompts.txt", "--out", "set")
+        named = ("--model", str(tiny_folder), "--prompts", "prompts.txt", "--out", "set")
         monkeypatch.setattr(sys, "argv", ["ray_set.py", *named, *words])
         runpy.run_path(str(EXAMPLES / "ray_set.py"), run_name="__main__")
         return ray

@@ -123,8 +123,7 @@ REFUSED = {
     "none.txt is not a file": command(prompts="none.txt"),
     "line 2 is empty": command(prompts="holes.txt"),
     "prompt 2 of the set, 'a whale': prompt: unknown word 'whale'": command(prompts="unknown.txt"),
-    "worker '3' is not valid": command("--worker", "3"),
-    "worker 3/2 is not valid": command("--worker", "3/2"),
+    "worker '3' is not valid: give i/N": command("--worker", "3"),
     "--worker auto found no SLURM array": command("--worker", "auto"),
     "--shard-size 0 is not valid": command("--shard-size", "0"),
     "temperature -1.0 is not valid": command("--temperature", "-1"),
@@ -147,19 +146,14 @@ def test_bad_input_is_one_line_and_writes_nothing(line, capsys, monkeypatch):
     assert line in assert_refused(REFUSED[line], capsys)
 
 
-def test_a_set_of_something_else_is_refused(capsys, saved, monkeypatch):
+def test_a_set_of_something_else_is_refused(capsys, tiny_folder, monkeypatch):
     assert main(command()) == 0
     capsys.readouterr()
-    Path("others.txt").write_text("\n".join([*PROMPTS[:-1], "a river"]))
     monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
     before = written()
     for arguments, line in (
         (command("--seed", "1"), "set holds another set (seed 0, not 1)"),
-        (command("--temperature", "0.5"), "(temperature 1.0, not 0.5)"),
-        (command(prompts="others.txt"), "(prompt 5 'the sea at night', not 'a river')"),
-        (command("--format", "webp"), '(format "png", not "webp")'),
-        (command("--shard-size", "4"), "(shard size 2, not 4)"),
-        (command("--model", str(saved)), "holds another set (model "),
+        (command("--model", str(tiny_folder)), "holds another set (model "),
     ):
         assert line in assert_refused(arguments, capsys)
     assert written() == before
@@ -179,7 +173,7 @@ def test_a_shard_that_was_cut_short_is_made_again(capsys):
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
+def test_killed_at_random_moments_it_goes_on(tiny_folder, tmp_path, monkeypatch):
     """The command in processes of its own, killed with -9: in the end the set is that of one that was let run."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "XLA_FLAGS": " ".join(QUICK_COMPILATION), "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -187,7 +181,7 @@ def test_killed_at_random_moments_it_goes_on(saved, tmp_path, monkeypatch):
     # Its own cache keeps programs that compile quickly too.
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     # How pictures are decoded is the same to the set: plain decoding compiles soonest.
-    arguments = command("--num", "6", "--tree", "none", "--model", str(saved))
+    arguments = command("--num", "6", "--tree", "none", "--model", str(tiny_folder))
     killed, generator = Path("killed"), random.Random(5)
 
     def start() -> subprocess.Popen:

@@ -1,0 +1,49 @@
+"""Sets of the tiny checkpoint, for the tests of this folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.sets.plan import SetPlan, Worker, begin
+from lantern_jax.sets.request import OpenedSet
+from lantern_jax.sets.worker import make_set
+from lantern_jax.settings.settings import settings_json
+from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
+
+KNOBS = {"batch": 4}
+
+
+SHARD = 3
+
+
+READER = FeatureReader(
+    "toy mean, none/plain",
+    3,
+    lambda picture: picture.astype(np.float32) / 255,
+    lambda pictures: pictures.mean(axis=(1, 2)),
+    batch=4,
+)
+
+
+def a_plan(**parts) -> SetPlan:
+    settings = settings_json(tiny_pipeline().settings(KNOBS))
+    held = {
+        "prompts": PROMPTS, "num": 2, "seed": 3, "model": "tiny", "dtype": "float32", "settings": settings,
+        "format": "png", "shard_size": SHARD, "sums": READER.name,
+    }  # fmt: skip
+    return SetPlan(**held | parts)
+
+
+def make(directory, plan=None, worker="1/1", pipeline=None, knobs=KNOBS, **options):
+    plan = a_plan() if plan is None else plan
+    begin(directory, plan)
+    opened = OpenedSet(pipeline or tiny_pipeline(), plan, knobs, reader=READER if plan.sums else None)
+    return make_set(opened, directory, Worker.parse(worker), **options)
+
+
+SUMS = f"moments/{READER.name}"
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
