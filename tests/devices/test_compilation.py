@@ -1,12 +1,13 @@
 """Keeping compiled programs is the process's own choice, not the library's."""
 
+from pathlib import Path
+
 import jax
+import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.store import save
 from lantern_jax.devices import compilation
-from tests.tiny_checkpoint import tiny_checkpoint
 
 
 def configuration() -> dict:
@@ -25,12 +26,34 @@ def no_cache(monkeypatch, tmp_path):
     compilation.compilation_cache.reset_cache()
 
 
-def test_load_leaves_jax_as_it_is(no_cache, tmp_path):
-    folder = save(tmp_path / "tiny", tiny_checkpoint())
+def test_programs_are_kept_where_it_is_asked_for(no_cache, tiny_folder):
     before = configuration()
-    pipeline = lantern_jax.load(folder)
-    pipeline.check(["a lake"])
-    assert configuration() == before
+    lantern_jax.load(tiny_folder).check(["a lake"])
+    assert configuration() == before, "to load a model changes nothing"
     assert not no_cache.exists()
-    assert lantern_jax.keep_compiled_programs() == no_cache / "lantern_jax" / "xla"
-    assert configuration() != before, "the comparison sees nothing"
+    for _ in range(2):
+        assert lantern_jax.keep_compiled_programs() == no_cache / "lantern_jax" / "xla"
+        assert configuration() != before, "the comparison sees nothing"
+    compiled, seconds = compilation.compile_ahead(lambda x: x * 3, np.float32(2))
+    assert compiled(np.float32(2)) == 6 and seconds > 0
+    assert any((no_cache / "lantern_jax" / "xla").iterdir())
+
+
+def test_a_configured_cache_is_left_alone_and_an_unwritable_one_does_no_harm(no_cache, tmp_path):
+    no_cache.write_text("")
+    assert compilation.keep_compiled_programs() is None
+    assert jax.config.jax_compilation_cache_dir is None
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    assert compilation.keep_compiled_programs() == tmp_path / "own"
+
+
+def test_users_cache_directories(monkeypatch):
+    for platform, name, value, expected in (
+        ("linux", "XDG_CACHE_HOME", "/xdg", Path("/xdg")),
+        ("linux", "XDG_CACHE_HOME", "", Path.home() / ".cache"),
+        ("darwin", "XDG_CACHE_HOME", "", Path.home() / "Library" / "Caches"),
+        ("win32", "LOCALAPPDATA", "/local", Path("/local")),
+    ):
+        monkeypatch.setattr(compilation.sys, "platform", platform)
+        monkeypatch.setenv(name, value)
+        assert compilation.user_cache_directory() == expected

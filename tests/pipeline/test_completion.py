@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax.pipeline.pipeline
+import lantern_jax.engine.engine
 from lantern_jax.commands.main import main
 from lantern_jax.models.vq import VQModel
 from tests.command import assert_refused, must_not_run
@@ -119,16 +119,11 @@ def test_without_a_tokenizer_codes_are_given(made):
             refused()
 
 
-def test_the_command_goes_on_with_a_file(made, tmp_path, monkeypatch, capsys):
+def test_the_command_goes_on_with_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *arguments, **options: tiny_pipeline())
     made.images[0].save("begin.png")
-    command = [
-        "generate",
-        PROMPTS[0],
-        *["--seed", "4", "--start", "begin.png", "--keep", "0.3", "--stats", "a.json"],
-    ]
-    assert main(command) == 0
+    command = ["generate", PROMPTS[0], "--seed", "4", "--start", "begin.png", "--keep", "0.3"]
+    assert main([*command, "--stats", "a.json"]) == 0
     expected = tiny_pipeline().generate(PROMPTS[0], seed=4, start=made.images[0], keep_rows=1)
     with Image.open("lantern.png") as image:
         np.testing.assert_array_equal(np.asarray(image), expected.pictures[0])
