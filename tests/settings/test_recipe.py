@@ -79,12 +79,8 @@ def test_a_knob_is_idle_where_the_job_is_the_same(base):
     assert any(idle.values()) and (not all(idle.values()) or base.get("method") == "ar")
 
 
-def test_the_command_says_so(tmp_path, monkeypatch, capsys):
+def test_the_command_says_so(tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    from lantern_jax.pipeline import pipeline
-    from tests.tiny_checkpoint import tiny_pipeline
-
-    monkeypatch.setattr(pipeline, "load", lambda *arguments, **options: tiny_pipeline())
     words = ["generate", "a lake", "--out", "a.png", "--method", "gumbel", "--tau", "2", "--temperature", "0"]
     assert main([*words, "--top-k", "5"]) == 0
     said = capsys.readouterr().err.splitlines()

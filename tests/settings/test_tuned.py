@@ -22,14 +22,9 @@ KNOBS = {"method": "led", "window": 3, "reach": 1}
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
-
-
-@pytest.fixture(scope="module")
-def opened(saved):
+def opened(tiny_folder):
     """tuned -> what ``load`` of the checkpoint gives; it is read once."""
-    checkpoint = load_checkpoint(saved, abstract=True)
+    checkpoint = load_checkpoint(tiny_folder, abstract=True)
     return lambda tuned="auto": Pipeline(checkpoint, None, Shelf.of(tuned))
 
 
@@ -55,16 +50,16 @@ def write(key: Key, file=None, **changed):
     return file
 
 
-def test_a_file_of_this_very_call_is_used(saved, key):
+def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     file = write(key)
-    pipeline = load(saved)
+    pipeline = load(tiny_folder)
     assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
     settings = pipeline.check("a lake")
     assert (settings.method, settings.window, settings.reach) == ("led", 3, 1)
     note = pipeline.tuning(1).note
     assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
     # Off, or steered by whatever has to do with how to decode: as if there were none.
-    untuned = load(saved, tuned="off")
+    untuned = load(tiny_folder, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
     steered = {"tree": "chain", "method": "auto", "rule": "strict", "window": 4, "path": "longest"}
     for knobs in ({name: value} for name, value in steered.items()):
@@ -120,21 +115,9 @@ def test_other_models_are_spoken_of_when_named_only(opened, key, tmp_path):
         opened(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: "[]",
-        lambda text: text.replace('"version": 1', '"version": 2'),
-        lambda text: text.replace('"window"', '"widow"'),
-        lambda text: text.replace('"reach": 1', '"rule": "near"'),
-        lambda text: text.replace('"speedup": 1.5', '"speedup": "fast"'),
-        lambda text: text.replace('"guidance"', '"guide"'),
-    ],
-)
-def test_a_damaged_file_is_ignored_with_a_word(opened, key, damage):
+def test_a_damaged_file_is_ignored_with_a_word(opened, key):
     file = write(key)
-    file.write_text(damage(file.read_text()))
+    file.write_text(file.read_text()[:-40])
     pipeline = opened()
     assert pipeline.check("a lake").method == "gumbel"
     assert pipeline.tuning(1).note == (
@@ -150,6 +133,8 @@ WRONG = {
     "found": [None, "all"],
     "key": [None, {}, []],
     "more": [1],
+    "version": [2],
+    "key.guide": [1.0],
     "key.model": [None, 3],
     "key.checkpoint": [3],
     "key.device": [None],
@@ -159,7 +144,8 @@ WRONG = {
     "key.temperature": [-1, "1"],
     "key.top_k": [0.5, -1, None],
     "key.top_p": [0, 2, None],
-    "knobs": [None, [], "led", {"tree": 3}, {"tree": [[0, 0]]}, {"tree": [[0]] * 2}, {"tree": "/etc/passwd"},
+    "knobs": [None, [], "led", {"widow": 3}, {"tree": 3}, {"tree": [[0, 0]]}, {"tree": [[0]] * 2},
+              {"tree": "/etc/passwd"},
               {"tree": "x.json"}, {"method": "best"}, {"method": 3}, {"method": ["led"]}, {"window": 10**15},
               {"window": "3"}, {"window": 2.0}, {"mixture": "a"}, {"mixture": [1] * 5}, {"rule": "strict", "tau": "1"},
               {"sharpness": -1.0}, {"coupling": "rejection", "method": "led"}, {"guidance": 3.0}, {"batch": 4}],
@@ -185,27 +171,6 @@ def test_every_part_of_a_file_is_checked(key, tmp_path, place):
             read_tuned(file)
 
 
-@pytest.mark.parametrize("place", ["name", "model", "device", "dtype", "file"])
-def test_no_text_of_a_file_steers_a_terminal(opened, key, tmp_path, place):
-    """It may be a stranger's; nor does one fill the screen."""
-    steering = "\x1b]0;owned\x07\x1b[2J\r\n\u202e" + "x" * 10_000
-    for fits in (True, False):
-        given = (
-            key
-            if fits
-            else dataclasses.replace(key, batch=3, checkpoint="" if place == "model" else key.checkpoint)
-        )
-        file = tmp_path / ("a\x1b[2J\n.json" if place == "file" else "a.json")
-        if place == "name":
-            write(given, file, name=steering)
-        else:
-            write(dataclasses.replace(given, **{} if place == "file" else {place: steering}), file)
-        note = opened(file).tuning(1).note
-        assert note and note.isprintable() and len(note) < 1000
-    file.write_text("{}")
-    assert opened(file).tuning(1).note.isprintable()
-
-
 def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     knobs = KNOBS | {"rule": "near", "tau": 1.0}
     write(key, knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
@@ -214,11 +179,11 @@ def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
 
 
-def test_a_file_is_looked_up_without_resolving_a_call(saved, key, monkeypatch):
+def test_a_file_is_looked_up_without_resolving_a_call(tiny_folder, key, monkeypatch):
     """What a file is for is fixed by no method; a config is read once, until it changes."""
     assert not any(set(method.knobs) & set(tuned.CALL) for method in methods().values())
     write(key)
-    pipeline, reads = load(saved), []
+    pipeline, reads = load(tiny_folder), []
     read = checksums.read_bounded
     monkeypatch.setattr(checksums, "read_bounded", lambda *given: reads.append(given) or read(*given))
     checksums._digest.cache_clear()
@@ -226,7 +191,7 @@ def test_a_file_is_looked_up_without_resolving_a_call(saved, key, monkeypatch):
     assert [pipeline.tuning(1).knobs for _ in range(3)] == [KNOBS] * 3 and len(reads) == 1
     with pytest.raises(ValueError, match="temperature 'hot' is not valid"):
         pipeline.tuning(1, temperature="hot")
-    config = saved / "config.json"
+    config = tiny_folder / "config.json"
     os.utime(config, ns=(1, 1))
     assert pipeline.tuning(1).knobs == KNOBS and len(reads) == 2
 
@@ -243,9 +208,9 @@ def test_tokens_are_the_same_whatever_was_tuned(opened, key):
         assert made.statistics.rounds < plain.size - 1, "it was decoded speculatively"
 
 
-def test_checkpoints_in_memory_and_others_have_keys_of_their_own(saved, key, tmp_path):
+def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, key, tmp_path):
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
-    digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (saved, again)}
+    digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (tiny_folder, again)}
     assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
     assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off") is None
     files = {tuned_file(dataclasses.replace(key, batch=batch, dtype=dtype))
