@@ -25,14 +25,6 @@ def half(file):
     raise Killed
 
 
-@pytest.fixture
-def umask():
-    """Sets the process's umask for a test."""
-    before = os.umask(0o022)
-    yield os.umask
-    os.umask(before)
-
-
 def test_contents_are_bytes_text_or_what_a_function_writes(tmp_path):
     files.write_file(tmp_path / "a", b"\xff\n")
     files.write_file(tmp_path / "b", "Möwe\n")
@@ -98,22 +90,20 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
-def test_permissions_are_the_umasks(tmp_path, umask, mask, file_mode, folder_mode):
-    umask(mask)
-    files.write_file(tmp_path / "a", b"")
-    files.write_files({tmp_path / "b": b"", tmp_path / "c": b""})
-    with files.new_folder(tmp_path / "folder"):
-        pass
+def test_permissions_are_the_umasks(tmp_path, monkeypatch, mask, file_mode, folder_mode):
+    """Which is not changed meanwhile: it is the whole process's."""
+    before = os.umask(mask)
+    try:
+        with monkeypatch.context() as unchanged:
+            unchanged.setattr(os, "umask", None)
+            files.write_file(tmp_path / "a", b"")
+            files.write_files({tmp_path / "b": b"", tmp_path / "c": b""})
+            with files.new_folder(tmp_path / "folder"):
+                pass
+    finally:
+        os.umask(before)
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "abc"} == {file_mode}
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == folder_mode
-
-
-def test_the_process_keeps_its_umask_all_the_time(tmp_path, monkeypatch):
-    def changed(_):
-        raise AssertionError("the umask is the whole process's")
-
-    monkeypatch.setattr(os, "umask", changed)
-    files.write_files({tmp_path / "a": b"", tmp_path / "b": b""})
 
 
 def test_writers_of_one_file_do_not_mix(tmp_path):

@@ -14,23 +14,20 @@ import pytest
 from PIL import Image
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.engine import engine
 from lantern_jax.engine.generation import Interrupted
 from lantern_jax.pipeline import plan as call_plan
 from tests.command import files
-from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_pipeline
 
 PROMPT = "a lake"
 
 
-def stop_after(pictures: int, told: list | None = None):
+def stop_after(pictures: int):
     """A callback of progress that interrupts once so many pictures are done."""
 
     def progress(now):
-        if told is not None:
-            told.append(now)
         if now.pictures >= pictures:
             raise KeyboardInterrupt
 
@@ -67,13 +64,6 @@ def test_pictures_that_are_done_are_kept(whole, monkeypatch):
         assert part.statistics.tokens_per_second > 0 and part.plain is None
 
 
-def test_nothing_done_is_none(monkeypatch):
-    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
-    told = []
-    assert interrupted(num=5, batch=2, progress=stop_after(0, told)) is None
-    assert len(told) == 1
-
-
 def test_a_comparison_keeps_the_speculative_pictures(whole, monkeypatch):
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     # Some of the speculative ones, all of them, and some of the plain ones.
@@ -82,21 +72,6 @@ def test_a_comparison_keeps_the_speculative_pictures(whole, monkeypatch):
         assert_part_of(part, whole)
         assert part.plain is None and part.statistics.speedup is None
         assert len(part.numbers) == count or (count is None and 3 <= len(part.numbers) < 5)
-
-
-def test_a_second_one_while_drawing_leaves_out_what_is_not_drawn(whole, monkeypatch):
-    draw, drawn = engine.Engine.draw, []
-
-    def interrupt(self, tokens, most=None):
-        drawn.append(len(tokens))
-        if len(drawn) > 1:
-            raise KeyboardInterrupt
-        return draw(self, tokens, most)
-
-    monkeypatch.setattr(engine.Engine, "draw", interrupt)
-    part = interrupted(num=5, first=4, batch=2, progress=stop_after(4))
-    assert part.numbers.tolist() == [4, 5]
-    assert drawn == [2, 2]
 
 
 def test_an_interruption_compiles_nothing(monkeypatch):
@@ -170,10 +145,9 @@ def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, tiny_demo, monkeypatch):
     """An empty current folder, and a tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: tiny_pipeline())
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     return tmp_path
@@ -183,9 +157,9 @@ def folder(tmp_path, monkeypatch):
 def ctrl_c(monkeypatch):
     """A function: from then on Ctrl-C comes in once so many pictures are done."""
 
-    def after(pictures: int) -> None:
-        run = call_plan.Plan.run
+    run = call_plan.Plan.run
 
+    def after(pictures: int) -> None:
         def stopped(plan, progress=None, compare=False):
             return run(plan, stop_after(pictures), compare)
 
@@ -217,30 +191,21 @@ def test_the_command_writes_files_of_their_own_numbers(folder, ctrl_c, capsys):
     assert not Path("a.json").exists()
 
 
-def test_the_command_writes_a_grid_of_what_is_done(folder, ctrl_c, capsys):
-    ctrl_c(2)
-    arguments = ["generate", PROMPT, "--num", "5", "--batch", "2", "--out", "all.png", "--show-acceptance"]
-    assert main(arguments) == 130
-    assert files(folder) == {"all.png"}
-    assert "wrote 2 of 5 pictures to all.png\n" in capsys.readouterr().err
-    height, width = picture("all.png").shape[:2]
-    assert width > 2 * SIDE and width > 1.5 * height, "two pictures beside each other"
-
-
-def test_the_command_writes_no_half_of_a_comparison(folder, ctrl_c, capsys):
+def test_the_command_writes_one_file_of_what_is_done(folder, ctrl_c, capsys):
+    """A grid; of a comparison the speculative picture; of nothing no file."""
     assert main(["generate", PROMPT, "--out", "alone.png"]) == 0
-    ctrl_c(1)
-    assert main(["generate", PROMPT, "--compare", "--out", "a.png"]) == 130
-    assert "wrote 1 of 1 pictures to a.png\n" in capsys.readouterr().err
-    np.testing.assert_array_equal(picture("a.png"), picture("alone.png"))
-
-
-def test_the_command_leaves_nothing_where_nothing_is_done(folder, ctrl_c, capsys):
-    ctrl_c(0)
-    for out in ("many/", "a.png"):
-        assert main(["generate", PROMPT, "--num", "3", "--out", out]) == 130
-        assert capsys.readouterr().err == "lantern: interrupted\n"
-        assert files(folder) == set()
+    for number, (pictures, options, said) in enumerate((
+        (0, "--num 3", "interrupted\n"),
+        (1, "--compare", "wrote 1 of 1 pictures"),
+        (2, "--num 5 --batch 2 --show-acceptance", "wrote 2 of 5 pictures"),
+    )):  # fmt: skip
+        ctrl_c(pictures)
+        assert main(["generate", PROMPT, "--out", f"{number}.png", *options.split()]) == 130
+        assert said in capsys.readouterr().err
+    assert files(folder) == {"alone.png", "1.png", "2.png"}
+    np.testing.assert_array_equal(picture("1.png"), picture("alone.png"))
+    height, width = picture("2.png").shape[:2]
+    assert width > 2 * SIDE and width > 1.5 * height, "two pictures beside each other"
 
 
 def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monkeypatch):
@@ -256,6 +221,14 @@ def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monke
     assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
     assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
     assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"
+
+
+@pytest.fixture
+def interruptible():
+    """Programs that are started hear SIGINT, even if the tests run where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -283,14 +256,6 @@ def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.fixture
-def interruptible():
-    """Programs that are started hear SIGINT, even if the tests run where it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def read(terminal: int) -> bytes:
     """What is there; nothing once the other end is closed."""
     try:
@@ -302,15 +267,13 @@ def read(terminal: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.slow
-def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path):
+def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path, tiny_folder):
     """More pictures than could ever be made; SIGINT as soon as the bar says that one is done."""
-    model = save(tmp_path / "tiny", tiny_checkpoint())
     folder, count = tmp_path / "work", 10_000
     folder.mkdir()
     terminal, end = os.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "150", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    options = f"--model {model} --num {count} --batch 1 --out all/"
+    options = f"--model {tiny_folder} --num {count} --batch 1 --out all/"
     command = ["generate", PROMPT, *options.split()]
     process = subprocess.Popen(
         [sys.executable, "-m", "lantern_jax", *command], cwd=folder, stdin=subprocess.DEVNULL, stderr=end,

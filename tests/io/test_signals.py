@@ -2,10 +2,10 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,22 +19,16 @@ from lantern_jax.io.errors import LanternError
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
-# A process that says when it is at work, which is to wait.
-WAITING = """
-import sys, time
-from lantern_jax.commands.command_line import leave, run
-def work():
-    print("at work", flush=True)
-    time.sleep(60)
-leave(run("lantern", work))
-"""
-# The same at the end of whose steps it may stop.
+# A process that says when it is at work, which is to wait; or at the end of whose steps it may stop.
 STEPS = """
 import sys, time
 from lantern_jax.commands.command_line import leave, run
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import deferred
 def work():
+    if sys.argv[1] == "waits":
+        print("at work", flush=True)
+        time.sleep(60)
     with deferred() as came:
         for step in range(600):
             print("at work", flush=True)
@@ -56,38 +50,25 @@ def usual():
         signal.signal(number, handler)
 
 
-def started(code: str, *words: str) -> subprocess.Popen:
+def started(kind: str) -> subprocess.Popen:
     """A process that is at work."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line = [sys.executable, "-c", STEPS, kind]
+    process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "at work\n"
     return process
 
 
 @pytest.mark.parametrize("number", WORDS)
-def test_a_process_ends_in_one_line(number):
-    process = started(WAITING)
-    process.send_signal(number)
-    assert process.communicate(timeout=30)[1] == f"lantern: {WORDS[number]}\n"
-    assert process.returncode == 128 + number
-
-
-@pytest.mark.parametrize("number", WORDS)
-def test_a_step_is_finished_first(number):
-    process = started(STEPS, "short")
-    process.send_signal(number)
-    error = process.communicate(timeout=30)[1]
-    assert error.startswith(f"train.tokenizer: {WORDS[number]}, step ") and error.endswith(" is saved\n")
-    assert process.returncode == 128 + number
+def test_a_process_ends_in_one_line_and_finishes_a_step_first(number):
+    for kind, more in (("waits", ""), ("short", r", step \d+ is saved")):
+        process = started(kind)
+        process.send_signal(number)
+        assert re.fullmatch(f"train.tokenizer: {WORDS[number]}{more}\n", process.communicate(timeout=30)[1])
+        assert process.returncode == 128 + number
 
 
 def test_a_second_sigterm_ends_it_at_once():
-    process = started(STEPS, "long")
+    process = started("long")
     process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     assert process.poll() is None
@@ -116,15 +97,32 @@ class Dropping:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupt_that_is_dropped_comes_again(capfd):
-    def work():
-        Dropping()
-        time.sleep(30)
+def dropped():
+    Dropping()
+    time.sleep(30)
 
+
+def made_an_error():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise SystemError("returned a result with an exception set") from None
+
+
+def swallowed():
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("work", "status"), [(dropped, 130), (made_an_error, 143), (swallowed, 130)])
+def test_whatever_becomes_of_an_interrupt_it_is_one(work, status, capfd):
+    """And handlers are as before."""
     began = time.perf_counter()
-    assert run("lantern", work) == 130
+    assert run("lantern", work) == status
     assert time.perf_counter() - began < 10
-    assert capfd.readouterr().err == "lantern: interrupted\n"
+    assert capfd.readouterr().err == f"lantern: {WORDS[status - 128]}\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_interrupt_waits_for_an_import(tmp_path, monkeypatch, capfd):
@@ -143,39 +141,6 @@ def test_an_interrupt_waits_for_an_import(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr().err == "lantern: interrupted\n"
 
 
-def test_what_a_library_makes_of_an_interrupt_is_none_of_its_errors(capfd):
-    def work():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt:
-            raise SystemError("returned a result with an exception set") from None
-
-    assert run("lantern", work) == 143
-    assert capfd.readouterr().err == "lantern: terminated\n"
-
-
-def test_an_interrupt_that_is_swallowed_is_no_success(capfd):
-    def work():
-        with contextlib.suppress(BaseException):
-            signal.raise_signal(signal.SIGINT)
-
-    assert run("lantern", work) == 130
-    assert capfd.readouterr().err == "lantern: interrupted\n"
-
-
-def test_handlers_are_as_before(capfd):
-    assert run("lantern", lambda: None) == 0
-    assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 130
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert sys.unraisablehook is not None and not threading.active_count() > 50
-
-
-def test_a_signal_that_is_ignored_stays_so():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 0
-
-
 def refuse():
     raise LanternError("seed -1 is not valid: give a whole number")
 
@@ -191,10 +156,12 @@ def test_only_what_the_caller_can_mend_is_one_line(capfd):
         )
 
 
-def test_inside_left_alone_others_handle_signals():
+def test_what_is_left_alone_or_ignored_stays_so():
     def work():
         with interruption.left_alone():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
 
     assert run("lantern", work) == 0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 0

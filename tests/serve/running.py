@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -142,20 +143,21 @@ def events(response: httpx.Response) -> Iterator[dict]:
             assert line == "" or line.startswith(":"), line
 
 
+def said(connection: socket.socket) -> bytes:
+    """Returns all that comes until the server ends a connection."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
 def in_threads(tasks: list[Callable]) -> list:
     """Runs tasks in threads together; returns what they return."""
-    results: list = [None] * len(tasks)
-
-    def run(number: int) -> None:
-        results[number] = tasks[number]()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(tasks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
+    threads = ThreadPoolExecutor(len(tasks))
+    results = [threads.submit(task) for task in tasks]
+    threads.shutdown(wait=False)
+    return [result.result(60) for result in results]
 
 
 def strange_lines(metrics: str) -> list[str]:

@@ -3,7 +3,6 @@
 import contextlib
 import select
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ import pytest
 from lantern_jax.serve import server as serving
 from lantern_jax.serve.connections import address_of
 from tests.hostile.requests import GET, HEAD, PATH
-from tests.serve.running import Gate, running, until
+from tests.serve.running import Gate, in_threads, running, said, until
 
 POST = f"{HEAD}Content-Length: 50\r\n\r\n"
 SECONDS = {"header_seconds": 0.5, "body_seconds": 0.5, "idle_seconds": 0.5}
@@ -40,15 +39,6 @@ def is_open(connection: socket.socket) -> bool:
         except ConnectionError:
             return False
     return True
-
-
-def said(connection: socket.socket) -> bytes:
-    """Returns all that comes until the server ends it."""
-    parts = []
-    with contextlib.suppress(ConnectionError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def dribble(connection: socket.socket, text: str, pause: float = 0.1) -> float:
@@ -118,16 +108,15 @@ def test_requests_behind_each_other_are_answered(hasty):
 
 def test_who_does_not_take_an_answer_is_ended(server):
     """Its requests have arrived, and the answers fill all buffers between."""
-    with running(server.library(), **SECONDS, seconds=0.5, taking_seconds=0.5) as hasty:
-        address = hasty.address
-        with socket.socket() as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(address)
-            connection.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                for _ in range(2000):
-                    connection.send(GET.replace("/health", "/").encode() * 10)
-            until(lambda: hasty.metrics().get('lantern_connections_ended_total{why="answer"}', 0) == 1)
+    limits = SECONDS | {"seconds": 0.5, "taking_seconds": 0.5}
+    with running(server.library(), **limits) as hasty, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(hasty.address)
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(2000):
+                connection.send(GET.replace("/health", "/").encode() * 10)
+        until(lambda: hasty.metrics().get('lantern_connections_ended_total{why="answer"}', 0) == 1)
 
 
 def test_silent_ones_make_room(server):
@@ -154,22 +143,17 @@ def test_those_that_work_are_not_ended(server, limits, status):
     """No request that is being answered is given up for another."""
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), **limits) as small:
         gate = Gate(small.engine, monkeypatch)
-        answers = []
 
-        def ask():
-            answers.append(small.ask(method="ar").status_code)
+        def one_too_many() -> bytes:
+            until(lambda: small.worker.waiting + small.worker.decoding == 3)
+            until(lambda: len(small.connections) == 3 and all(one.works for one in small.connections))
+            with connected(small) as (connection,):
+                answer = said(connection)
+            gate.open()
+            return answer
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        until(lambda: small.worker.waiting + small.worker.decoding == 3)
-        until(lambda: len(small.connections) == 3 and all(one.works for one in small.connections))
-        with connected(small) as (connection,):
-            answer = said(connection)
-        assert answer.startswith(b"HTTP/1.1 %d " % status) and b'"error"' in answer
-        gate.open()
-        for thread in threads:
-            thread.join(30)
+        *answers, refused = in_threads([lambda: small.ask(method="ar").status_code] * 3 + [one_too_many])
+        assert refused.startswith(b"HTTP/1.1 %d " % status) and b'"error"' in refused
         assert answers == [200] * 3
         assert small.client.get("/health").status_code == 200
 

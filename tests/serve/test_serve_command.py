@@ -14,12 +14,11 @@ import pytest
 
 import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
-from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.serve.server import Server
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.tiny_checkpoint import pipeline_on, tiny_checkpoint
+from tests.tiny_checkpoint import pipeline_on
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,11 +96,9 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-@pytest.mark.slow
-def test_it_serves_until_it_is_interrupted(tmp_path):
-    model = save(tmp_path / "tiny", tiny_checkpoint())
+def test_it_serves_until_it_is_interrupted(tmp_path, tiny_folder):
     (tmp_path / "token").write_text("secret\n")
-    flags = ["--model", str(model), "--port", "0", "--batch", "1", "--token-file", "token"]
+    flags = ["--model", str(tiny_folder), "--port", "0", "--batch", "1", "--token-file", "token"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
