@@ -86,8 +86,9 @@ def tiny_demo(monkeypatch):
     from lantern_jax.pipeline import pipeline
     from tests.tiny_checkpoint import tiny_pipeline
 
-    monkeypatch.setattr(pipeline, "load", lambda *_, **__: tiny_pipeline())
+    # In this order: the package's name is found in the module, and put back as it was found.
     monkeypatch.setattr(lantern_jax, "load", lambda *_, **__: tiny_pipeline(), raising=False)
+    monkeypatch.setattr(pipeline, "load", lambda *_, **__: tiny_pipeline())
     return tiny_pipeline()
 
 

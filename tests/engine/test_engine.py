@@ -81,22 +81,6 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
     assert sizes == {4, 6}, "three a device at most, and four for the last three of eight"
 
 
-def test_devices_change_no_tokens():
-    prompts = ["a lake", "a foggy forest", "snowy mountains", "a lake at dusk", "a calm lake"]
-    knobs = {"seed": 11, "method": "gumbel"}
-    one = pipeline_on(1).generate(prompts, **knobs)
-    spread = pipeline_on(8)
-    made = spread.generate(prompts, **knobs)
-    assert {key.groups for key in spread.engine.programs} == {8}
-    np.testing.assert_array_equal(made.tokens, one.tokens)
-    np.testing.assert_array_equal(made.round_of_token, one.round_of_token)
-    assert made.statistics.accepted == one.statistics.accepted
-    assert np.abs(made.pictures.astype(int) - one.pictures).max() <= 1
-    # From all devices to one and back.
-    np.testing.assert_array_equal(spread.generate(prompts[0], **knobs).tokens, one.tokens[:1])
-    np.testing.assert_array_equal(spread.generate(prompts, **knobs).tokens, one.tokens)
-
-
 @pytest.mark.parametrize(
     ("count", "devices", "most", "expected"),
     [

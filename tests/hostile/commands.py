@@ -22,6 +22,7 @@ from typing import NamedTuple
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.io.streams import settle
 from lantern_jax.settings.settings import KNOBS
+from tests.command import files
 
 SECONDS = 10
 # What a command or a script says where it refuses.
@@ -151,11 +152,8 @@ def huge_lines() -> Iterator[list[str]]:
     for name, line in LINES.items():
         words = line.split()
         texts = [(flag, text) for known, flag, text in TEXTS if known == name]
-        texts += (
-            [(action.option_strings[0], "{}") for action in _actions(words[0]) if action.type]
-            if name == words[0]
-            else []
-        )
+        if name == words[0]:
+            texts += [(action.option_strings[0], "{}") for action in _actions(name) if action.type]
         for (flag, text), number in zip(texts, itertools.cycle(HUGE), strict=False):
             yield [*words, flag, text.format(number)]
 
@@ -167,9 +165,8 @@ def _actions(command: str) -> list[argparse.Action]:
 
 def _flags(command: str) -> list[str]:
     found = [flag for action in _actions(command) for flag in action.option_strings]
-    return [flag for flag in found if flag.startswith("--") and flag != "--help"] + [
-        f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"
-    ]
+    knobs = [f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"]
+    return [flag for flag in found if flag.startswith("--") and flag != "--help"] + knobs
 
 
 def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams: str = "") -> Outcome:
@@ -178,7 +175,7 @@ def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams
     Args:
         streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
     """
-    before = _files(folder)
+    before = files(folder)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         began = time.monotonic()
         process = os.fork()
@@ -190,7 +187,7 @@ def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams
         for file in (said, out):
             file.seek(0)
             texts.append(file.read(100_000).decode(errors="backslashreplace"))
-    left = tuple(sorted(_files(folder) - before))
+    left = tuple(sorted(files(folder) - before))
     return Outcome(status, texts[0], took, used.ru_maxrss / 1024, left, "2" in streams, texts[1])
 
 
@@ -235,10 +232,6 @@ def _waited(process: int, end: float) -> tuple[int | None, resource.struct_rusag
         time.sleep(0.01)
     os.kill(process, signal.SIGKILL)
     return None, os.wait4(process, 0)[2]
-
-
-def _files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def command(line: list[str]) -> Callable[[], int]:

@@ -1,7 +1,6 @@
 """Several processes at once: the second is refused in one line, killed ones leave nothing for good."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,49 +24,34 @@ with locks.sole(sys.argv[1]), files.new_folder(sys.argv[1]) as folder:
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that writes a folder, and the folder."""
-    place = tmp_path / "model"
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(place)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "holds\n"
-    yield process, place
-    process.kill()
-    process.communicate()
-
-
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*")}
 
 
-def test_a_second_process_is_refused(holder):
-    process, place = holder
-    before = names(place.parent)
-    with pytest.raises(
-        ValueError, match=r"another process writes .*model: wait for it, or give another name"
-    ):
-        locks.sole(place).__enter__()
-    with pytest.raises(ValueError, match="busy"), locks.sole(place, "busy"):
-        pass
-    assert names(place.parent) == before and process.poll() is None
-
-
-def test_what_a_living_process_writes_is_left_alone(holder):
-    _, place = holder
-    files.write_file(place.parent / "other", "made")
-    assert any(name.endswith(".part") for name in names(place.parent))
-
-
-def test_what_a_killed_process_left_goes(holder):
-    process, place = holder
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert {"half", ".model.lock"} < names(place.parent)
+def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
+    place = tmp_path / "model"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(place)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "holds\n"
+        before = names(tmp_path)
+        with pytest.raises(
+            ValueError, match=r"another process writes .*model: wait for it, or give another name"
+        ):
+            locks.sole(place).__enter__()
+        with pytest.raises(ValueError, match="busy"), locks.sole(place, "busy"):
+            pass
+        assert names(tmp_path) == before and process.poll() is None
+        # What a living process writes is left alone.
+        files.write_file(tmp_path / "other", "made")
+        assert names(tmp_path) == before | {"other"} and {"half", ".model.lock"} < before
+    finally:
+        process.kill()
+        process.communicate()
     with locks.sole(place), files.new_folder(place) as folder:
         (folder / "whole").write_text("made")
-    assert names(place.parent) == {"model", "whole"}
+    assert names(tmp_path) == {"model", "whole", "other"}
 
 
 def test_what_was_there_is_put_back(tmp_path):

@@ -66,6 +66,10 @@ class Running:
             lambda: all(self.metrics()[f"lantern_{name}"] == value for name, value in gauges.items()), seconds
         )
 
+    def later(self, task: Callable, **gauges: float) -> Callable:
+        """Returns the task that waits for these values first."""
+        return lambda: (self.wait_for(**gauges), task())[1]
+
     @property
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", int(self.url.rsplit(":", 1)[1])

@@ -74,18 +74,10 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
     monkeypatch.setattr(server.engine, "start", start)
 
     def client(seed: int):
-        def ask():
-            if seed < BATCH:
-                server.wait_for(decoding=1)
-            return codes_of(server.ask(seed=seed, details=True))[0]
+        return lambda: codes_of(server.ask(seed=seed, details=True))[0]
 
-        return ask
-
-    def conduct():
-        server.wait_for(decoding=1, queue_length=BATCH)
-        gate.open()
-
-    made = in_threads([*map(client, range(BATCH)), client(BATCH), conduct])
+    others = [server.later(client(seed), decoding=1) for seed in range(BATCH)]
+    made = in_threads([*others, client(BATCH), server.later(gate.open, decoding=1, queue_length=BATCH)])
     library = server.library()
     expected = [library.generate("a lake", seed=seed).tokens[0] for seed in range(BATCH + 1)]
     for ours, theirs in zip(made, expected, strict=False):
@@ -113,7 +105,7 @@ def test_slots_are_given_back(server, gate, monkeypatch, memory):
     assert sizes and sizes == sorted(set(sizes), reverse=True) and (memory or len(sizes) == 1)
 
 
-def test_slots_are_filled_again(server, gate):
+def test_slots_are_filled_again(server, gate, monkeypatch):
     """More pictures than slots, a round at a time, of one request."""
     expected = server.library().generate("a lake", num=7, seed=5, batch=BATCH).tokens
     refills = []
@@ -123,12 +115,9 @@ def test_slots_are_filled_again(server, gate):
         refills.append(len(slots))
         return plain(run, slots, *arguments, **options)
 
-    server.engine.refill = refill
-    try:
-        gate.let(1000)
-        made = codes_of(server.ask(n=7, seed=5, details=True))
-    finally:
-        del server.engine.refill
+    monkeypatch.setattr(server.engine, "refill", refill)
+    gate.let(1000)
+    made = codes_of(server.ask(n=7, seed=5, details=True))
     assert np.array_equal(made, expected)
     assert sum(refills) == 3, "the last ones had to wait for a whole run"
 
@@ -144,53 +133,39 @@ def test_what_cannot_be_refilled_is_finished_first(server, monkeypatch):
 
 def test_other_settings_do_not_starve(server, gate):
     """Pictures of the running settings that came later than one of others begin later."""
-    done = []
+    done, many, one = [], {"temperature": 0.7}, {"temperature": 0.9}
 
     def client(name: str, count: int, **fields):
-        def ask():
-            assert server.ask(n=count, **fields).status_code == 200
-            done.append(name)
-
-        return ask
-
-    def conduct():
-        gate.open()
+        return lambda: server.ask(n=count, **fields).raise_for_status() and done.append(name)
 
     def after(ahead: int, task):
-        def ask():
-            server.wait_for(decoding=BATCH, queue_length=ahead)
-            task()
+        return server.later(task, decoding=BATCH, queue_length=ahead)
 
-        return ask
-
-    many, one = {"temperature": 0.7}, {"temperature": 0.9}
     in_threads(
         [
             client("many", BATCH, **many),
             after(0, client("first", 2, **many)),
             after(2, client("other", 1, **one)),
             after(3, client("last", QUEUE - 3, **many)),
-            after(QUEUE, conduct),
+            after(QUEUE, gate.open),
         ]
     )
     assert done.index("other") < done.index("last") and len(done) == 4
 
 
 def test_a_full_queue_is_said(server, gate):
-    def ask(count: int):
-        return lambda: server.ask(n=count).status_code
-
     def one_too_many():
-        server.wait_for(decoding=BATCH, queue_length=QUEUE)
         refused = server.ask(n=1)
         gate.open()
         return refused
 
-    def later():
-        server.wait_for(decoding=BATCH)
-        return server.ask(n=QUEUE).status_code
-
-    *served, refused = in_threads([ask(BATCH), later, one_too_many])
+    *served, refused = in_threads(
+        [
+            lambda: server.ask(n=BATCH).status_code,
+            server.later(lambda: server.ask(n=QUEUE).status_code, decoding=BATCH),
+            server.later(one_too_many, decoding=BATCH, queue_length=QUEUE),
+        ]
+    )
     assert served == [200, 200]
     assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
     assert refused.json()["error"]["code"] == "queue_full"

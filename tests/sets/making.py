@@ -1,8 +1,10 @@
 """Sets of the tiny checkpoint, for the tests of this folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.sets.plan import SetPlan, Worker, begin
@@ -47,3 +49,11 @@ SUMS = f"moments/{READER.name}"
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def refused(work: Callable[[], object], *words: str) -> None:
+    """Expects an error of one line with these words."""
+    with pytest.raises(ValueError) as refusal:
+        list(work())
+    text = str(refusal.value)
+    assert "\n" not in text and all(word in text for word in words), text

@@ -3,11 +3,11 @@
 import types
 
 import numpy as np
-import pytest
 from PIL import Image, PngImagePlugin
 
 from lantern_jax.sets import sources
 from lantern_jax.sets.sources import NumberedPicture, read_pictures, with_prompts
+from tests.sets.making import refused
 
 
 def picture(level, height=4, width=5):
@@ -62,15 +62,6 @@ def test_a_picture_set_is_read_as_one(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "read_set", lambda directory: iter([one]))
     [found] = read_pictures(tmp_path)
     assert (found.number, found.prompt, int(found.picture.max())) == (4, "a lake", 2)
-
-
-def refused(action, *words):
-    with pytest.raises(ValueError) as refusal:
-        list(action())
-    text = str(refusal.value)
-    assert "\n" not in text
-    for word in words:
-        assert word in text
 
 
 def test_sets_that_are_none(tmp_path):
