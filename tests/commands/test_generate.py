@@ -123,31 +123,18 @@ def test_several_pictures_into_a_folder_or_a_grid(folder):
 
 
 def test_first_numbers_the_pictures(folder):
-    """A set made in two calls is the set made in one, names of files too."""
-    assert main(["generate", "a lake", "--num", "3", "--seed", "4", "--out", "once/"]) == 0
-    assert main(["generate", "a lake", "--num", "2", "--seed", "4", "--out", "twice/"]) == 0
-    second = ["generate", "a lake", "--seed", "4", "--out", "twice/"]
-    assert main([*second, "--first", "2"]) == 0
-    assert main([*second, "--first", "1"]) == 2, "picture 1 is there"
-    names = [f"{number:02d}-a-lake.png" for number in range(3)]
-    for name in names:
-        assert Path("twice", name).read_bytes() == Path("once", name).read_bytes()
-    assert len({Path("once", name).read_bytes() for name in names}) == 3
-    assert main(["generate", "a lake", "--first", "998", "--num", "3", "--out", "far/"]) == 0
-    assert {path.name for path in Path("far").iterdir()} == {
-        "0998-a-lake.png", "0999-a-lake.png", "1000-a-lake.png", "grid.png",
-    }  # fmt: skip
+    """The names of files too, which no other call's overwrite."""
+    assert main(["generate", "a lake", "--num", "2", "--seed", "4", "--out", "far/", "--first", "998"]) == 0
+    second = ["generate", "a lake", "--seed", "4", "--out", "far/", "--first"]
+    assert main([*second, "1000"]) == 0
+    assert main([*second, "999"]) == 2, "picture 999 is there"
+    names = ["0998-a-lake.png", "0999-a-lake.png", "1000-a-lake.png"]
+    assert {path.name for path in Path("far").iterdir()} == {*names, "grid.png"}
+    assert len({Path("far", name).read_bytes() for name in names}) == 3
 
 
-def test_every_flag_of_the_first_version_is_still_taken(folder):
-    Path("tree.json").write_text("[[0], [1], [0, 0]]")
-    flags = """--model demo --dtype float32 --num 2 --seed 1 --guidance 3 --temperature 0.9 --top-k 20 --top-p 0.9
-        --tree tree.json --rule lantern++ --k 5 --delta 0.1 --lam 2 --coupling gumbel --path exact_first --batch 2
-        --out a.png --compare --show-acceptance --stats a.json --overwrite"""
-    assert main(["generate", PROMPT, *flags.split()]) == 0
-    assert files(folder) == {"tree.json", "a.png", "a.json"}
-    encode = ["encode", PROMPT, "--model", "demo", "--dtype", "float32", "--out", "a.npz", "--overwrite"]
-    assert main(encode) == 0
+def test_encoded_prompts_are_drawn(folder):
+    assert main(["encode", PROMPT, "--model", "demo", "--dtype", "float32", "--out", "a.npz"]) == 0
     assert main(["generate", "--prompts", "a.npz", "--out", "b.png"]) == 0
     with Image.open("b.png") as image:
         np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
@@ -166,13 +153,10 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
 
 GENERATE = {
     "unknown word": ["a purple mountain"],
-    "empty prompt": [""],
     "no prompt": None,
     "unknown option": [PROMPT, "--colour", "red"],
     "temperature nan": [PROMPT, "--temperature", "nan"],
     "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
-    "tree missing": [PROMPT, "--tree", "missing.json"],
-    "rule unknown": [PROMPT, "--rule", "loose"],
     "num zero": [PROMPT, "--num", "0"],
     "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
@@ -181,9 +165,7 @@ GENERATE = {
     "out is a jpeg": [PROMPT, "--out", "a.jpg"],
     "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
     "out without parent": [PROMPT, "--out", "nowhere/a.png"],
-    "folder without parent": [PROMPT, "--out", "nowhere/many/"],
     "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
-    "folder to make unwritable": [PROMPT, "--out", "/proc/many/"],
     "parent is a file": [PROMPT, "--out", "old.png/a.png"],
     "stats exists": [PROMPT, "--out", "a.png", "--stats", "old.png"],
     "stats without parent": [PROMPT, "--stats", "nowhere/a.json"],
@@ -191,13 +173,8 @@ GENERATE = {
     "stats is the picture": [PROMPT, "--out", "a.png", "--stats", "./a.png"],
     "stats is the picture by another path": [PROMPT, "--out", "a.png", "--stats", "drawn/../a.png"],
     "stats is the picture by a link": [PROMPT, "--out", "a.png", "--stats", "here/a.png"],
-    "model missing": [PROMPT, "--model", "nowhere"],
     "model empty": [PROMPT, "--model", "empty"],
-    "model is a file": [PROMPT, "--model", "old.png"],
     "model foreign": [PROMPT, "--model", "foreign"],
-    "stats in an unwritable folder": [PROMPT, "--stats", "/proc/a.json"],
-    "out is a ring of links": [PROMPT, "--out", "ring.png"],
-    "folder is a ring of links": [PROMPT, "--out", "ring"],
     "stats below a ring of links": [PROMPT, "--stats", "ring/a.json"],
     "out is a link to nothing": [PROMPT, "--out", "lost.png", "--overwrite"],
     "picture of a folder exists": [PROMPT, "--out", "drawn/"],
@@ -212,7 +189,6 @@ def clutter(folder):
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
     (folder / "here").symlink_to(folder)
     (folder / "ring").symlink_to("ring")
-    (folder / "ring.png").symlink_to("ring.png")
     (folder / "lost.png").symlink_to("nowhere.png")
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()

@@ -184,15 +184,10 @@ def _bodies(model: Path, seed: int) -> int:
 def _streams(model: Path, seed: int) -> int:
     """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
     from lantern_jax.pipeline.pipeline import load
-    from tests.hostile.requests import send, streams
-    from tests.serve.running import in_threads, running
+    from tests.hostile.requests import streams
+    from tests.serve.running import outlive
 
-    limits = {"header_seconds": 1, "body_seconds": 1, "idle_seconds": 1, "body_bytes": 65536}
-    with running(load(str(model), tuned="off"), **limits) as hasty:
-        tasks = [partial(send, hasty.address, stream, 8) for stream in streams(seed, 4 * CASES)]
-        tasks += [lambda: hasty.client.get("/health").raise_for_status()] * 4
-        answers = in_threads(tasks)
-        assert all(answers)
+    outlive(load(str(model), tuned="off"), list(streams(seed, 4 * CASES)))
     return 0
 
 

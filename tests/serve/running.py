@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import httpx
 
@@ -20,6 +21,7 @@ from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.limits import Limits
 from lantern_jax.serve.server import Server
 from lantern_jax.serve.worker import Worker
+from tests.hostile.requests import Stream, send
 from tests.tiny_checkpoint import pipeline_on
 
 BATCH, QUEUE = 4, 8
@@ -162,6 +164,15 @@ def in_threads(tasks: list[Callable]) -> list:
     results = [threads.submit(task) for task in tasks]
     threads.shutdown(wait=False)
     return [result.result(60) for result in results]
+
+
+def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
+    """Expects all connections to end, and other clients to be answered meanwhile."""
+    with running(pipeline, header_seconds=1, body_seconds=1, idle_seconds=1, body_bytes=65536) as hasty:
+        tasks = [partial(send, hasty.address, stream, 20) for stream in sent]
+        tasks += [lambda: hasty.client.get("/health").status_code] * 4
+        assert in_threads(tasks)[len(sent) :] == [200] * 4
+        hasty.wait_for(connections=1)
 
 
 def strange_lines(metrics: str) -> list[str]:

@@ -12,29 +12,25 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.serve.access import Access, is_local
 from lantern_jax.serve.application import application
 from lantern_jax.serve.server import Escaped
-from tests.hostile.requests import HEAD, PATH, bodies, send, streams, wrong_error
-from tests.serve.running import LIMITS, in_threads, running, said, strange_lines
+from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
+from tests.serve.running import LIMITS, outlive, said, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
 
 LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
 BODIES = {
     "no prompt": ({}, "prompt"),
-    "script": ({"prompt": "<script>alert(1)</script>"}, "unknown word"),
     "empty prompt": ({"prompt": " "}, "empty prompt"),
     "long prompt": ({"prompt": "lake " * 400}, "letters"),
     "half a character": ({"prompt": "a lake \ud800"}, "cannot be shown"),
     "terminal codes": ({"prompt": "a lake \x1b[2J\x00"}, "cannot be shown"),
     "no pictures": ({**LAKE, "n": 0}, "n 0"),
     "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
-    "seed below 0": ({**LAKE, "seed": -1}, "seed -1"),
     "size": ({**LAKE, "size": "1024x1024"}, "16x16"),
     "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
     "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
     "unknown field": ({**LAKE, "image": "x"}, "unknown field 'image'"),
-    "unknown method": ({**LAKE, "method": "../../x"}, "unknown method"),
     "file of this machine": ({**LAKE, "tree": "/etc/passwd"}, "unknown tree"),
-    "traversal": ({**LAKE, "tree": "../../../etc/passwd.json"}, "unknown tree"),
     "huge tree": ({**LAKE, "tree": [[i] for i in range(100)]}, "tree"),
     "huge window": ({**LAKE, "method": "jacobi", "window": 4000}, "window 4000"),
     "a billion samples": ({**LAKE, "rule": "tolerance", "samples": 10**9}, "samples 1000000000"),
@@ -106,11 +102,7 @@ def test_a_prompt_of_20_megabytes_is_not_read(server):
 
 def test_streams_of_bytes_end(server):
     """Cut, slow and damaged ones beside each other; meanwhile others are answered."""
-    with running(server.library(), header_seconds=1, body_seconds=1, idle_seconds=1) as hasty:
-        tasks = [lambda stream=stream: send(hasty.address, stream, 20) for stream in streams(1, 60)]
-        tasks += [lambda: hasty.client.get("/health").status_code] * 4
-        assert in_threads(tasks)[60:] == [200] * 4
-        hasty.wait_for(connections=1)
+    outlive(server.library(), list(streams(1, 60)))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ import asyncio
 import threading
 
 import numpy as np
-import pytest
 
-from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.settings import Settings
@@ -48,12 +46,6 @@ def test_of_progress_the_newest_is_heard_once():
     newest, asked_for, other, *ends = heard(2, told)
     assert (newest.tokens, newest.png) == (3, b"first"), "its picture is lost"
     assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]
-
-
-def test_a_refusal_ends_it():
-    with pytest.raises(Refused) as caught:
-        heard(2, [done(0), Refused(503, "no")])
-    assert caught.value.status == 503
 
 
 def test_silence_is_told():
