@@ -25,6 +25,7 @@ from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.shards import open_pictures
 from lantern_jax.tensors.torch_pickle import read_pickle
+from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
 from tests.hostile.files import KINDS, READERS
@@ -161,6 +162,7 @@ def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 100)
     monkeypatch.setattr(archives._Archive, "longest", 40)
     np.savez(tmp_path / "b.npz", mu=np.zeros(3))
+    np.save(tmp_path / "a.npy", np.int32(3))
     path, prompts, code = tmp_path / "a.json", tmp_path / "a.txt", b"\x80\x02" + b"N0" * 48 + b"}."
     assert READERS["prompts"](written(prompts, "lakes")) == ("lakes",)
     assert files.read_json(written(path, "[" * 32 + "]" * 32), 64)
@@ -171,6 +173,10 @@ def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
         r"a\.json is larger than 15 bytes": lambda: files.read_json(written(path, "[[1, {}], [0.5]]"), 15),
         r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 33 + "]" * 33), 100),
         "more than 100 instructions": lambda: read_pickle(io.BytesIO(code[:2] + b"N0" + code[2:]), bool),
+        "no list of arrays": lambda: map_array(tmp_path / "a.npy"),
+        "prompts are not a list of texts": lambda: save_encoded(
+            tmp_path / "c.npz", "labels", ["207", 207], {}
+        ),
         r"its directory has \d+ bytes": lambda: archives.read_arrays(tmp_path / "b.npz"),
     }.items():
         with pytest.raises(ValueError, match=wrong):

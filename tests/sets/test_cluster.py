@@ -41,6 +41,7 @@ FOUND = {
     "a step by few variables": ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, "3/4"),
     "a step smaller than its job": (step(1, 2) | {"SLURM_NTASKS": "8"}, "2/2"),
     "a step in an array": (array(5, 3, 7, 3, 2) | step(1, 2), "4/6"),
+    "a step of one in an array": (array(2) | step(0, 1), "3/4"),
     "a batch script of an array of jobs of two tasks": (array(5, 3, 7, 3, 2) | {"SLURM_NTASKS": "2"}, "2/3"),
     "an indexed job": (indexed(11, 12), "12/12"),
     "both, of one mind": (array(1) | indexed(1, 4), "2/4"),
