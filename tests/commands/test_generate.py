@@ -124,13 +124,14 @@ def test_several_pictures_into_a_folder_or_a_grid(folder):
 
 def test_first_numbers_the_pictures(folder):
     """The names of files too, which no other call's overwrite."""
-    assert main(["generate", "a lake", "--num", "2", "--seed", "4", "--out", "far/", "--first", "998"]) == 0
-    second = ["generate", "a lake", "--seed", "4", "--out", "far/", "--first"]
-    assert main([*second, "1000"]) == 0
-    assert main([*second, "999"]) == 2, "picture 999 is there"
+    draw = ["generate", "a lake", "--seed", "4", "--out", "many/", "--first"]
+    assert main([*draw, "998", "--num", "3"]) == 0
     names = ["0998-a-lake.png", "0999-a-lake.png", "1000-a-lake.png"]
-    assert {path.name for path in Path("far").iterdir()} == {*names, "grid.png"}
-    assert len({Path("far", name).read_bytes() for name in names}) == 3
+    assert {path.name for path in Path("many").iterdir()} == {*names, "grid.png"}
+    assert len({Path("many", name).read_bytes() for name in names}) == 3
+    assert main([*draw, "2"]) == 0
+    assert main([*draw, "2"]) == 2, "picture 2 is there"
+    assert main([*draw, "3"]) == 0
 
 
 def test_encoded_prompts_are_drawn(folder):
