@@ -1,6 +1,8 @@
 """The law of a small Markov chain, sequence by sequence, and tests of whether samples follow it."""
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -31,7 +33,7 @@ class Law(NamedTuple):
     seed: int = 0
     sharpness: float = 1.0
     forced: tuple[int, ...] = FREE
-    sampling: dict = {}
+    sampling: Mapping = MappingProxyType({})
 
     @property
     def params(self):

@@ -53,7 +53,7 @@ LAWS = {
 # On the shared noise the tokens are plain decoding's whatever is drafted (test_equality.py): some cases do.
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("bushy", "free"),
-    ("eagle chain", "one"), ("eagle", "two"), ("eagle chain", "end"), ("bushy", "one"),
+    ("eagle chain", "one"), ("eagle, traced", "two"), ("eagle chain", "end"), ("bushy", "one"),
     ("eagle", "all"), ("bushy", "top_k"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("own, rejection", "free"), ("block, traced", "free"),
@@ -132,11 +132,16 @@ def with_siblings_from_the_residual(draft, old, log_p, draws):
     return draft.replace(tokens=draft.tokens.at[:, 2].set(top_children(values, 1)[1][:, 0, 0]))
 
 
-WRONG = {"stale q": (DraftTree.chain(3), with_stale_q), "the longest of rows": (DraftTree.window(3, 2, 2), None)}
+WRONG = {
+    "stale q": (DraftTree.chain(3), with_stale_q),
+    "the longest of rows": (DraftTree.window(3, 2, 2), None),
+}
 RARELY = {"siblings from the residual": (DraftTree.window(3, 2, 1), with_siblings_from_the_residual)}
 
 
-@pytest.mark.parametrize("name", [*WRONG, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RARELY)])
+@pytest.mark.parametrize(
+    "name", [*WRONG, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RARELY)]
+)
 def test_a_window_that_is_nearly_right_is_found_out(name, monkeypatch):
     tree, change = (WRONG | RARELY)[name]
     # A record of its own: that of the table may be compiled already.

@@ -163,7 +163,7 @@ def decode(
 
 @cache
 def lumina(batch: int, taps: tuple[int, ...] = ()):
-    """Makes a random Chameleon of ``LUMINA``: target, params, conditioning; every other prompt is shorter by a token."""
+    """Makes a random Chameleon of ``LUMINA``: target, params, conditioning. Every other prompt is a token shorter."""
     prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
     params = jax.jit(Chameleon(LUMINA).init)(jax.random.key(1), prompt)
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
