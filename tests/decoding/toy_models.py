@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.decoding.stream import Decoded
@@ -62,6 +64,14 @@ def sequence_keys(seed: int, batch: int):
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
+
+
+def random_codebook(count: int, channels: int, k: int, seed: int, outside: int = 0) -> Codebook:
+    """Makes random codes with their ``k`` nearest; the last ``outside`` ids are no codes: nobody's neighbours."""
+    codes = np.random.default_rng(seed).standard_normal((count, channels)).astype(np.float32)
+    table = np.array(nearest_codes(jnp.asarray(codes[: count - outside]), k))
+    table = np.concatenate([table, np.full((outside, k), -1, np.int32)])
+    return Codebook(jnp.asarray(table), jnp.asarray(codes))
 
 
 def drafter_of_kind(kind: str, head, **shared):
