@@ -141,11 +141,11 @@ def test_each_pass_is_the_rule_written_out(layout, window):
 @cache
 def decode(model, window, temperature=1.0, guided=True, spread=False):
     target, params, conditioning = toys.stream(model, BATCH)
-    active = jnp.arange(BATCH) != 2
+    active, mesh = jnp.arange(BATCH) != 2, jax.make_mesh((8,), ("data",)) if spread else None
     decoded = autoregressive_decode(
         target, params, conditioning, toys.sequence_keys(1, BATCH), active=active,
         guidance=jnp.full(BATCH, 2.0) if guided else None, sampling=SamplingParams.create(temperature, top_p=0.95),
-        rows=None if window is None else Rows(WIDTH[model], window), mesh=jax.make_mesh((8,), ("data",)) if spread else None,
+        rows=None if window is None else Rows(WIDTH[model], window), mesh=mesh,
     )  # fmt: skip
     return jax.tree.map(np.asarray, decoded)
 
