@@ -46,7 +46,7 @@ class Law(NamedTuple):
 
     def exact(self) -> np.ndarray:
         """Returns the probability of each sequence, float64 [VOCAB ** LENGTH], ordered by its digits."""
-        probs = np.stack([filtered(row, **self.sampling) for row in np.asarray(self.params, np.float64)])
+        probs = np.exp(filtered(np.asarray(self.params), **self.sampling))
 
         def probability(sequence):
             result, last = 1.0, VOCAB
@@ -61,15 +61,18 @@ class Law(NamedTuple):
         return np.array([probability(s) for s in itertools.product(range(VOCAB), repeat=LENGTH)])
 
 
-def filtered(logits: np.ndarray, temperature=1.0, top_k=VOCAB, top_p=1.0) -> np.ndarray:
-    """Temperature, then the best ``top_k``, then the fewest of these whose mass reaches ``top_p``; ties aside."""
-    probs = np.exp(logits / temperature)
-    order = np.argsort(-probs)
-    probs[order[top_k:]] = 0
-    probs /= probs.sum()
-    above = np.cumsum(probs[order]) - probs[order]
-    probs[order[above >= top_p]] = 0
-    return probs / probs.sum()
+def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndarray:
+    """Returns the log-probabilities of sampling from logits [..., V], by sorting every row; float64."""
+    rows = []
+    for row in np.asarray(logits, np.float64).reshape(-1, logits.shape[-1]) / temperature:
+        if 0 < top_k < row.size:
+            row = np.where(row >= np.sort(row)[-top_k], row, -np.inf)
+        if top_p < 1:
+            p = np.exp(row - row.max())
+            p /= p.sum()
+            row = np.where([p[row > value].sum() < top_p for value in row], row, -np.inf)
+        rows.append(row - row.max() - np.log(np.exp(row - row.max()).sum()))
+    return np.reshape(rows, logits.shape)
 
 
 class Sampled(NamedTuple):
@@ -98,8 +101,8 @@ def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None)
             drafting_params=drafting_params, coupling=way.coupling, sampling=SamplingParams.create(**law.sampling),
         )  # fmt: skip
         ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
-        more = np.bincount(ids, minlength=VOCAB**LENGTH), decoded.accepted[:, 1:].sum(), decoded.rounds.sum()
-        new = (more[0], *map(int, (*more[1:], decoded.substituted.sum())))
+        new = decoded.accepted[:, 1:].sum(), decoded.rounds.sum(), decoded.substituted.sum()
+        new = (np.bincount(ids, minlength=VOCAB**LENGTH), *map(int, new))
         found = Sampled(*(old + one for old, one in zip(found, new, strict=True)))
     assert found.counts.sum() == samples and (found.accepted > samples // 50 or drafting is PLAIN)
     return found

@@ -90,23 +90,18 @@ def law(seed, max_count=DEPTH, **options):
     return result, mean
 
 
-def put_down(result, known, chance, p):
+def put_down(result, known, chance, p, first=2):
     """Adds ``chance`` to the sequences that begin with ``known``, which plain decoding continues."""
     for rest in itertools.product(range(VOCAB), repeat=result.ndim - len(known)):
-        sequence, weight = (*known, *rest), chance
+        sequence, weight = (first, *known, *rest), chance
         for i in range(len(known), result.ndim):
-            weight *= p[sequence[i - 1], sequence[i]]
-        result[sequence] += weight
+            weight *= p[sequence[i], sequence[i + 1]]
+        result[sequence[1:]] += weight
 
 
-def plain_law(seed, first=2):
-    p = np.exp(markov(seed)[0].astype(np.float64))
+def plain_law(seed):
     result = np.zeros((VOCAB,) * (DEPTH + 1))
-    for sequence in itertools.product(range(VOCAB), repeat=DEPTH + 1):
-        chance = 1.0
-        for before, x in itertools.pairwise((first, *sequence)):
-            chance *= p[before, x]
-        result[sequence] = chance
+    put_down(result, (), 1.0, np.exp(markov(seed)[0].astype(np.float64)))
     return result
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.echo import Echo, Memory, blended, mixed, nothing
+from lantern_jax.decoding.echo import Echo, Memory, blended, mixed
 
 VOCAB = 6
 
@@ -75,12 +75,3 @@ def test_shares_that_are_no_numbers_are_refused(share):
         Echo(token=(0.5, share))
     with pytest.raises(ValueError, match="give two finite numbers"):
         Echo(token=(0.5,))
-
-
-def test_nothing_is_remembered_before_the_first_round():
-    log_q = jax.nn.log_softmax(jnp.arange(12.0).reshape(1, 2, 6))
-    memory = nothing(1, 3, 6)
-    made = jax.jit(partial(mixed, Echo()))(
-        memory, log_q, jnp.full((1, 2), -1), jnp.full((1, 2), -1), jnp.zeros(1, jnp.int32)
-    )
-    np.testing.assert_allclose(made, log_q, atol=1e-6)

@@ -95,18 +95,13 @@ def check(decoded, plain, forced):
     return accepted.sum(axis=0)
 
 
-SAMPLING = {"top_k": {"top_k": 9}, "top_p": {"top_p": 0.8}, "both": {"top_k": 12, "top_p": 0.9}}
-
-
-@pytest.mark.parametrize(
-    "filters", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("top_k", "top_p")), "both"]
-)
-def test_filters(filters):
-    plain = toys.decode(batch=5, **SAMPLING[filters])
+def test_filters():
+    sampling = {"top_k": 12, "top_p": 0.9}
+    plain = toys.decode(batch=5, **sampling)
     assert (plain.tokens != toys.decode().tokens[:5]).any(), "the filters filter nothing"
     drafting = GUMBEL["bushy"].drafting(toys.copy_drafter(), toys.VOCAB, ROW)
     for noise in GUMBEL["bushy"].noises:
-        check(toys.decode(drafting, noise=noise, batch=5, **SAMPLING[filters]), plain, None)
+        check(toys.decode(drafting, noise=noise, batch=5, **sampling), plain, None)
 
 
 ALONE = {"chain of three": Way(tree=DraftTree.chain(3)), "chain of six": Way(tree=DraftTree.chain(6))}

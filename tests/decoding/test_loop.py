@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
+from lantern_jax.decoding.acceptance import LanternPlusPlus
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
@@ -19,15 +19,6 @@ from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.decoding.tree import DraftTree, named_tree
 
 from . import toy_models as toys
-
-
-def codebook(k=4):
-    """Makes a codebook in which the next codes by number are a code's neighbours."""
-    codes = np.arange(toys.VOCAB)
-    return Codebook(
-        jnp.asarray((codes[:, None] + np.arange(1, k + 1)) % toys.VOCAB, jnp.int32),
-        jnp.asarray(codes[:, None] * np.ones(2), jnp.float32),
-    )
 
 
 def test_any_mesh_will_do():
@@ -153,14 +144,6 @@ def changed_target(**changes):
     return dataclasses.replace(toys.llamagen(), **changes)
 
 
-def small_codebook():
-    return Codebook(codebook().neighbours[:9], codebook().codes[:9])
-
-
-def wild_codebook():
-    return codebook().replace(neighbours=codebook().neighbours.at[3, 1].set(toys.VOCAB))
-
-
 RELAXED = LanternPlusPlus(jnp.float32(2.0), 4)
 MISTAKES = {
     "too few keys": ({"keys": toys.sequence_keys(0, 3)}, "conditioning has shape (4, 1) for 3 keys: give conditional"),
@@ -182,13 +165,6 @@ MISTAKES = {
     "rule": ({"rule": "loose"}, "unknown rule 'loose': choose one of strict, lantern, lantern++"),
     "coupling": ({"coupling": "glue"}, "unknown coupling 'glue': choose one of gumbel, rejection"),
     "no codebook": ({"rule": RELAXED}, "a relaxed rule needs a codebook"),
-    "other codebook": (
-        {"rule": RELAXED, "codebook": small_codebook}, "has 9 rows of neighbours and 9 codes, the target 32",
-    ),
-    "other codebook, strict": ({"codebook": small_codebook}, "the codebook has 9 rows"),
-    "ids out of range": (
-        {"rule": RELAXED, "codebook": wild_codebook}, "holds ids from 0 to 32: give -1 (none) to 31",
-    ),
     "batch": (
         {"mesh": lambda: jax.make_mesh((8,), ("data",))}, "batch 4 does not divide over 8 devices: pad it",
     ),

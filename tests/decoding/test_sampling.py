@@ -18,13 +18,14 @@ from lantern_jax.decoding.sampling import (
     apply_guidance,
     draft_noise,
     first_argmax,
-    gumbel_argmax,
     gumbel_noise,
     process_logits,
     residual_noise,
     top_children,
 )
 from tests.lowering import lower
+
+from .enumerated_chain import filtered
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 process = jax.jit(process_logits)
@@ -41,21 +42,6 @@ def process_as_on(platform, shape, filters=FILTERS):
     """Compiles another platform's program for this one."""
     params = traced_params(1, 0, 1, filters)
     return lower(process_logits, jnp.zeros(shape, jnp.float32), params, platform=platform).compile()
-
-
-def reference(logits, temperature, top_k, top_p):
-    """Sorts every row; float64."""
-    rows = []
-    for row in np.asarray(logits, np.float64).reshape(-1, logits.shape[-1]):
-        row = row / (temperature or 1)
-        if temperature and 0 < top_k < row.size:
-            row = np.where(row >= np.sort(row)[-top_k], row, -np.inf)
-        if temperature and top_p < 1:
-            p = np.exp(row - row.max())
-            p /= p.sum()
-            row = np.where([p[row > value].sum() < top_p for value in row], row, -np.inf)
-        rows.append(row - row.max() - np.log(np.exp(row - row.max()).sum()))
-    return np.reshape(rows, logits.shape)
 
 
 def make_logits(kind):
@@ -89,7 +75,7 @@ def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
     for top_k in (0, 1, 5, 39, 40, 41):
         for top_p in (1.0, 0.9, 0.33, 1e-6):
             actual = program(logits, traced_params(temperature, top_k, top_p))
-            expected = reference(scaled, 1.0, top_k, top_p)
+            expected = filtered(scaled, 1.0, top_k, top_p)
             np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(expected))
             assert_close(np.exp(actual), np.exp(expected), 1e-5)
 
@@ -122,16 +108,6 @@ def test_both_widths_of_pass_find_the_same_thresholds(platform):
         params = traced_params(*knobs)
         actual = process_as_on(platform, logits.shape)(logits, params)
         np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(process(logits, params)))
-
-
-@pytest.mark.parametrize("filters", [(), ("top_k",), ("top_p",), FILTERS])
-def test_a_filter_whose_value_says_off_keeps_everything(filters, assert_close):
-    logits = make_logits("masked")
-    unfiltered = process(logits, SamplingParams.create(0.7))
-    for top_k in (0, 40, 41, 2**31 - 1):
-        actual = process(logits, traced_params(0.7, top_k, 1.0, filters))
-        np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(unfiltered))
-        assert_close(np.exp(actual), np.exp(unfiltered), 1e-6)
 
 
 def test_a_filter_that_is_left_out_is_not_applied():
@@ -172,29 +148,6 @@ def test_what_runs_is_static_and_values_are_traced():
             assert params.filters == filters and params.greedy == (not values[0])
             counted(logits, params)
     assert SamplingParams.create(top_k=1024).filters == ("top_k",)
-
-
-def sample(keys, logits, params):
-    """Everything a round does with logits, once each."""
-    zero = jnp.zeros(keys.shape, jnp.int32)
-    log_probs = process_logits(logits, params)
-    noise = gumbel_noise(keys, jnp.tile(jnp.arange(3)[None], (keys.shape[0], 1)), logits.shape[-1])
-    drafted = draft_noise(keys, zero, zero, np.arange(3), logits.shape[-1])
-    token = gumbel_argmax(log_probs, noise)
-    return token, top_children(log_probs + drafted, 4), acceptance_uniforms(keys, zero, zero, 5)
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_no_sort_and_no_control_flow_that_depends_on_data(platform):
-    args = jax.random.split(jax.random.key(0), 2), jnp.zeros((2, 3, 1024)), traced_params(1, 5, 0.9)
-    lowered = lower(sample, *args, platform=platform)
-    assert " conditional(" not in lowered.as_text(dialect="hlo")
-    compiled = lowered.compile().as_text().splitlines()
-    loops = [line for line in compiled if " while(" in line]
-    assert not [line for line in loops if "known_trip_count" not in line]
-    assert len([line for line in loops if "top_k" in line or "top_p" in line]) == 2 * (platform == "cpu")
-    assert not [line for line in compiled if " conditional(" in line or " sort(" in line]
-    assert [line for line in compiled if " reduce(" in line], "the test does not see the passes"
 
 
 @pytest.mark.parametrize(

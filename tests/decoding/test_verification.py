@@ -1,6 +1,5 @@
 """Verification against slow references, on devices, and what it refuses (accept tests of rules: test_rules.py)."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,18 +136,6 @@ def test_both_couplings_are_the_greedy_rule_at_temperature_zero(rule):
     )  # fmt: skip
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, other, first)
-
-
-@pytest.mark.parametrize("coupling", [Gumbel(), Rejection()])
-def test_a_sweep_compiles_once(coupling):
-    tokens, log_probs = random_tree_batch(BUSHY, np.random.default_rng(0), 2)
-    chex.clear_trace_counter()
-    counted = jax.jit(chex.assert_max_traces(verify_tree, n=1), static_argnames="coupling")
-    for lam in (1.0, 2.0, 5.0):
-        counted(
-            Draft(jnp.asarray(tokens), BUSHY), log_probs, draws_of(coupling, 2), coupling=coupling,
-            rule=rule_from_name("lantern++", 3, lam=lam), codebook=CODEBOOK,
-        )  # fmt: skip
 
 
 def test_verification_runs_under_shard_map():

@@ -123,7 +123,11 @@ def some_codes(*given):
 GOOD = {
     "applied": lambda: (foreign_target, foreign_params(), PROMPTS),
     "no features": lambda: (applied(no_features), foreign_params(), PROMPTS),
-    "some codes": lambda: (replace(foreign_target, score=some_codes, first_code=None), foreign_params(), PROMPTS),
+    "some codes": lambda: (
+        replace(foreign_target, score=some_codes, first_code=None),
+        foreign_params(),
+        PROMPTS,
+    ),
     **{name: lambda name=name: toys.stream(name, 3) for name in ("llamagen", "lumina", "chain")},
 }
 
