@@ -15,6 +15,7 @@ from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
+from tests.refused import refused
 
 from . import toy_models as toys
 from .topologies import traced_draft
@@ -174,8 +175,7 @@ def test_bad_arguments():
         ({"draws": SharedNoise(jnp.zeros((1, 3, VOCAB)))}, "block coupling was given SharedNoise as draws"),
         ({"log_q": jnp.zeros((1, 3, VOCAB))}, r"log_q has shape \(1, 3, 3\): give \(1, 2, 3\)"),
     ):
-        with pytest.raises(ValueError, match=message) as error:
+        with refused(message):
             verify(**arguments)
-        assert "\n" not in str(error.value)
     assert int(verify(tree=DraftTree.empty()).count[0]) == 0
     assert isinstance(as_coupling("rejection"), Rejection)

@@ -17,6 +17,7 @@ from lantern_jax.decoding.rules.table import RULES, knobs_of
 from lantern_jax.decoding.sampling import gumbel_noise
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
+from tests.refused import refused
 
 from . import toy_models as toys
 from .slow_verification import borrowed, positive
@@ -349,11 +350,10 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     zero = jnp.zeros(2, jnp.int32)
     draws = Streams(jax.random.split(jax.random.key(0), 2), zero, zero)
     message = f"rule {type(rule_from_name(name)).__name__} .*: use coupling gumbel"
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         verify_tree(
             draft, jnp.zeros((2, 2, VOCAB)), draws, coupling=Rejection(), rule=name, codebook=CODEBOOK
         )
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -379,9 +379,8 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     ],
 )
 def test_bad_knobs(name, knobs, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         rule_from_name(name, **knobs)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", RULES)

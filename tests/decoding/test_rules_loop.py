@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook, Rule
+from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
@@ -21,6 +20,7 @@ from . import toy_models as toys
 VOCAB, LENGTH, BATCH = 12, 20, 16
 FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
 TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
+CODEBOOK = toys.random_codebook(VOCAB, 2, 6, seed=0, outside=1)
 KNOBS = {
     "near": {"tau": 1.5},
     "typical": {},
@@ -31,19 +31,12 @@ KNOBS = {
 
 
 @cache
-def codebook():
-    codes = np.random.default_rng(0).standard_normal((VOCAB, 2)).astype(np.float32)
-    table = np.array(nearest_codes(jnp.asarray(codes[:-1]), 6))
-    return Codebook(jnp.asarray(np.concatenate([table, np.full((1, 6), -1, np.int32)])), jnp.asarray(codes))
-
-
-@cache
 def decode(rule, coupling, spread=False, greedy=False):
     target, params = toys.markov_target(VOCAB, LENGTH, FORCED), toys.markov_params(VOCAB)
     conditioning, tree = jnp.zeros((BATCH, 1)), DraftTree.chain(3) if coupling == "block" else TREE
     decoded = speculative_decode(
         target, params, conditioning, toys.sequence_keys(1, BATCH), guidance=jnp.full(BATCH, 2.0),
-        drafting=eagle(toys.noisy_drafter(target), tree), coupling=coupling, codebook=codebook(),
+        drafting=eagle(toys.noisy_drafter(target), tree), coupling=coupling, codebook=CODEBOOK,
         rule=rule if isinstance(rule, Rule) else rule_from_name(rule, **KNOBS.get(rule, {})),
         drafting_params=toys.noisy_params(params, conditioning, 1.5),
         sampling=SamplingParams.create(0.0) if greedy else SamplingParams.create(0.9, 9, 0.98),
@@ -63,7 +56,7 @@ def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
     mean = relaxed.distance.sum() / relaxed.substituted.sum()
     assert mean > 0
     if rule == "near":
-        assert mean <= 1.5 * float(codebook().measured().spacing)
+        assert mean <= 1.5 * float(CODEBOOK.measured().spacing)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from lantern_jax.decoding.tree import DraftTree, load_tree, named_tree, tree_names
+from tests.refused import refused
 
 from .topologies import draft_trees
 
@@ -117,9 +118,8 @@ def test_rank_gaps_are_seen():
     ],
 )
 def test_bad_paths(paths, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         DraftTree.from_paths(paths)
-    assert "\n" not in str(error.value)
 
 
 def test_bad_names_and_depths():

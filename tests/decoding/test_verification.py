@@ -15,6 +15,7 @@ from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
+from tests.refused import refused
 
 from . import toy_models as toys
 from .slow_verification import verify_gumbel, verify_rejection
@@ -195,9 +196,8 @@ def test_bad_arguments(changes, message):
         "log_probs": np.zeros((2, 8, 4), np.float32), **changes,
     }  # fmt: skip
     draft = Draft(*(arguments.pop(name) for name in ("tokens", "tree", "log_q")))
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         verify_tree(draft, **arguments)
-    assert "\n" not in str(error.value)
 
 
 def test_options_are_those_of_a_coupling_and_draws_are_asked_for():

@@ -1,13 +1,10 @@
 """Windows, led ones too: beyond forced tokens, and what is refused (tokens: test_equality.py, laws: test_laws.py)."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.drafting.jacobi import Window, jacobi, pac, speculative_jacobi
 from lantern_jax.decoding.drafting.led import led_window
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 
 from . import toy_models as toys
@@ -15,27 +12,10 @@ from . import toy_models as toys
 CHAIN = DraftTree.chain(6)
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
-def test_a_window_goes_on_behind_a_forced_token(coupling):
-    """Tokens of this chain count up over row ends, so that a pass commits more than the rest of a row."""
-    vocab, length, row, width = 40, 30, 5, 12
-    forced = tuple(39 if i % row == row - 1 else -1 for i in range(length))
-    steps = jnp.zeros((vocab + 1, vocab)).at[jnp.arange(vocab), (jnp.arange(vocab) + 1) % vocab].set(12.0)
-    drafting = jacobi(vocab, width) if coupling == "gumbel" else speculative_jacobi(vocab, width, "shared")
-    decoded = speculative_decode(
-        toys.markov_target(vocab, length, forced), steps.at[39].set(steps[4]), jnp.zeros((4, 1)),
-        toys.sequence_keys(0, 4), drafting=drafting, coupling=coupling, sampling=SamplingParams.create(0.5),
-    )  # fmt: skip
-    assert (np.asarray(decoded.tokens)[:, 4::5] == 39).all()
-    assert (np.asarray(decoded.accepted)[:, row:].sum(axis=1) > 0).all(), "no round passed the end of a row"
-    # Forced tokens are not counted: what the rounds sampled, and the first token, are the free positions.
-    free = sum(token < 0 for token in forced)
-    np.testing.assert_array_equal(np.asarray(decoded.accepted) @ np.arange(1, width + 2), free - 1)
-
-
-def test_a_window_of_accept_tests_reaches_over_row_ends():
+@pytest.mark.parametrize(("coupling", "make"), [("gumbel", jacobi), ("rejection", speculative_jacobi)])
+def test_a_window_reaches_over_row_ends(coupling, make):
     target = toys.lumina(toys.BATCH)[0]
-    decoded = toys.decode(speculative_jacobi(12, 6), name="lumina", coupling="rejection")
+    decoded = toys.decode(make(12, 6), name="lumina", coupling=coupling)
     assert decoded.finite.all() and int(decoded.substituted.sum()) == 0
     ends = target.forced >= target.vocab_size
     assert ends.sum() == 5
@@ -45,6 +25,8 @@ def test_a_window_of_accept_tests_reaches_over_row_ends():
     # Some round commits codes of two rows, with the row end between them.
     rounds, before = decoded.round_of_token, np.flatnonzero(ends[:-2])
     assert (rounds[:, before - 1] == rounds[:, before + 1]).any()
+    # Forced tokens are not counted: what the rounds sampled, and the first token, are the free positions.
+    np.testing.assert_array_equal(decoded.accepted @ np.arange(1, 8), (target.forced < 0).sum() - 1)
 
 
 REFUSED = {

@@ -13,6 +13,7 @@ from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.decoding.zipar import Rows
+from tests.refused import refused
 
 from . import toy_models as toys
 
@@ -175,16 +176,6 @@ def test_several_devices_decode_as_one():
     jax.tree.map(np.testing.assert_array_equal, decode("lumina", 2, spread=True), decode("lumina", 2))
 
 
-def test_passes_of_published_sizes():
-    def schedule(grid, window):
-        target = Target(None, None, None, 4, grid * grid)
-        return Rows(grid, window).schedule(target)
-
-    assert schedule(24, 8).passes == 24 + 23 * 8 - 1
-    assert schedule(24, 8).position.shape[1] <= 4
-    assert schedule(48, 16).passes == 48 + 47 * 16 - 1
-
-
 def test_bad_arguments():
     with pytest.raises(ValueError, match="window 0 is not valid"):
         Rows(4, 0)
@@ -199,8 +190,7 @@ def test_bad_arguments():
             *arguments, rows=Rows(5), drafting=eagle(drafter, "mc_sim_7b_63"), drafting_params=drafter_params
         )
     chain = toys.markov_target(4, 4)
-    with pytest.raises(ValueError, match=r"target\.score fails on what it was given") as error:
+    with refused(r"target\.score fails on what it was given"):
         autoregressive_decode(
             chain, toys.markov_params(4), jnp.zeros((2, 1)), toys.sequence_keys(0, 2), rows=Rows(2, 1)
         )
-    assert "\n" not in str(error.value)
