@@ -18,7 +18,7 @@ from . import toy_models as toys
 TREES = {
     "published": DynamicTree(9, 4, frontier=3, children=4),
     "gap": DynamicTree(9, 4, frontier=3, children=4, ranking="gap"),
-    "ddd": DynamicTree(9, 4, frontier=3, children=4, threshold=0.3, checks=(2, 3)),
+    "ddd": DynamicTree(30, 4, frontier=3, children=4, threshold=0.22, checks=(2, 3)),
 }
 VOCAB = 16
 
@@ -64,8 +64,6 @@ def slow_tree(table: np.ndarray, noise: np.ndarray, root: int, tree: DynamicTree
 @pytest.mark.parametrize("name", TREES)
 def test_the_best_nodes_are_kept(name):
     tree, rng = TREES[name], np.random.default_rng(0)
-    if name == "ddd":
-        tree = DynamicTree(30, 4, frontier=3, children=4, threshold=0.22, checks=(2, 3))
     batch, table = 32, rng.normal(size=(VOCAB, VOCAB)).astype(np.float32) * 1.5
     noise = rng.gumbel(size=(batch, tree.depth + 1, VOCAB)).astype(np.float32)
     roots = rng.integers(VOCAB, size=batch).astype(np.int32)

@@ -134,7 +134,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_targets_are_good(name):
-    assert check_target(*GOOD[name](), guidance=2.0) < 1e-3
+    assert check_target(*GOOD[name](), guidance=None if name == "some codes" else 2.0) < 1e-3
 
 
 def sees_the_whole_block(params, tokens, positions, mask, past):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lantern_jax
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import parameter_spec
@@ -95,6 +96,13 @@ def test_it_is_stored_and_read_as_it_is(folder, quantized):
     saved = [fit.memory(each, each.job({"method": "ar"}), 1).parameters for each in (plain, shapes)]
     scales = sum(4 * module["kernel_scale"].size for _, module in layers(found))
     assert saved[0] - saved[1] == 3 * bytes_of(kernels) - scales
+
+
+def test_strict_decoding_is_plain_decoding(folder):
+    pipeline = lantern_jax.load(folder)
+    made = pipeline.generate(["a lake at dusk", "a lake at dawn"], seed=3, method="gumbel", compare=True)
+    assert is_quantized(pipeline.engine.parameters.target)
+    np.testing.assert_array_equal(made.tokens, made.plain.tokens)
 
 
 def test_scales_are_split_as_their_outputs_are():
