@@ -25,11 +25,7 @@ from . import toy_models as toys
 
 BATCH, GUIDANCE = 32, 2.5
 CONFIG = LlamaGenConfig(64, 1, 2, vocab_size=256, grid=6, hidden_dim=128, num_labels=6)
-
-
-@cache
-def target():
-    return llamagen_target(CONFIG, jnp.bfloat16)
+TARGET = llamagen_target(CONFIG, jnp.bfloat16)
 
 
 @cache
@@ -44,7 +40,7 @@ def params():
 def decode(drafting):
     conditioning = toys.conditioning(BATCH)
     return speculative_decode(
-        target(), params(), conditioning, toys.sequence_keys(0, BATCH), drafting=drafting,
+        TARGET, params(), conditioning, toys.sequence_keys(0, BATCH), drafting=drafting,
         drafting_params=toys.noisy_params(params(), conditioning, 0.4), guidance=jnp.full(BATCH, GUIDANCE),
     )  # fmt: skip
 
@@ -52,10 +48,10 @@ def decode(drafting):
 @pytest.mark.parametrize("tree", ["chain", pytest.param("mc_sim_7b_63", marks=pytest.mark.exhaustive)])
 def test_tokens_part_at_near_ties_alone(tree):
     length = CONFIG.num_tokens
-    expected, decoded = np.asarray(decode(PLAIN).tokens), decode(eagle(toys.noisy_drafter(target()), tree))
+    expected, decoded = np.asarray(decode(PLAIN).tokens), decode(eagle(toys.noisy_drafter(TARGET), tree))
     tokens = np.asarray(decoded.tokens)
     assert int(decoded.accepted[:, 1:].sum()) > 0
-    given = target(), params(), toys.conditioning(BATCH), jnp.full(BATCH, GUIDANCE), jnp.asarray(expected)
+    given = TARGET, params(), toys.conditioning(BATCH), jnp.full(BATCH, GUIDANCE), jnp.asarray(expected)
     narrow, wide = np.asarray(narrow_logits(*given)), np.asarray(wide_logits(*given))
     places = jnp.tile(jnp.arange(length, dtype=jnp.int32)[None], (BATCH, 1))
     noise = np.asarray(gumbel_noise(toys.sequence_keys(0, BATCH), places, CONFIG.vocab_size))

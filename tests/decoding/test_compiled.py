@@ -36,9 +36,8 @@ TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=9
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 TREE = named_tree("naive_extend_57")
 SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-WIDTH = DIM // HEADS
 # Shapes of the kernels of a layer, as stored and as matrices, and of the head.
-STORED = ((DIM, 3, HEADS, WIDTH), (HEADS, WIDTH, DIM), (DIM, 2, 96))
+STORED = ((DIM, 3, HEADS, DIM // HEADS), (HEADS, DIM // HEADS, DIM), (DIM, 2, 96))
 KERNELS = (*STORED, (DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
 
 
