@@ -64,8 +64,8 @@ def test_the_groups_are_of_presets():
     assert set(EXACT) | set(LOSSY) <= set(methods())
 
 
-# Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_dynamic.py and
-# test_drafter_kinds.py there, "lantern-g" in test_engine.py.
+# Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_laws.py there,
+# "lantern-g" in test_engine.py.
 RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec")
 
 
@@ -88,7 +88,7 @@ def test_a_method_makes_pictures(name):
 NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 
 
-# Chains under block verification and trees of gaps are greedy in decoding/test_block.py and test_dynamic.py.
+# Chains under block verification and grown trees are greedy in decoding/test_equality.py.
 @pytest.mark.parametrize(
     "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo"), NOT_GREEDY)
 )

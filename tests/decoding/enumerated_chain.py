@@ -1,67 +1,115 @@
 """The law of a small Markov chain, sequence by sequence, and tests of whether samples follow it."""
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.stream import Decoded
 
 from . import toy_models as toys
+from .ways import Way
 
 VOCAB, LENGTH, SAMPLES = 3, 5, 20_000
+FREE = (-1,) * LENGTH
 
 
-def exact_distribution(params, forced=(-1,) * LENGTH, temperature=1.0, top_k=VOCAB, top_p=1.0) -> np.ndarray:
-    """Returns the probability of each sequence of the chain, float64 [VOCAB ** LENGTH], ordered by its digits.
+class Law(NamedTuple):
+    """What decoding must follow.
 
-    Args:
-        params: logits [VOCAB + 1, VOCAB], the last row for the first token, as in ``markov_target``.
+    Attributes:
+        seed, sharpness: of the chain's parameters; the sharper, the more its tokens depend on earlier ones.
         forced: the id at each place where one is forced, else -1.
-        temperature, top_k, top_p: of the sampling distribution; written out by sorting, ties aside.
+        sampling: arguments of ``SamplingParams``.
     """
-    probs = np.stack([filtered(row, temperature, top_k, top_p) for row in np.asarray(params, np.float64)])
 
-    def probability(sequence):
-        result, last = 1.0, VOCAB
-        for place, token in enumerate(sequence):
-            if forced[place] < 0:
-                result *= probs[last, token]
-            elif token != forced[place]:
-                return 0.0
-            last = token
-        return result
+    seed: int = 0
+    sharpness: float = 1.0
+    forced: tuple[int, ...] = FREE
+    sampling: Mapping = MappingProxyType({})
 
-    return np.array([probability(s) for s in itertools.product(range(VOCAB), repeat=LENGTH)])
+    @property
+    def params(self):
+        """Logits [VOCAB + 1, VOCAB], the last row for the first token."""
+        return toys.markov_params(VOCAB, self.seed) * jnp.float32(self.sharpness)
 
+    @property
+    def target(self):
+        return toys.markov_target(VOCAB, LENGTH, None if self.forced == FREE else self.forced)
 
-def filtered(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
-    """Temperature, then the best ``top_k``, then the fewest of these whose mass reaches ``top_p``."""
-    probs = np.exp(logits / temperature)
-    order = np.argsort(-probs)
-    probs[order[top_k:]] = 0
-    probs /= probs.sum()
-    above = np.cumsum(probs[order]) - probs[order]
-    probs[order[above >= top_p]] = 0
-    return probs / probs.sum()
+    def exact(self) -> np.ndarray:
+        """Returns the probability of each sequence, float64 [VOCAB ** LENGTH], ordered by its digits."""
+        probs = np.exp(filtered(np.asarray(self.params), **self.sampling))
 
+        def probability(sequence):
+            result, last = 1.0, VOCAB
+            for wanted, token in zip(self.forced, sequence, strict=True):
+                if wanted < 0:
+                    result *= probs[last, token]
+                elif token != wanted:
+                    return 0.0
+                last = token
+            return result
 
-def agreement(tokens, expected: np.ndarray) -> float:
-    """Returns the p-value of a chi-square test of samples [B, LENGTH]; 0 if one of them cannot be."""
-    return agreement_of_counts(counts(tokens), expected)
-
-
-def counts(tokens) -> np.ndarray:
-    """Counts how often each sequence is among the samples [B, LENGTH], in the order of ``exact_distribution``."""
-    ids = np.asarray(tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
-    return np.bincount(ids, minlength=VOCAB**LENGTH)
+        return np.array([probability(s) for s in itertools.product(range(VOCAB), repeat=LENGTH)])
 
 
-def agreement_of_counts(observed: np.ndarray, expected: np.ndarray) -> float:
-    """Does as ``agreement`` for samples counted already."""
+def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndarray:
+    """Returns the log-probabilities of sampling from logits [..., V], by sorting every row; float64."""
+    rows = []
+    for row in np.asarray(logits, np.float64).reshape(-1, logits.shape[-1]) / temperature:
+        if 0 < top_k < row.size:
+            row = np.where(row >= np.sort(row)[-top_k], row, -np.inf)
+        if top_p < 1:
+            p = np.exp(row - row.max())
+            p /= p.sum()
+            row = np.where([p[row > value].sum() < top_p for value in row], row, -np.inf)
+        rows.append(row - row.max() - np.log(np.exp(row - row.max()).sum()))
+    return np.reshape(rows, logits.shape)
+
+
+class Sampled(NamedTuple):
+    """How often each sequence came, in the order of ``Law.exact``, and what its rounds took."""
+
+    counts: np.ndarray
+    accepted: int
+    rounds: int
+    substituted: int
+
+
+def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None) -> Sampled:
+    """Decodes the chain ``samples`` times; ``drafting`` instead of the way's own, which has no parameters."""
+    target, params, given = law.target, law.params, jnp.zeros((at_once, 1))
+    drafter, drafting_params = toys.noisy_drafter(target), None
+    if way.kind is not None:
+        target, drafter, drafting_params = toys.on_chain(way.kind, target)
+    elif way.reads_noise:
+        drafting_params = toys.noisy_params(params, given, way.noises[0])
+    drafting = way.drafting(drafter, VOCAB, 2) if drafting is None else drafting
+    found, key = Sampled(0, 0, 0, 0), jax.random.key(11)
+    for start in range(0, samples, at_once):
+        numbers = jnp.arange(start, start + at_once, dtype=jnp.int32)
+        decoded = speculative_decode(
+            target, params, given, jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers), drafting=drafting,
+            drafting_params=drafting_params, coupling=way.coupling, sampling=SamplingParams.create(**law.sampling),
+        )  # fmt: skip
+        ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
+        new = decoded.accepted[:, 1:].sum(), decoded.rounds.sum(), decoded.substituted.sum()
+        new = (np.bincount(ids, minlength=VOCAB**LENGTH), *map(int, new))
+        found = Sampled(*(old + one for old, one in zip(found, new, strict=True)))
+    assert found.counts.sum() == samples and (found.accepted > samples // 50 or drafting is PLAIN)
+    return found
+
+
+def agreement(observed: np.ndarray, expected: np.ndarray) -> float:
+    """Returns the p-value of a chi-square test of counts; 0 if a sequence came that cannot."""
     if len(observed) > len(expected) or observed[expected == 0].any():
         return 0.0
     expected = expected * observed.sum()
@@ -72,34 +120,3 @@ def agreement_of_counts(observed: np.ndarray, expected: np.ndarray) -> float:
     else:
         observed, expected = observed[~rare], expected[~rare]
     return float(stats.chisquare(observed, expected).pvalue)
-
-
-def decode(
-    drafting, drafting_params=None, coupling="rejection", *, params=None, forced=None, target=None, samples=SAMPLES,
-    **sampling,
-) -> Decoded:  # fmt: skip
-    """Decodes the chain many times; a drafter's ``drafting_params`` may be the noise of a copy of the target."""
-    target = toys.markov_target(VOCAB, LENGTH, forced) if target is None else target
-    params, conditioning = toys.markov_params(VOCAB) if params is None else params, jnp.zeros((samples, 1))
-    if isinstance(drafting_params, float):
-        drafting_params = toys.noisy_params(params, conditioning, drafting_params)
-    return speculative_decode(
-        target, params, conditioning, toys.sequence_keys(5, samples), drafting=drafting,
-        drafting_params=drafting_params, coupling=coupling, sampling=SamplingParams.create(**sampling),
-    )  # fmt: skip
-
-
-def assert_exact(drafting, *given, params=None, forced=None, **more) -> Decoded:
-    """Decodes, and checks that tokens follow the exact law and that drafts are accepted."""
-    decoded = decode(drafting, *given, params=params, forced=forced, **more)
-    sampling = {name: more[name] for name in ("temperature", "top_k", "top_p") if name in more}
-    params = toys.markov_params(VOCAB) if params is None else params
-    expected = exact_distribution(params, (-1,) * LENGTH if forced is None else forced, **sampling)
-    assert agreement(decoded.tokens, expected) > 1e-3
-    assert int(decoded.accepted[:, 1:].sum()) > 0
-    return decoded
-
-
-def copy_of_target(forced=None):
-    """Returns the drafter that is a noisy copy of the chain."""
-    return toys.noisy_drafter(toys.markov_target(VOCAB, LENGTH, forced))

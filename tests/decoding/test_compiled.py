@@ -6,7 +6,7 @@ loop itself is the only one.
 
 import math
 import re
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -22,9 +22,9 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.engine import programs
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
 from tests import lowering
 from tests.quick_compilation import AS_USERS_COMPILE
 
@@ -36,29 +36,17 @@ TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=9
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 TREE = named_tree("naive_extend_57")
 SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-WIDTH = DIM // HEADS
 # Shapes of the kernels of a layer, as stored and as matrices, and of the head.
-STORED = ((DIM, 3, HEADS, WIDTH), (HEADS, WIDTH, DIM), (DIM, 2, 96))
+STORED = ((DIM, 3, HEADS, DIM // HEADS), (HEADS, DIM // HEADS, DIM), (DIM, 2, 96))
 KERNELS = (*STORED, (DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
 
 
 def abstract_inputs(batch: int) -> Inputs:
     """Makes shapes of the inputs of ``loop.decode``."""
     shape = jax.ShapeDtypeStruct
-
-    def target():
-        labels, tokens = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, GRID * GRID), jnp.int32)
-        return LlamaGen(TARGET).init(jax.random.key(0), labels, tokens)
-
-    def drafter():
-        features, tokens = jnp.zeros((1, 1, 1, DIM)), jnp.zeros((1, 1, 1), jnp.int32)
-        rotary, mask = jnp.zeros((1, 1, 1, DIM // HEADS // 2, 2)), jnp.ones((1, 1, 1, 1), bool)
-        return DrafterModel(DRAFTER).init(jax.random.key(0), features, tokens, rotary, mask)
-
-    head = shape((DIM, VOCAB), jnp.float32)
     return Inputs(
-        jax.eval_shape(target),
-        {"drafter": jax.eval_shape(drafter), "head": head},
+        gpt_shapes(TARGET),
+        {"drafter": drafter_shapes(DRAFTER), "head": shape((DIM, VOCAB), jnp.float32)},
         shape((batch, 1), jnp.int32),
         jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch)),
         shape((batch,), jnp.float32),
@@ -117,49 +105,35 @@ def check_lines(lines: list[str]) -> None:
     assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
 
 
+def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
+    """Caches are written at least so often, and none is copied."""
+    slots = GRID * GRID + depth + 1
+    caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
+    operations = [(*made(line.strip()), line) for line in lines]
+    found = [(name, line) for name, shape, line in operations if shape and math.prod(shape) in caches]
+    written = [name for name, _ in found if name in ("dynamic-update-slice", "scatter")]
+    assert len(written) >= least, "no cache is seen being written: does the test look at the right loop?"
+    moves = ("copy", "transpose", "concatenate", "convert", "pad", "reverse", "copy-start")
+    assert not [line for name, line in found if name in moves]
+
+
 # The shared noise and a relaxed rule are in the piece of a generation at the end.
-COPIES = [("rejection", 1, "small"), ("plain", 3, None)]
-
-
 @pytest.mark.parametrize(
     ("method", "batch", "tree"),
     [
-        *COPIES,
-        *(
-            pytest.param(method, batch, "wide", marks=pytest.mark.exhaustive)
-            for method, batch in (
-                ("gumbel", 1),
-                ("gumbel", 3),
-                ("rejection", 1),
-                ("rejection", 3),
-                ("plain", 1),
-            )
-        ),
+        ("rejection", 1, SMALL),
+        ("plain", 3, None),
+        *(pytest.param(method, 3, TREE, marks=pytest.mark.exhaustive) for method in ("gumbel", "rejection")),
     ],
+    ids=str,
 )
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, batch, tree):
     program = Program(llamagen_target(TARGET))
     if method != "plain":
-        tree = {"wide": TREE, "small": SMALL}[tree]
         program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), as_coupling(method))
     lowered = loop._decode_jit.lower(program, strict_inputs(batch))
-    hlo = lowered.compile(compiler_options=AS_USERS_COMPILE).as_text()
-    lines = loop_lines(hlo)
-    slots = GRID * GRID + program.drafting.max_depth + 1
-    caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
-    sizes, writes = [], 0
-    for line in lines:
-        operation, shape = made(line)
-        size = 1
-        for dimension in shape:
-            size *= dimension
-        writes += operation in ("dynamic-update-slice", "scatter") and size in caches
-        if size in caches and operation in ("copy", "transpose", "concatenate", "convert", "pad", "reverse"):
-            sizes.append(line)
-    assert writes >= (4 if method == "plain" else 6), (
-        "the test does not see the cache being written: is it still looking at the right loop?"
-    )
-    assert not sizes, sizes
+    lines = loop_lines(lowered.compile(compiler_options=AS_USERS_COMPILE).as_text())
+    check_caches(lines, batch, program.drafting.max_depth, 4 if method == "plain" else 6)
     check_lines(lines)
 
 
@@ -180,41 +154,25 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 
 
-@pytest.mark.parametrize(
-    ("devices", "platform"),
-    [
-        (8, "cuda"),
-        pytest.param(1, "cuda", marks=pytest.mark.exhaustive),
-        pytest.param(1, "tpu", marks=pytest.mark.exhaustive),
-        pytest.param(8, "tpu", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_the_loop_exports_for_accelerators(devices, platform):
+def test_the_loop_exports_for_eight_accelerators():
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL))
-    if devices == 1:
-        function = jax.jit(lambda inputs: loop.decode(program, inputs))
-    else:
-        mesh = lowering.mesh(platform, data=devices)
-        function = jax.jit(
-            lambda inputs: loop._decode_sharded(program, mesh, "data", inputs),
-            in_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
-        )
+    mesh = lowering.mesh("cuda", data=8)
+    function = jax.jit(
+        lambda inputs: loop._decode_sharded(program, mesh, "data", inputs),
+        in_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
+    )
     # Kernels are kept as Triton's code, which may change between versions of JAX.
     kernels = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
-    with lowering.on(platform):
-        exported = jax.export.export(function, platforms=[platform], disabled_checks=kernels)(
+    with lowering.on("cuda"):
+        exported = jax.export.export(function, platforms=["cuda"], disabled_checks=kernels)(
             abstract_inputs(8)
         )
-    assert exported.platforms == (platform,)
-    assert exported.nr_devices == devices
+    assert exported.platforms == ("cuda",) and exported.nr_devices == 8
     assert exported.out_avals[0].shape == (8, GRID * GRID)
 
 
-LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=24, num_codes=20, grid=3, layout="lumina")
-
-
 class Case(NamedTuple):
-    """A kind of program. ``stream``: "free" (LlamaGen) or "forced" (Chameleon, whose rows end in forced tokens)."""
+    """A kind of program. ``stream``: "llamagen", or "lumina", whose rows end in forced tokens."""
 
     platform: str
     coupling: str
@@ -222,54 +180,26 @@ class Case(NamedTuple):
     greedy: bool
     batch: int
     stream: str
-    topology: str
+    traced: bool
+    compiled: bool = False
 
 
+# Every value of every field, not every combination. Compiling takes longest by far: few are compiled, and none for
+# cuda, whose kernels a CPU does not compile. Draftings and rules by name are in tests/test_methods.py.
 CASES = [
-    Case("cuda", "gumbel", False, False, 1, "free", "static"),
-    Case("cuda", "gumbel", True, False, 3, "forced", "traced"),
-    Case("cuda", "gumbel", True, True, 1, "free", "traced"),
-    Case("cuda", "rejection", False, False, 3, "forced", "static"),
-    Case("cuda", "rejection", True, False, 1, "free", "traced"),
-    Case("cuda", "rejection", False, True, 3, "forced", "static"),
-    Case("tpu", "gumbel", False, False, 3, "forced", "static"),
-    Case("tpu", "gumbel", True, False, 1, "free", "static"),
-    Case("tpu", "gumbel", False, True, 3, "free", "traced"),
-    Case("tpu", "rejection", True, False, 1, "forced", "static"),
-    Case("tpu", "rejection", False, False, 3, "free", "traced"),
-    Case("tpu", "rejection", True, True, 1, "forced", "traced"),
-    Case("cpu", "gumbel", True, False, 3, "free", "static"),
-    Case("cpu", "rejection", True, False, 1, "forced", "traced"),
+    Case("cuda", "rejection", True, False, 1, "llamagen", True),
+    Case("cuda", "rejection", False, True, 3, "lumina", False),
+    Case("tpu", "gumbel", False, False, 3, "lumina", False, compiled=True),
+    Case("tpu", "rejection", True, True, 1, "lumina", True, compiled=True),
+    Case("cpu", "gumbel", True, False, 3, "llamagen", False, compiled=True),
 ]
 
 
-@cache
-def lumina():
-    """Makes a target with a forced token after each row and two at the end, and its drafter, with parameters."""
-    prompt = TokenConditioning(jnp.ones((1, 4), jnp.int32), jnp.ones((1, 4), bool))
-    model = Chameleon(LUMINA)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), prompt))
-    config = DrafterConfig(hidden_dim=32, num_heads=2, prefix_length=4, **LUMINA.shared_with_drafter)
-    example = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1, 1, 4, 2))
-    drafter = jax.eval_shape(
-        DrafterModel(config).init, jax.random.key(0), *example, jnp.ones((1, 1, 1, 1), bool)
-    )
-    head = shapes["params"]["head"]["kernel"]
-    return chameleon_target(LUMINA), shapes, eagle_drafter(config), {"drafter": drafter, "head": head}
-
-
 def small_program(case: Case) -> tuple[Program, Inputs]:
-    """Makes a program of that kind and the shapes of its inputs."""
-    if case.stream == "forced":
-        target, params, drafter, drafter_params = lumina()
-        tokens = jnp.ones((case.batch, 4), jnp.int32)
-        conditioning = TokenConditioning(tokens, tokens > 0)
-    else:
-        target, params, conditioning = toys.llamagen(), toys.target_params(), toys.conditioning(case.batch)
-        drafter, drafter_params = toys.random_drafter()
+    """Makes a program of that kind and its inputs."""
+    target, params, conditioning = toys.stream(case.stream, case.batch)
+    drafter, drafter_params = toys.random_drafter("eagle", case.stream)
     drafting, vocab = eagle(drafter, SMALL), target.vocab_size
-    if case.topology == "traced":
-        drafting = traced_drafting(drafting, SMALL)
     inputs = Inputs(
         params, drafter_params, conditioning, toys.sequence_keys(0, case.batch), jnp.full(case.batch, 2.0),
         jnp.ones(case.batch, bool), SamplingParams.create(0.0 if case.greedy else 0.9, 5, 0.9),
@@ -278,11 +208,8 @@ def small_program(case: Case) -> tuple[Program, Inputs]:
     if case.relaxed:
         book = Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2)))
         inputs = inputs.replace(rule=LanternPlusPlus(jnp.float32(2.0), 4), codebook=book)
+    drafting = traced_drafting(drafting) if case.traced else drafting
     return Program(target, drafting, as_coupling(case.coupling)), inputs
-
-
-def lowered(program: Program, inputs: Inputs, platform: str):
-    return lowering.lower(partial(loop.decode, program), inputs, platform=platform)
 
 
 def branches(hlo: str) -> list[str]:
@@ -296,43 +223,19 @@ def data_dependent_loops(compiled: str) -> list[str]:
     return [line for line in loops if '"known_trip_count"' not in line]
 
 
-def name_of(case: Case) -> str:
-    return "-".join(
-        (case.platform, case.coupling, "relaxed" if case.relaxed else "strict", "greedy" if case.greedy else "sampled",
-         str(case.batch), case.stream, case.topology)
-    )  # fmt: skip
-
-
-# Every value of every field, not every combination. Compiling takes longest by far: fewer still, and none for cuda,
-# whose kernels a CPU does not compile. Draftings and rules by name are in tests/test_methods.py.
-COMPILED, RARELY_COMPILED, LOWERED = (6, 11, 12), (7, 8), (4, 5, 9)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case, id=name_of(case), marks=() if i in (*COMPILED, *LOWERED) else pytest.mark.exhaustive
-        )
-        for i, case in enumerate(CASES)
-    ],
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
     """Before compiling, which may fold here what stays elsewhere; the loop is the decoding loop itself."""
-    program = lowered(*small_program(case), case.platform)
+    program, inputs = small_program(case)
+    program = lowering.lower(partial(loop.decode, program), inputs, platform=case.platform)
     assert not branches(program.as_text(dialect="hlo"))
-    if CASES.index(case) in (*COMPILED, *RARELY_COMPILED):
+    if case.compiled:
         loops = data_dependent_loops(program.compile().as_text())
         assert len(loops) == 1, loops
 
 
 @pytest.mark.parametrize(
-    ("coupling", "batch"),
-    [
-        ("gumbel", 3),
-        pytest.param("gumbel", 1, marks=pytest.mark.exhaustive),
-        pytest.param("rejection", 1, marks=pytest.mark.exhaustive),
-    ],
+    ("coupling", "batch"), [("gumbel", 3), pytest.param("rejection", 1, marks=pytest.mark.exhaustive)]
 )
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes its state over: every leaf is an alias of the result, and no cache is copied,
@@ -346,14 +249,5 @@ def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batc
     hlo = advance.lower(running, state, rounds).compile(compiler_options=AS_USERS_COMPILE).as_text()
     aliases = re.search(r"input_output_alias=\{(.*?)\}, entry_computation_layout", hlo)
     assert len(re.findall(r"(?:may|must)-alias", aliases[1])) == len(jax.tree.leaves(state))
-    slots = GRID * GRID + SMALL.max_depth + 1
-    caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
-    made_caches = [
-        (operation, line)
-        for operation, shape, line in ((*made(line.strip()), line) for line in hlo.splitlines())
-        if math.prod(shape) in caches and shape
-    ]
-    assert any(operation in ("dynamic-update-slice", "scatter") for operation, _ in made_caches)
-    moved = ("copy", "transpose", "concatenate", "convert", "pad", "reverse", "copy-start")
-    assert not [line for operation, line in made_caches if operation in moved]
+    check_caches(hlo.splitlines(), batch, SMALL.max_depth, 1)
     check_lines(loop_lines(hlo))

@@ -10,15 +10,13 @@ import pytest
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import jacobi, speculative_jacobi
+from lantern_jax.decoding.drafting.jacobi import jacobi
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.zipar import Rows
-from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen
-from tests.tiny_checkpoint import random_leaves
 
 from . import toy_models as toys
 
@@ -55,19 +53,15 @@ def continued(count: int) -> np.ndarray:
 
 
 def draftings() -> dict:
-    drafter, params = toys.random_drafter()
     copy = toys.noisy_params(toys.target_params(), toys.conditioning(BATCH), 0.2)
     return {
         "plain": (PLAIN, None),
-        "eagle": (eagle(drafter, TREE), params),
         "copy": (eagle(toys.noisy_drafter(toys.llamagen()), TREE), copy),
         "jacobi": (jacobi(toys.VOCAB, 4, "above", 5), None),
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "copy", "jacobi", pytest.param("eagle", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("name", ["plain", "copy", "jacobi"])
 def test_the_rest_is_the_continuation(name, monkeypatch):
     # Two pieces and an odd one.
     monkeypatch.setattr(completion, "PIECE", 5)
@@ -81,10 +75,10 @@ def test_the_rest_is_the_continuation(name, monkeypatch):
     assert (np.asarray(decoded.round_of_token)[:, :count] == 0).all()
     np.testing.assert_array_equal(accepted @ (1 + np.arange(accepted.shape[1])), TOTAL - count)
     np.testing.assert_array_equal(np.asarray(decoded.round_of_token)[:, -1], rounds)
-    assert (rounds < TOTAL - count).any() or name in ("plain", "eagle")
+    assert (rounds < TOTAL - count).any() or name == "plain"
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.exhaustive), TOTAL - 1])
+@pytest.mark.parametrize("count", [1, TOTAL - 1])
 def test_shortest_and_longest(count):
     drafting, params = draftings()["copy"]
     decoded = decode(drafting, params, plain(SEED)[:, :count])
@@ -92,12 +86,10 @@ def test_shortest_and_longest(count):
     assert count < TOTAL - 1 or decoded.rounds.tolist() == [1] * BATCH
 
 
-@pytest.mark.parametrize("name", ["copy", pytest.param("jacobi", marks=pytest.mark.exhaustive)])
-def test_the_drafting_stands_where_it_stood(name):
+def test_the_drafting_stands_where_it_stood():
     """Begun between two rounds, a picture goes on by the very rounds that it had: nothing of the drafting is lost."""
-    drafting, params = draftings()[name]
-    if name == "copy":
-        params = toys.noisy_params(toys.target_params(), toys.conditioning(1), 0.7)
+    drafting, _ = draftings()["copy"]
+    params = toys.noisy_params(toys.target_params(), toys.conditioning(1), 0.7)
     whole = decode(drafting, params, batch=1)
     rounds = np.asarray(whole.round_of_token)[0]
     assert 8 < rounds[-1] < TOTAL - 2, "rounds are all alike"
@@ -105,29 +97,14 @@ def test_the_drafting_stands_where_it_stood(name):
     again = decode(drafting, params, np.asarray(whole.tokens)[:, :count], batch=1)
     np.testing.assert_array_equal(again.tokens, whole.tokens)
     after = np.asarray(again.round_of_token)[0, count:]
-    if name == "copy":
-        np.testing.assert_array_equal(after, rounds[count:] - rounds[count] + 1)
-    else:
-        # A window's guesses are of the given tokens, not of what the target thought of them: a round or two.
-        assert after[-1] <= rounds[-1] - rounds[count] + 3
-
-
-def test_a_window_under_rejection_at_temperature_0():
-    drafting = speculative_jacobi(toys.VOCAB, 4, "maximal")
-    greedy = SamplingParams.create(0.0)
-    tokens = np.asarray(decode(PLAIN, sampling=greedy).tokens)
-    decoded = decode(drafting, None, tokens[:, :9], sampling=greedy, coupling="rejection")
-    np.testing.assert_array_equal(decoded.tokens, tokens)
+    np.testing.assert_array_equal(after, rounds[count:] - rounds[count] + 1)
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])
 def test_row_ends(count):
     """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
     target, params, conditioning = toys.lumina(4)
-    config = DrafterConfig(16, 2, 32, vocab_size=20, grid=4, prefix_length=4, rotary="line")
-    drafter = {
-        "drafter": random_leaves(drafter_shapes(config), 3, 0.5), "head": params["params"]["head"]["kernel"]
-    }  # fmt: skip
+    drafter, drafting_params = toys.random_drafter("eagle", "lumina")
     keys, guidance = toys.sequence_keys(SEED, 4), jnp.full(4, 2.0)
     other = autoregressive_decode(
         target, params, conditioning, toys.sequence_keys(OTHER, 4), guidance=guidance
@@ -136,8 +113,8 @@ def test_row_ends(count):
     given = Completion(conditioning, other.tokens[:, :count])
     expected = autoregressive_decode(target, params, given, keys, guidance=guidance)
     decoded = speculative_decode(
-        target, params, given, keys, guidance=guidance, drafting=eagle(eagle_drafter(config), DraftTree.chain(2)),
-        drafting_params=drafter,
+        target, params, given, keys, guidance=guidance, drafting=eagle(drafter, DraftTree.chain(2)),
+        drafting_params=drafting_params,
     )  # fmt: skip
     np.testing.assert_array_equal(decoded.tokens, expected.tokens)
     np.testing.assert_array_equal(decoded.tokens[:, :count], other.tokens[:, :count])

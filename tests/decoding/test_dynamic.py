@@ -1,4 +1,4 @@
-"""Trees grown by the drafter's confidence: their shape, and the law under accept tests."""
+"""Trees grown by the drafter's confidence: their shape, and what is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -11,29 +11,20 @@ from lantern_jax.decoding.drafting.growing import AtRoot
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Pending
 from lantern_jax.decoding.topology import topology_of
-from lantern_jax.decoding.tree import DynamicTree, named_tree, tree_names
+from lantern_jax.decoding.tree import DynamicTree, named_tree
 
-from . import enumerated_chain as laws
 from . import toy_models as toys
 
 TREES = {
     "published": DynamicTree(9, 4, frontier=3, children=4),
     "gap": DynamicTree(9, 4, frontier=3, children=4, ranking="gap"),
-    "ddd": DynamicTree(9, 4, frontier=3, children=4, threshold=0.3, checks=(2, 3)),
+    "ddd": DynamicTree(30, 4, frontier=3, children=4, threshold=0.22, checks=(2, 3)),
 }
 VOCAB = 16
 
 
-NARROW_WIDE_DEEP = ("chain", "medusa_2_7b_63", "demo_57")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in NARROW_WIDE_DEEP else pytest.mark.exhaustive)
-        for name in tree_names()
-    ],
-)
+# A narrow tree, a wide one and a deep one.
+@pytest.mark.parametrize("name", ["chain", "medusa_2_7b_63", "demo_57"])
 def test_a_topology_made_of_parents_is_the_static_tree(name):
     tree = named_tree(name)
     made = jax.jit(topology_of, static_argnums=(1, 2))(
@@ -73,8 +64,6 @@ def slow_tree(table: np.ndarray, noise: np.ndarray, root: int, tree: DynamicTree
 @pytest.mark.parametrize("name", TREES)
 def test_the_best_nodes_are_kept(name):
     tree, rng = TREES[name], np.random.default_rng(0)
-    if name == "ddd":
-        tree = DynamicTree(30, 4, frontier=3, children=4, threshold=0.22, checks=(2, 3))
     batch, table = 32, rng.normal(size=(VOCAB, VOCAB)).astype(np.float32) * 1.5
     noise = rng.gumbel(size=(batch, tree.depth + 1, VOCAB)).astype(np.float32)
     roots = rng.integers(VOCAB, size=batch).astype(np.int32)
@@ -110,33 +99,9 @@ def test_the_best_nodes_are_kept(name):
         assert len(set(depths)) > 1, "every tree stops at the same depth: the threshold shows nothing"
 
 
-def decode(name, temperature, noise, **more):
-    return toys.decode(eagle(toys.copy_drafter(), TREES[name]), temperature, noise=noise, **more)
-
-
-def test_greedy_rejection_is_plain_decoding():
-    decoded = decode("published", 0.0, 0.2, coupling="rejection")
-    np.testing.assert_array_equal(decoded.tokens, toys.decode(temperature=0.0).tokens)
-
-
-def test_gaps_find_more_than_probabilities_do():
-    """Given the noise, q says little about a match: ranking by gaps takes fewer rounds with the same nodes."""
-    gap, published = (int(decode(name, 1.0, 0.7).rounds.sum()) for name in ("gap", "published"))
-    assert gap < 0.85 * published
-
-
-# One that stops early grows as the published one does until then.
-@pytest.mark.parametrize("name", [pytest.param("published", marks=pytest.mark.exhaustive), "ddd"])
-def test_point_masses_follow_the_exact_distribution_under_rejection(name):
-    # At 0.5 no tree of this chain would ever stop.
-    threshold = 0.7 if name == "ddd" else 0.0
-    tree = DynamicTree(5, 3, frontier=2, children=2, threshold=threshold, checks=(1, 2))
-    laws.assert_exact(eagle(laws.copy_of_target(), tree), 0.7)
-
-
 def test_gaps_under_rejection_are_refused():
     with pytest.raises(ValueError, match="ranking by gap needs the shared noise"):
-        decode("gap", 1.0, 0.2, coupling="rejection")
+        toys.decode(eagle(toys.copy_drafter(), TREES["gap"]), noise=0.2, coupling="rejection")
 
 
 def test_a_tree_that_keeps_more_than_it_drafts_is_refused():

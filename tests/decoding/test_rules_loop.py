@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Codebook, Rule
+from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
@@ -21,6 +20,7 @@ from . import toy_models as toys
 VOCAB, LENGTH, BATCH = 12, 20, 16
 FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
 TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
+CODEBOOK = toys.random_codebook(VOCAB, 2, 6, seed=0, outside=1)
 KNOBS = {
     "near": {"tau": 1.5},
     "typical": {},
@@ -28,28 +28,16 @@ KNOBS = {
     "cool": {"omega": 2.0, "k": 4},
     "gsd": {"size": 8, "squared_distance": 4.0},
 }
-COMBINATIONS = [
-    *((name, "gumbel") for name in KNOBS),
-    ("cool", "rejection"),
-    pytest.param("gsd", "rejection", marks=pytest.mark.exhaustive),
-]
-
-
-@cache
-def codebook():
-    codes = np.random.default_rng(0).standard_normal((VOCAB, 2)).astype(np.float32)
-    table = np.array(nearest_codes(jnp.asarray(codes[:-1]), 6))
-    return Codebook(jnp.asarray(np.concatenate([table, np.full((1, 6), -1, np.int32)])), jnp.asarray(codes))
 
 
 @cache
 def decode(rule, coupling, spread=False, greedy=False):
     target, params = toys.markov_target(VOCAB, LENGTH, FORCED), toys.markov_params(VOCAB)
-    conditioning = jnp.zeros((BATCH, 1))
+    conditioning, tree = jnp.zeros((BATCH, 1)), DraftTree.chain(3) if coupling == "block" else TREE
     decoded = speculative_decode(
         target, params, conditioning, toys.sequence_keys(1, BATCH), guidance=jnp.full(BATCH, 2.0),
-        drafting=eagle(toys.noisy_drafter(target), TREE), coupling=coupling, codebook=codebook(),
-        rule=rule_from_name(rule, **KNOBS.get(rule, {})),
+        drafting=eagle(toys.noisy_drafter(target), tree), coupling=coupling, codebook=CODEBOOK,
+        rule=rule if isinstance(rule, Rule) else rule_from_name(rule, **KNOBS.get(rule, {})),
         drafting_params=toys.noisy_params(params, conditioning, 1.5),
         sampling=SamplingParams.create(0.0) if greedy else SamplingParams.create(0.9, 9, 0.98),
         mesh=jax.make_mesh((8,), ("data",)) if spread else None,
@@ -57,7 +45,7 @@ def decode(rule, coupling, spread=False, greedy=False):
     return jax.tree.map(np.asarray, decoded)
 
 
-@pytest.mark.parametrize(("rule", "coupling"), COMBINATIONS)
+@pytest.mark.parametrize(("rule", "coupling"), [*((name, "gumbel") for name in KNOBS), ("cool", "rejection")])
 def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
     strict, relaxed = decode("strict", coupling), decode(rule, coupling)
     assert relaxed.rounds.sum() < strict.rounds.sum()
@@ -68,20 +56,18 @@ def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
     mean = relaxed.distance.sum() / relaxed.substituted.sum()
     assert mean > 0
     if rule == "near":
-        assert mean <= 1.5 * float(codebook().measured().spacing)
+        assert mean <= 1.5 * float(CODEBOOK.measured().spacing)
 
 
-# The shared noise on several devices is in test_loop.py too.
 @pytest.mark.parametrize(
-    ("rule", "coupling"),
-    [
-        ("cool", "rejection"),
-        pytest.param("near", "gumbel", marks=pytest.mark.exhaustive),
-        pytest.param("gsd", "rejection", marks=pytest.mark.exhaustive),
-    ],
+    ("rule", "coupling"), [("cool", "rejection"), ("near", "gumbel"), ("strict", "block")]
 )
 def test_several_devices_decode_as_one(rule, coupling):
-    jax.tree.map(np.testing.assert_array_equal, decode(rule, coupling, spread=True), decode(rule, coupling))
+    """Each device stops with its own sequences: rounds are those of a batch on one device, and they differ."""
+    alone, spread = (decode(rule, coupling, spread) for spread in (False, True))
+    np.testing.assert_allclose(spread.distance, alone.distance, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, spread.replace(distance=alone.distance), alone)
+    assert len(np.unique(alone.rounds)) > 1, "all sequences took the same number of rounds"
 
 
 @flax.struct.dataclass
@@ -94,24 +80,13 @@ class Measured(Rule):
 
 
 def test_the_codebook_is_measured_before_the_first_round():
-    target, params = toys.markov_target(VOCAB, LENGTH, FORCED), toys.markov_params(VOCAB)
-    conditioning = jnp.zeros((2, 1))
-    speculative_decode(
-        target, params, conditioning, toys.sequence_keys(1, 2), rule=Measured(), codebook=codebook(),
-        drafting=eagle(toys.noisy_drafter(target), DraftTree.chain(1)),
-        drafting_params=toys.noisy_params(params, conditioning, 1.5),
-    )  # fmt: skip
+    assert decode(Measured(), "gumbel").finite.all()
 
 
 # A rule that accepts and one that lends; the others are of these two kinds.
-@pytest.mark.parametrize(
-    "rule",
-    [pytest.param(rule, marks=() if rule in ("near", "gsd") else pytest.mark.exhaustive) for rule in KNOBS],
-)
+@pytest.mark.parametrize("rule", ["near", "gsd"])
 def test_at_temperature_zero_both_couplings_are_one(rule):
-    decoded = decode(rule, "gumbel", greedy=True)
-    assert (
-        decoded.finite.all() and decoded.rounds.sum() <= decode("strict", "gumbel", greedy=True).rounds.sum()
-    )
-    if rule in ("cool", "gsd"):
+    decoded, strict = (decode(name, "gumbel", greedy=True) for name in (rule, "strict"))
+    assert decoded.finite.all() and decoded.rounds.sum() <= strict.rounds.sum()
+    if rule == "gsd":
         jax.tree.map(np.testing.assert_array_equal, decode(rule, "rejection", greedy=True), decoded)

@@ -5,28 +5,17 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lantern_jax.decoding.tree import DraftTree, load_tree, named_tree, tree_names
+from tests.refused import refused
+
+from .topologies import draft_trees
 
 #        0
 #     1     2
 #   3   4   5      paths of the nodes 1.. : 0, 1, 00, 01, 10, 010
 #       6
 SMALL = DraftTree.from_paths([[1, 0], [0], [0, 1, 0], [1], [0, 1], [0, 0]])
-
-
-@st.composite
-def draft_trees(draw, max_nodes=10, max_rank=3, gaps=True):
-    """Draws a random prefix-closed set of paths."""
-    paths = []
-    for _ in range(draw(st.integers(0, max_nodes))):
-        parent = draw(st.sampled_from([(), *paths]))
-        taken = [path[-1] for path in paths if path[:-1] == parent]
-        rank = draw(st.integers(0, max_rank)) if gaps else len(taken)
-        if rank not in taken:
-            paths.append((*parent, rank))
-    return DraftTree.from_paths(paths)
 
 
 def test_derived_arrays_are_those_of_the_picture():
@@ -105,12 +94,7 @@ def test_shipped_trees(name, nodes, per_depth):
     assert tree.num_nodes == nodes + 1
     assert [len(level) for level in tree.levels[1:]] == per_depth
     assert not tree.has_rank_gaps
-
-
-def test_every_shipped_tree_loads():
-    assert {"naive_extend_57", "mc_sim_7b_63", "medusa_2_7b_63", "chain"} <= set(tree_names())
-    for name in tree_names():
-        assert named_tree(name).max_depth >= 1
+    assert all(named_tree(other).max_depth >= 1 for other in tree_names())
 
 
 def test_rank_gaps_are_seen():
@@ -134,9 +118,8 @@ def test_rank_gaps_are_seen():
     ],
 )
 def test_bad_paths(paths, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         DraftTree.from_paths(paths)
-    assert "\n" not in str(error.value)
 
 
 def test_bad_names_and_depths():

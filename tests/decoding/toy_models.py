@@ -1,23 +1,29 @@
 """Tiny models for the decoding tests: a random LlamaGen, a drafter of any quality, a Markov chain."""
 
+import dataclasses
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
+from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
+from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
 
 VOCAB = 32
 BATCH = 8
@@ -27,6 +33,16 @@ BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0
 CHAIN_LENGTH = 21
 FORCED = tuple(11 if i % 5 == 4 or i == CHAIN_LENGTH - 1 else -1 for i in range(CHAIN_LENGTH))
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
+# Rows of four end in forced tokens outside the codes.
+LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
+# Config, record, shapes of a kind of drafter; and sizes that one or another reads.
+KINDS = {
+    "eagle": (DrafterConfig, eagle_drafter, drafter_shapes),
+    "eagle3": (Eagle3Config, eagle3_drafter, eagle3_shapes),
+    "medusa": (MedusaConfig, medusa_drafter, medusa_shapes),
+    "parallel": (ParallelConfig, parallel_drafter, parallel_shapes),
+}
+KIND_SIZES = {"num_heads": 2, "hidden_dim": 32, "taps": (0, 1), "heads": 2, "masks": 2, "markov_rank": 3}
 
 
 @cache
@@ -46,16 +62,40 @@ def sequence_keys(seed: int, batch: int):
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(batch))
 
 
-@cache
-def random_drafter():
-    """Makes an untrained EAGLE drafter with its parameters."""
-    config = DrafterConfig(16, 2, 32, vocab_size=VOCAB, grid=5, prefix_length=1)
-    features, tokens = jnp.zeros((1, 1, 1, 16)), jnp.zeros((1, 1, 1), jnp.int32)
-    params = jax.jit(DrafterModel(config).init)(
-        jax.random.key(3), features, tokens, jnp.zeros((1, 1, 1, 4, 2)), jnp.ones((1, 1, 1, 1), bool)
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
+
+
+def random_codebook(count: int, channels: int, k: int, seed: int, outside: int = 0) -> Codebook:
+    """Makes random codes with their ``k`` nearest; the last ``outside`` ids are no codes: nobody's neighbours."""
+    codes = np.random.default_rng(seed).standard_normal((count, channels)).astype(np.float32)
+    table = np.array(nearest_codes(jnp.asarray(codes[: count - outside]), k))
+    table = np.concatenate([table, np.full((outside, k), -1, np.int32)])
+    return Codebook(jnp.asarray(table), jnp.asarray(codes))
+
+
+def drafter_of_kind(kind: str, head, **shared):
+    """Makes an untrained drafter of a kind for a target that decides ``shared``: its record, its parameters.
+
+    Depths beyond the heads of a Medusa or the masks of a parallel drafter get the last one's logits.
+    """
+    sizes, record, shapes = KINDS[kind]
+    settings, rng = KIND_SIZES | shared, np.random.default_rng(1)
+    config = sizes(**{name: settings[name] for name in settings if name in sizes.__dataclass_fields__})
+    # Norms and biases too are neither one nor zero.
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape).astype(np.float32)), shapes(config)
     )
-    head = target_params()["params"]["head"]["kernel"]
-    return eagle_drafter(config), {"drafter": params, "head": head}
+    return record(config), {"drafter": params, "head": head}
+
+
+@cache
+def random_drafter(kind: str = "eagle", name: str = "llamagen"):
+    """Makes an untrained drafter of a kind for a model's stream: its record, its parameters."""
+    config, params = (CONFIG, target_params()) if name == "llamagen" else (LUMINA, lumina(BATCH)[1])
+    return drafter_of_kind(
+        kind, params["params"]["head"]["kernel"], **config.shared_with_drafter, num_codes=config.num_codes
+    )
 
 
 @cache
@@ -98,10 +138,12 @@ def llamagen():
 
 
 @cache
-def stream(name: str, batch: int):
-    """Makes (target, its parameters, conditioning): a "llamagen", or a Markov "chain" with forced tokens."""
+def stream(name: str, batch: int, taps: tuple[int, ...] = ()):
+    """Makes (target, its parameters, conditioning): "llamagen", "lumina", or a Markov "chain" with forced tokens."""
     if name == "llamagen":
-        return llamagen(), target_params(), conditioning(batch)
+        return llamagen_target(CONFIG, taps=taps), target_params(), conditioning(batch)
+    if name == "lumina":
+        return lumina(batch, taps)
     return markov_target(VOCAB, CHAIN_LENGTH, FORCED), markov_params(VOCAB), jnp.zeros((batch, 1))
 
 
@@ -114,13 +156,14 @@ def copy_drafter(name: str = "llamagen") -> Drafter:
 @cache
 def decode(
     drafting=PLAIN, temperature=1.0, guided=True, noise=None, name="llamagen", batch=BATCH, seed=0, devices=1,
-    active=None, coupling="gumbel", **filters,
+    active=None, coupling="gumbel", kind=None, **filters,
 ) -> Decoded:  # fmt: skip
-    """Decodes a stream, as NumPy arrays; ``noise`` is a ``copy_drafter``'s."""
-    target, params, given = stream(name, batch)
+    """Decodes a stream, as NumPy arrays; ``noise`` is a ``copy_drafter``'s, ``kind`` a ``random_drafter``'s."""
+    target, params, given = stream(name, batch, KIND_SIZES["taps"] if kind == "eagle3" else ())
+    drafting_params = None if noise is None else noisy_params(params, given, noise)
     decoded = speculative_decode(
         target, params, given, sequence_keys(seed, batch), drafting=drafting,
-        drafting_params=None if noise is None else noisy_params(params, given, noise),
+        drafting_params=drafting_params if kind is None else random_drafter(kind, name)[1],
         guidance=jnp.full(batch, 2.5) if guided else None, sampling=SamplingParams.create(temperature, **filters),
         active=None if active is None else jnp.arange(batch) < active,
         mesh=None if devices == 1 else jax.make_mesh((devices,), ("data",)), coupling=coupling,
@@ -129,18 +172,14 @@ def decode(
 
 
 @cache
-def lumina(batch: int):
-    """Makes a random Chameleon whose rows of four end in forced tokens outside the codes: target, params, conditioning.
-
-    Half the prompts are shorter by a token.
-    """
-    config = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
+def lumina(batch: int, taps: tuple[int, ...] = ()):
+    """Makes a random Chameleon of ``LUMINA``: target, params, conditioning. Every other prompt is a token shorter."""
     prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
-    params = jax.jit(Chameleon(config).init)(jax.random.key(1), prompt)
+    params = jax.jit(Chameleon(LUMINA).init)(jax.random.key(1), prompt)
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
     tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (batch, 4)).at[:, 0].set(13)
-    mask = jnp.ones((batch, 4), bool).at[: batch // 2, 0].set(False)
-    return chameleon_target(config), params, TokenConditioning(tokens, mask)
+    mask = jnp.ones((batch, 4), bool).at[::2, 0].set(False)
+    return chameleon_target(LUMINA, taps=taps), params, TokenConditioning(tokens, mask)
 
 
 @cache
@@ -178,3 +217,24 @@ def markov_target(
 
 def markov_params(vocab: int, seed: int = 0):
     return jax.random.normal(jax.random.key(seed), (vocab + 1, vocab)) * jnp.float32(1.5)
+
+
+@cache
+def on_chain(kind: str, target: Target):
+    """Makes (a chain whose features are wide enough, an untrained drafter of a kind for it, its parameters)."""
+    dim = 8
+    head = jax.random.normal(jax.random.key(1), (dim, target.vocab_size))
+
+    def prefill(params, conditioning, guidance, slots):
+        cache, logits, prefix = target.prefill(params, conditioning, guidance, slots)
+        return cache, logits, prefix.replace(features=jnp.tile(prefix.features, dim))
+
+    def score(*given):
+        logits, features, block = target.score(*given)
+        return logits, jnp.tile(features, dim), block
+
+    drafter = drafter_of_kind(
+        kind, head, dim=dim, vocab_size=target.vocab_size, num_codes=target.vocab_size, prefix_length=1,
+        rotary="line", taps=(0,),
+    )  # fmt: skip
+    return dataclasses.replace(target, prefill=prefill, score=score), *drafter

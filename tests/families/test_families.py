@@ -1,5 +1,7 @@
 """What families bring."""
 
+import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.text.landscapes import LANDSCAPES
+from tests.fixtures import published_layouts as layouts
+from tests.fixtures import published_shapes
 from tests.tiny_checkpoint import TARGET, target_parameters
 
 
@@ -34,6 +38,17 @@ def test_a_text_tokenizer_is_needed_where_ids_are_reordered():
     assert family_of(TARGET).published_order(TARGET, None) is None
     with pytest.raises(ValueError, match="no text tokenizer"):
         family_of(ChameleonConfig()).published_order(ChameleonConfig(), None)
+
+
+def test_full_sizes_are_the_published_ones():
+    """Chameleon-7B with its picture encoder left out, its drafter's norms, and Flan-T5-XL's encoder and table."""
+    shapes = published_shapes.chameleon_shapes(ChameleonConfig(), published_shapes.CHAMELEON_VQ)
+    own = [math.prod(shape) for name, shape in shapes.items() if not name.startswith("model.vqmodel.")]
+    assert round(sum(own) / 1e7) == 701
+    config = dataclasses.replace(layouts.drafter_of(ChameleonConfig()), vocab_size=10)
+    assert published_shapes.drafter_shapes(config)["layers.0.self_attn.q_norm.weight"] == (32, 128)
+    sizes = [math.prod(shape) for shape in published_shapes.t5_shapes(layouts.T5_XL, decoder=False).values()]
+    assert sum(sizes) == 1_223_527_424
 
 
 def test_nothing_else_asks_for_a_family_or_a_kind():

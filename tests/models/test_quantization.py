@@ -61,13 +61,6 @@ def test_every_channel_is_within_half_a_step(quantized):
         )
 
 
-def test_a_channel_of_zeros_stays_one():
-    made = quantize({"down": {"kernel": np.array([[0.0, 3.0], [0.0, -1.5]], np.float32)}})["down"]
-    np.testing.assert_array_equal(
-        made["kernel"] * made["kernel_scale"], [[0, 3], [0, -64 * np.float32(3 / 127)]]
-    )
-
-
 def test_logits_are_those_of_the_rounded_weights(quantized):
     """Integers and scales give the rounded kernels' logits, which are near the original ones."""
     rounded = quantization._map_layers(tiny_checkpoint().target_params, lambda name, leaf: (leaf, None))
@@ -136,7 +129,10 @@ def test_the_command(tmp_path, monkeypatch, folder, capsys):
     assert "not a directory" in assert_refused(["quantize", "nowhere", "--out", "x"], capsys)
 
 
-def test_there_must_be_something_to_quantize(quantized):
+def test_a_channel_of_zeros_stays_one_and_there_must_be_something_to_quantize(quantized):
+    made = quantize({"down": {"kernel": np.array([[0.0, 3.0], [0.0, -1.5]], np.float32)}})["down"]
+    scaled = made["kernel"] * made["kernel_scale"]
+    np.testing.assert_array_equal(scaled, [[0, 3], [0, -64 * np.float32(3 / 127)]])
     with pytest.raises(ValueError, match="already"):
         quantize(quantized.target_params)
     with pytest.raises(ValueError, match="no layer"):

@@ -7,35 +7,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.families.chameleon_weights import chameleon_shapes
+from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
 from lantern_jax.models.transformer import Transformer, line_rotary
+from tests.tiny_checkpoint import random_leaves
 
 BATCH, GUIDANCE = 2, jnp.full(2, 2.0)
 LLAMAGEN = LlamaGenConfig(16, 3, 2, vocab_size=24, grid=3, hidden_dim=32, num_labels=7)
 CHAMELEON = ChameleonConfig(16, 3, 2, 32, vocab_size=40, num_codes=24, grid=3, layout="lumina")
+TOKENS, MASK = [[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], [[True] * 5, [False] + [True] * 4]
+MODELS = {
+    "llamagen": (LLAMAGEN, llamagen_target, gpt_shapes, jnp.asarray([[1], [4]], jnp.int32)),
+    "chameleon": (
+        CHAMELEON, chameleon_target, chameleon_shapes,
+        TokenConditioning(jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK)),
+    ),
+}  # fmt: skip
 
 
-def model_of(name):
-    if name == "llamagen":
-        conditioning = jnp.asarray([[1], [4]], jnp.int32)
-        tokens = jnp.zeros((BATCH, 9), jnp.int32)
-        params = jax.jit(LlamaGen(LLAMAGEN).init)(jax.random.key(0), conditioning, tokens)
-        return LLAMAGEN, llamagen_target, conditioning, params
-    tokens = jnp.asarray([[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], jnp.int32)
-    conditioning = TokenConditioning(tokens, jnp.asarray([[True] * 5, [False] + [True] * 4]))
-    return (
-        CHAMELEON,
-        chameleon_target,
-        conditioning,
-        jax.jit(Chameleon(CHAMELEON).init)(jax.random.key(0), conditioning),
-    )
-
-
-@pytest.mark.parametrize("name", ["llamagen", "chameleon"])
+@pytest.mark.parametrize("name", MODELS)
 def test_taps_are_the_states_that_enter_layers(name):
-    config, make, conditioning, params = model_of(name)
-    params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
+    config, make, shapes, conditioning = MODELS[name]
+    params = jax.tree.map(jnp.asarray, random_leaves(shapes(config), 0, 0.5))
     plain, tapped = make(config), make(config, taps=[0, 1, 2, 3])
     assert make(config, taps=(0, 1, 2, 3)) is tapped and make(config, jnp.float32, ()) is plain
     tokens, depth = jnp.asarray([[2, 7], [9, 1]], jnp.int32), np.arange(2, dtype=np.int32)

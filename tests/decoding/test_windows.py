@@ -1,0 +1,63 @@
+"""Windows, led ones too: beyond forced tokens, and what is refused (tokens: test_equality.py, laws: test_laws.py)."""
+
+import numpy as np
+import pytest
+
+from lantern_jax.decoding.drafting.jacobi import Window, jacobi, pac, speculative_jacobi
+from lantern_jax.decoding.drafting.led import led_window
+from lantern_jax.decoding.tree import DraftTree
+
+from . import toy_models as toys
+
+CHAIN = DraftTree.chain(6)
+
+
+@pytest.mark.parametrize(("coupling", "make"), [("gumbel", jacobi), ("rejection", speculative_jacobi)])
+def test_a_window_reaches_over_row_ends(coupling, make):
+    target = toys.lumina(toys.BATCH)[0]
+    decoded = toys.decode(make(12, 6), name="lumina", coupling=coupling)
+    assert decoded.finite.all() and int(decoded.substituted.sum()) == 0
+    ends = target.forced >= target.vocab_size
+    assert ends.sum() == 5
+    np.testing.assert_array_equal(decoded.tokens[:, ends], np.tile(target.forced[ends], (toys.BATCH, 1)))
+    codes = decoded.tokens[:, ~ends]
+    assert codes.min() >= 0 and codes.max() < target.vocab_size
+    # Some round commits codes of two rows, with the row end between them.
+    rounds, before = decoded.round_of_token, np.flatnonzero(ends[:-2])
+    assert (rounds[:, before - 1] == rounds[:, before + 1]).any()
+    # Forced tokens are not counted: what the rounds sampled, and the first token, are the free positions.
+    np.testing.assert_array_equal(decoded.accepted @ np.arange(1, 8), (target.forced < 0).sum() - 1)
+
+
+REFUSED = {
+    "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: toys.decode(
+        jacobi(toys.VOCAB, 6), name="chain", coupling="rejection"
+    ),
+    "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: toys.decode(
+        speculative_jacobi(toys.VOCAB, 6), name="chain"
+    ),
+    "window 0 is not valid: give 1 to 64": lambda: jacobi(12, window=0),
+    "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(
+        12, initial="below"
+    ),
+    "row None is not valid: initial 'above' needs the length of a row": lambda: jacobi(12, initial="above"),
+    "unknown redraw 'new': choose one of independent, maximal, shared": lambda: speculative_jacobi(
+        12, 4, "new"
+    ),
+    "levels 5 is not valid: give 0 to the window, 4": lambda: pac(12, 4, 2, 5),
+    "13 guesses for a position are more than 12 codes": lambda: pac(12, 4, 13),
+    "branches 0 is not valid: give 1 to 4096": lambda: pac(12, 4, 0),
+    "the tree has no path of best guesses as long as any other": lambda: jacobi(
+        12, DraftTree.from_paths([(0,), (1,), (1, 0)])
+    ),
+    "a led window needs the coupling gumbel": lambda: led_window(
+        toys.copy_drafter(), Window(toys.VOCAB, CHAIN, "maximal")
+    ),
+    "reach 0 is not valid": lambda: led_window(toys.copy_drafter(), Window(toys.VOCAB, CHAIN), 0),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused(message):
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message]()

@@ -1,0 +1,162 @@
+"""Every exact way of decoding: each is plain decoding in test_equality.py and follows the law in test_laws.py."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.decoding.drafting.eagle import Drafter, eagle
+from lantern_jax.decoding.drafting.jacobi import INITIALS, Window, jacobi, pac, speculative_jacobi
+from lantern_jax.decoding.drafting.led import led_window
+from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.echo import Echo
+from lantern_jax.decoding.protocols import Draft, Drafting
+from lantern_jax.decoding.sampling import process_logits, top_children
+from lantern_jax.decoding.tree import DraftTree, DynamicTree
+
+from . import toy_models as toys
+from .topologies import either, traced_drafting
+
+
+@cache
+def bigram(tree: DraftTree, codes: int) -> Drafting:
+    """Makes a user's own drafting, complete here: guesses from a table that is nearly right about a Markov chain."""
+    table = toys.markov_params(codes)[:codes] + 0.7 * jax.random.normal(jax.random.key(4), (codes, codes))
+
+    def propose(params, state, pending, draws, sampling):
+        tokens, log_q = pending.tokens[:, -1:], []
+        for depth, internal in enumerate(tree.internal_levels):
+            level = np.asarray(tree.levels[depth + 1])
+            log_q.append(process_logits(table[tokens[:, np.asarray(internal)]], sampling))
+            ranked = draws.perturb(log_q[-1], depth, np.asarray(internal))
+            _, best = top_children(ranked, int(tree.rank[level].max()) + 1)
+            parents = np.searchsorted(internal, tree.parents[level])
+            tokens = jnp.concatenate([tokens, best[:, parents, tree.rank[level]]], axis=1)
+        return Draft(tokens, tree, jnp.concatenate(log_q, axis=1)), state
+
+    return Drafting(lambda *given: (), propose, lambda params, state, outcome: state, tree.max_depth)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of decoding.
+
+    Attributes:
+        tree: what a drafter drafts; on a traced topology if ``traced``.
+        kind: whose drafter, untrained; None for a noisy copy of the target, with every one of ``noises``.
+        window: (number of codes, length of a row) -> a drafting without a drafter, or the window of a led one.
+    """
+
+    coupling: Any = "gumbel"
+    tree: Any = None
+    echo: Echo | None = None
+    kind: str | None = None
+    window: Callable[[int, int], Any] | None = None
+    traced: bool = False
+    noises: tuple[float, ...] = (0.7, 1e3)
+
+    def drafting(self, drafter: Drafter, codes: int, row: int) -> Drafting:
+        """Makes the drafting for a target of so many codes."""
+        if self.window is not None:
+            made = self.window(codes, row)
+            return led_window(drafter, made, 2) if isinstance(made, Window) else made
+        if self.tree is None:
+            return PLAIN
+        drafting = eagle(drafter, self.tree, self.echo)
+        return traced_drafting(drafting) if self.traced else drafting
+
+    @property
+    def reads_noise(self) -> bool:
+        """Tells whether its parameters are those of a noisy copy of the target."""
+        led = self.window is not None and isinstance(self.window(3, 2), Window)
+        return self.kind is None and (self.tree is not None or led)
+
+
+def window(width, redraw=None, initial="left"):
+    make = jacobi if redraw is None else partial(speculative_jacobi, redraw=redraw)
+    return lambda codes, row: make(codes, width, initial=initial, row=row)
+
+
+def bushy(width, branches, levels, redraw=None, initial="left"):
+    return lambda codes, row: pac(codes, width, branches, levels, redraw, initial, row)
+
+
+def led(tree):
+    return lambda codes, row: Window(codes, tree)
+
+
+CHAIN, BUSH = DraftTree.chain(3), toys.BUSHY
+FORKED = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 1), (0, 0, 0), (1, 0, 0)])
+# Deeper than there are heads and masks; with nodes that have no child.
+DEEP = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (0, 1, 0), (0, 0, 0, 0)])
+SHALLOW = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1)])
+GROWN, SMALL = {"frontier": 3, "children": 4}, {"frontier": 2, "children": 2}
+# A share of 0 for the drafter, and for what the target said.
+EXTREME = Echo(position=(0.0, 1.0), token=(0.5, 0.5), parent=(0.0, 0.0))
+FORK_OF_WINDOW = DraftTree.from_paths([*DraftTree.chain(4).paths, (2,), (2, 0), (0, 0, 1)])
+
+GUMBEL = {
+    "ar": Way(),
+    "bushy": Way(tree=BUSH),
+    "traced": Way(tree=BUSH, traced=True),
+    "published": Way(tree=DynamicTree(9, 4, **GROWN), noises=(0.2, 1e3)),
+    "gap": Way(tree=DynamicTree(9, 4, ranking="gap", **GROWN), noises=(0.2, 1e3)),
+    "ddd, wide": Way(tree=DynamicTree(9, 4, threshold=0.3, checks=(2, 3), **GROWN), noises=(0.2, 1e3)),
+    "echo chain": Way(tree=CHAIN, echo=Echo(), noises=(1.5,)),
+    "echo bushy": Way(tree=BUSH, echo=Echo(), noises=(1.5,)),
+    "echo gap": Way(tree=DynamicTree(5, 3, ranking="gap", **SMALL), echo=Echo(), noises=(1.5,)),
+    "led chain": Way(window=led(DraftTree.chain(6))),
+    "led": Way(window=led(DraftTree.window(6, 2, 2))),
+    **{f"jacobi {initial}": Way(window=window(6, None, initial)) for initial in INITIALS},
+    "jacobi narrow": Way(window=window(1)),
+    "jacobi over rows": Way(window=window(9, None, "above")),
+    "jacobi forked": Way(window=window(FORK_OF_WINDOW)),
+    "jacobi bushy": Way(window=bushy(5, 3, 2)),
+    "jacobi bushy to the end": Way(window=bushy(2, 2, 2, None, "repeat")),
+    "own": Way(window=lambda codes, row: bigram(BUSH, codes)),
+    "own, either tree": Way(window=lambda codes, row: either(bigram(BUSH, codes), bigram(FORKED, codes))),
+    "eagle3 gumbel": Way(tree=SHALLOW, kind="eagle3"),
+    "medusa gumbel": Way(tree=DEEP, kind="medusa"),
+    "parallel gumbel": Way(tree=DEEP, kind="parallel"),
+}
+REJECTION = {
+    "eagle chain": Way("rejection", CHAIN),
+    "eagle": Way("rejection", BUSH),
+    "eagle, traced": Way("rejection", BUSH, traced=True),
+    "eagle, bad": Way("rejection", BUSH, noises=(5.0,)),
+    "eagle, echo": Way("rejection", BUSH, Echo()),
+    "eagle, extreme echo": Way("rejection", CHAIN, EXTREME),
+    "eagle2": Way("rejection", DynamicTree(5, 3, **SMALL)),
+    # At half of all rounds; at 0.5 it would never.
+    "ddd": Way("rejection", DynamicTree(5, 3, threshold=0.7, checks=(1, 2), **SMALL)),
+    "eagle3": Way("rejection", BUSH, kind="eagle3"),
+    "medusa": Way("rejection", BUSH, kind="medusa"),
+    "parallelspec": Way("rejection", BUSH, kind="parallel"),
+    "own, rejection": Way("rejection", window=GUMBEL["own, either tree"].window),
+    "sjd": Way("rejection", window=window(3, "independent")),
+    "sjd, random": Way("rejection", window=window(3, "independent", "random")),
+    "scd": Way("rejection", window=window(3, "maximal")),
+    "scd, repeat": Way("rejection", window=window(3, "maximal", "repeat")),
+    "scd, above": Way("rejection", window=window(2, "maximal", "above")),
+    "shared": Way("rejection", window=window(4, "shared")),
+    "shared, mixed": Way("rejection", window=window(2, "shared", "mixed")),
+    "shared, random": Way("rejection", window=window(4, "shared", "random")),
+    "pac": Way("rejection", window=bushy(3, 2, 2, "maximal")),
+    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "repeat")),
+    "pac, independent": Way("rejection", window=bushy(3, 2, 2, "independent")),
+    "pac, shared": Way("rejection", window=bushy(2, 2, 2, "shared")),
+}
+BLOCK = {
+    "block": Way("block", CHAIN),
+    "block, traced": Way("block", CHAIN, traced=True),
+    "block, echo": Way("block", CHAIN, Echo()),
+    "block, extreme echo": Way("block", CHAIN, EXTREME),
+    "block, window": Way("block", window=window(3, "independent")),
+    "block, window, repeat": Way("block", window=window(4, "independent", "repeat")),
+    "block, window, mixed": Way("block", window=window(3, "independent", "mixed")),
+}
+WAYS = GUMBEL | REJECTION | BLOCK
