@@ -12,12 +12,10 @@ import pytest
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, load_drafter, load_text_encoder, save, verify
-from lantern_jax.commands.main import main
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.tensors import checksums
-from tests.command import assert_refused
 from tests.tiny_checkpoint import DRAFTER, TARGET, drafter_parameters, random_leaves, tiny_checkpoint
 
 FLIPS, PAGES, PAGE = 12, 4, 4096
@@ -152,12 +150,6 @@ def test_a_checksum_is_of_all_blocks(tmp_path, monkeypatch):
             summing.add(memoryview(part))
         assert summing.checksum == checksums.file_checksum(tmp_path / "file")
     assert len(sums) == len(changes)
-
-
-def test_the_command_verifies(saved, capsys):
-    assert main(["info", str(saved), "--verify"]) == 0
-    assert "every file is as it was written" in capsys.readouterr().out
-    assert_refused(["info", str(saved), "--verify", "--fit", "80"], capsys)
 
 
 def test_a_config_changed_on_purpose_is_read_as_the_error_says(copied):
