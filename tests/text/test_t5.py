@@ -70,13 +70,6 @@ def test_chunks_change_nothing(params, assert_close, monkeypatch):
     assert shapes == [(2, LENGTH)] * 3 and CHUNK > 2
 
 
-def test_bfloat16(params, assert_close):
-    """Features in the arithmetic's own type, near those of float32."""
-    features, _ = encode(params, ["a lake"], dtype=jnp.bfloat16)
-    assert features.dtype == jnp.bfloat16
-    assert_close(features.astype(np.float32), encode(params, ["a lake"])[0], 0.1)
-
-
 @pytest.mark.parametrize(
     ("captions", "match"),
     [

@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -116,30 +115,6 @@ def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
     file.write({"step": 3, "loss": 0.5})
     file.close()
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3, "loss": 0.5}\n'
-
-
-def test_devices_are_a_few_steps_behind_at_most(tmp_path):
-    """Batches are asked for while steps are taken, not all at the start."""
-    asked, taken = [], []
-
-    def batch(step):
-        asked.append(time.perf_counter())
-        return np.zeros(1, np.float32)
-
-    def update(state, batch, key):
-        w = jax.lax.fori_loop(0, 100, lambda _, w: 0.01 * w @ w, state["w"])
-        return {"w": w}, {"loss": batch.sum()}
-
-    task = Task(init=lambda key: {"w": jnp.eye(200)}, batch=batch, update=update)
-    config = LoopConfig(steps=40, batch_size=1, save_every=40, log_every=40)
-
-    def on_save(step, state):
-        jax.block_until_ready(state)
-        taken.append(time.perf_counter())
-
-    run(task, config, tmp_path, on_save, devices="data=1")
-    # Half of the time passes between them; if all are asked for together, hardly any does.
-    assert asked[30] - asked[10] > 0.1 * (taken[0] - asked[10])
 
 
 def signalled(task: Task, number: int, step: int) -> Task:
