@@ -18,6 +18,9 @@ from lantern_jax.settings import tuned
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
+# It compiles sooner than for all.
+ONE_DEVICE = ("--mesh", "data=1")
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
@@ -52,7 +55,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_was_tuned_is_used(saved, folder, capsys):
-    common = ["--model", str(saved), "--guidance", "2"]
+    common = ["--model", str(saved), "--guidance", "2", *ONE_DEVICE]
     # As many at once as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
@@ -91,7 +94,7 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, whose programs it then has.
-    arguments = ["--model", str(saved), "--minutes", "30", "--pictures", "2", "--batch", "2"]
+    arguments = ["--model", str(saved), *ONE_DEVICE, "--minutes", "30", "--pictures", "2", "--batch", "2"]
     more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
     assert main(["tune", *arguments, *more]) == 0
     written = json.loads(Path("mine.json").read_text())
@@ -100,7 +103,7 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
     capsys.readouterr()
-    assert main(["generate", "a lake", "--num", "2", "--model", str(saved), "--tuned", "mine.json"]) == 0
+    assert main(["generate", "a lake", "--num", "2", *arguments[:4], "--tuned", "mine.json"]) == 0
     assert written["name"] in capsys.readouterr().err
 
 
