@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 from lantern_jax.families.chameleon_weights import chameleon_shapes, convert_chameleon
 from lantern_jax.families.drafter_weights import convert_drafter
@@ -59,10 +58,3 @@ def test_heads_may_share_the_norms_of_queries_and_keys():
     ours, theirs = (convert_drafter(given, target=CONFIG, order=ORDER) for given in (shared, each))
     assert ours[0] == theirs[0] == drafter
     same(ours[1], theirs[1])
-
-
-def test_a_vocabulary_of_another_size():
-    with pytest.raises(ValueError, match="the vocabulary has 9 ids, the embedding table 9216"):
-        convert_chameleon(
-            tensors_of(published_shapes(CONFIG, TINY_VQGAN)), SETTINGS, order=ORDER[:9], num_codes=4
-        )

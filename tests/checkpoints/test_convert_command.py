@@ -1,15 +1,18 @@
 """``lantern convert llamagen`` as a command: what it writes and says; what can be wrong with files: test_convert.py."""
 
+import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from lantern_jax.checkpoints import convert
 from lantern_jax.commands.main import main
 from lantern_jax.io.locks import sole
 from tests.command import assert_refused, must_not_run
-from tests.published_files import published_tensors, write_settings
+from tests.published_files import GPT, published_tensors, write_settings
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
@@ -35,14 +38,24 @@ def command(**changes) -> list[str]:
     ]
 
 
-def test_published_files_become_a_checkpoint(folder, tmp_path, monkeypatch, capsys):
+def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     out = str(tmp_path / "new")
     assert main(command(out=out)) == 0
     assert main(["info", out]) == 0
     printed = capsys.readouterr().out
     assert "LlamaGen, class-conditional" in printed and "drafter" in printed
-    assert "give a class number from 0 to 4" in assert_refused(["generate", "5", "--model", out], capsys)
+    (tmp_path / "tree.json").write_text("[[0], [1], [0, 0]]")
+    monkeypatch.chdir(tmp_path)
+    generate = ["generate", "3", "--model", out, "--tree", "tree.json", "--compare", "--mesh", "data=1"]
+    assert main([*generate, "--out", "a.png", "--stats", "a.json"]) == 0
+    statistics = json.loads(Path("a.json").read_text())
+    assert statistics["same_tokens"] == 1 and statistics["tokens"] == GPT.num_tokens
+    with Image.open("a.png") as image:
+        assert np.asarray(image).std() > 1
+    capsys.readouterr()
+    for prompt, line in (("5", "give a class number from 0 to 4"), ("", "empty prompt")):
+        assert line in assert_refused(["generate", prompt, "--model", out], capsys)
 
 
 class Evil:
@@ -60,6 +73,7 @@ class Evil:
         ({"vq": "gpt.safetensors"}, "not a LlamaGen VQ tokenizer"),
         ({"config": "gpt.safetensors"}, "is not JSON"),
         ({"out": "settings.json"}, "settings.json"),
+        ({"out": "there"}, "there exists"),
         ({"out": "settings.json/new"}, "settings.json"),
         ({"out": "nowhere/new"}, "make it first"),
         ({"out": "/proc/new"}, "cannot write into /proc"),
@@ -69,6 +83,7 @@ def test_what_cannot_be_converted_is_refused_before_any_work(changes, match, fol
     monkeypatch.chdir(folder)
     for name in ("make_codebook", "save"):
         monkeypatch.setattr(convert, name, must_not_run)
+    (folder / "there").mkdir(exist_ok=True)
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
     assert match in assert_refused(command(**changes), capsys)
 

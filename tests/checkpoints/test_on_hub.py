@@ -1,6 +1,5 @@
 """Checkpoints of the hub, against a server of this machine that answers as the hub does: read by name, and uploaded."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.hub import CARD, model_card
+from lantern_jax.checkpoints.hub import CARD
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.commands.main import main
 from lantern_jax.io.errors import LanternError
@@ -155,13 +154,3 @@ def test_a_push_that_fails_leaves_the_folder(conversion, hub, monkeypatch, capsy
     assert f"cannot be uploaded to {hub.address}" in printed.err
     assert f"`hf upload {REPO} new`" in printed.err
     load("new")
-
-
-def test_a_model_card_says_what_the_model_is():
-    card = model_card(tiny_checkpoint(), REPO)
-    _, front, body = card.split("---\n", 2)
-    assert "library_name: lantern_jax" in front and "pipeline_tag: unconditional-image-generation" in front
-    assert "- llamagen\n" in front and "# license:" in front
-    assert f'lantern_jax.load("{REPO}")' in body and f"--model {REPO}" in body
-    assert "pictures of 16 x 16 pixels" in body and "| eagle drafter |" in body
-    assert json.dumps(tiny_checkpoint().model)[1:-1] in body

@@ -18,7 +18,7 @@ from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
 from tests.hostile.folders import save_sharded
 from tests.refused import refused
-from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
+from tests.tiny_checkpoint import DRAFTER, TARGET, VQ, tiny_checkpoint
 
 
 def same(left, right):
@@ -252,18 +252,6 @@ def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
     assert load_drafter(ours, "eagle") is eagle(ours) and not reads
     with refused("no medusa drafter"):
         load_drafter(alone, "medusa")
-
-
-def test_describe(tiny_folder):
-    description = describe(load(tiny_folder))
-    assert description["model"] == "tiny"
-    assert (description["tokens"], description["picture_size"]) == (TARGET.num_tokens, SIDE)
-    assert description["neighbours"] == NEIGHBOURS
-    assert description["target"]["dim"] == TARGET.dim
-    count = sum(leaf.size for leaf in jax.tree.leaves(eagle(tiny_checkpoint())))
-    assert description["drafters"]["eagle"]["parameters"] == count
-    assert description["drafters"]["eagle"]["dtype"] == "float32"
-    json.dumps(description)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from lantern_jax.families.t5_weights import TOKENS, convert_t5, t5_table
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.tensors.tensor_files import StoredTensor
 from tests.golden_cases import golden_weight
-from tests.refused import refused
 
 TINY = T5Config(16, 2, 3, 4, 20, 30, 8, 20)
 # What a file says of itself beside the weights.
@@ -38,19 +37,6 @@ def test_the_embedding_table_goes_by_two_names():
         jax.tree.map(
             np.testing.assert_array_equal, convert_t5(published, PUBLISHED, np.float16)[1], expected[1]
         )
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        (PUBLISHED | {"d_model": 32}, "dim is 32 in the config and 16 in the tensors"),
-        (PUBLISHED | {"feed_forward_proj": "relu"}, "feed_forward_proj is 'relu'"),
-        ({"heads": 3}, "unknown setting heads"),
-    ],
-)
-def test_wrong_settings(settings, match):
-    with refused(match):
-        convert_t5(tensors_of(), settings)
 
 
 def test_what_shapes_do_not_tell():

@@ -1,5 +1,6 @@
 """Every reader of published tensors: what is wrong with names and shapes is one line, before any value is read."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -148,6 +149,32 @@ def test_sizes_that_cannot_be(reader, changes, match):
     with refused(match) as error:
         convert(reader, **changes)
     assert len(str(error.value)) < 400
+
+
+GPT = {"num_heads": 2, "grid": 4}
+
+
+@pytest.mark.parametrize(
+    ("reader", "options", "match"),
+    [
+        ("GPT", {"config": None}, "number of heads.*num_heads"),
+        ("GPT", {"config": GPT | {"heads": 2}}, "unknown setting heads"),
+        ("GPT", {"config": GPT | {"dim": 64}}, "dim is 64 in the config and 32 in the tensors"),
+        ("GPT", {"config": GPT | {"num_heads": 3}}, "dim 32 with 3 heads"),
+        ("T5", {"config": {"d_model": 32}}, "dim is 32 in the config and 24 in the tensors"),
+        ("T5", {"config": {"feed_forward_proj": "relu"}}, "feed_forward_proj is 'relu'"),
+        ("T5", {"config": {"heads": 3}}, "unknown setting heads"),
+        ("heads", {"config": {"wings": 2}}, "unknown setting wings"),
+        ("heads", {"target": replace(CAPTION, dim=64)}, "not a set of Medusa heads: .*misshapen"),
+        ("drafter", {"target": replace(CAPTION, vocab_size=48)}, "vocab_size is 64, the target's 48"),
+        ("drafter", {"target": replace(CAPTION, dim=64)}, "dim is 32, the target's 64"),
+        ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
+    ],
+)
+def test_settings_of_another_model(reader, options, match):
+    read, shapes, *_ = READERS[reader]
+    with refused(match):
+        read({name: Claimed(shape) for name, shape in shapes.items()}, **options)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -159,11 +159,6 @@ def test_published_sizes(size):
     assert logits.shape == (2, model.config.num_codes)
 
 
-def test_an_unknown_size_lists_the_known_ones():
-    with pytest.raises(ValueError, match="unknown size 'llamagen-xs': choose one of llamagen-b, llamagen-l"):
-        random_model("llamagen-xs")
-
-
 def test_random_parameters_are_made_on_the_device_in_their_dtype():
     model, where = random_model("tiny"), SingleDeviceSharding(jax.devices()[3])
     parameters = model.read(jnp.dtype("bfloat16"), where)

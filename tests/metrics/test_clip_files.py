@@ -2,13 +2,12 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from lantern_jax.metrics.clip_files import convert_clip, read_clip
-from tests.fixtures.tensor_writing import write_safetensors, write_torch
-from tests.metrics.tiny_clip import CONFIG, hugging_face_shapes, hugging_face_tensors, to_openai, write_folder
+from tests.fixtures.tensor_writing import write_safetensors
+from tests.metrics.tiny_clip import CONFIG, hugging_face_tensors, to_openai, write_folder
 
 
 def test_the_activation_comes_from_the_config_beside(tmp_path):
@@ -53,16 +52,6 @@ def test_openais_own_state_dict_is_known_by_its_numbers():
     assert convert_clip(to_openai(hugging_face_tensors()) | marks)[0].activation == "quick_gelu"
 
 
-def test_a_wrapped_state_dict(tmp_path):
-    """As HPSv2's files are."""
-    pytest.importorskip("torch")
-    shapes = hugging_face_shapes()
-    write_torch(tmp_path / "a.pt", shapes, np.float32, key="state_dict", beside={"epoch": 3})
-    write_safetensors(tmp_path / "b.safetensors", shapes, np.float32)
-    wrapped, plain = (read_clip(tmp_path / name, "gelu")[1] for name in ("a.pt", "b.safetensors"))
-    jax.tree.map(np.testing.assert_array_equal, wrapped, plain)
-
-
 def test_another_clip_or_none(tmp_path):
     with pytest.raises(ValueError, match="tensors do not tell the activation: give quick_gelu"):
         convert_clip(hugging_face_tensors())
@@ -88,6 +77,7 @@ def test_another_clip_or_none(tmp_path):
             '{"vision_config": {"hidden_size": 768}, "text_config": {}}',
             "vision tower of width 768, the tensors of 64: give the matching one",
         ),
+        ('{"model_type": "vit"}', "tensors do not tell the activation"),
         (
             '{"vision_config": {"hidden_act": "relu"}, "text_config": {"hidden_act": "relu"}}',
             "unknown activation 'relu'",
@@ -100,10 +90,3 @@ def test_a_wrong_config_beside(tmp_path, content, match):
     with pytest.raises(ValueError, match=match) as error:
         read_clip(folder)
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
-
-
-def test_a_config_of_something_else_is_not_used(tmp_path):
-    folder = write_folder(tmp_path / "clip")
-    (folder / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(ValueError, match="tensors do not tell the activation"):
-        read_clip(folder)

@@ -101,24 +101,3 @@ def test_both_layouts_are_one_model():
         config, params = convert_clip(same, told("B", "gelu"))
         assert config == first[0]
         jax.tree.map(np.testing.assert_array_equal, params, first[1])
-
-
-def test_every_tensor_counts():
-    """But for training's temperature; and biases of keys, which shift all of a query's scores alike."""
-    tensors = tensors_of(reference())
-    config, params = convert_clip(tensors, told("B", "quick_gelu"))
-    apply = jax.jit(Clip(config).apply)
-    before = apply(params, *inputs())
-    rng = np.random.default_rng(2)
-    for name, tensor in tensors.items():
-        noise = rng.normal(size=tensor.shape).astype(np.float32)
-        _, other = convert_clip(tensors | {name: tensor + noise}, told("B", "quick_gelu"))
-        same = jax.tree.map(np.array_equal, params, other)
-        if name == "logit_scale":
-            assert all(jax.tree.leaves(same))
-            continue
-        assert not all(jax.tree.leaves(same)), name
-        if not name.endswith("k_proj.bias"):
-            changes = [np.abs(a - b).max() for a, b in zip(apply(other, *inputs()), before, strict=True)]
-            text = name.startswith("text_")
-            assert changes[text] > 1e-3 and changes[not text] == 0, name

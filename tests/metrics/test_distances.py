@@ -35,23 +35,6 @@ def test_kernel_distance_of_whole_sets_is_that_of_their_pairs():
     assert found.deviation == pytest.approx(0, abs=1e-12)
 
 
-def test_kernel_distance_is_computed_in_float64():
-    left, right = (normal(seed, 20, 4, 30).astype(np.float32) for seed in (0, 1))
-    expected = literal_discrepancy(left.astype(np.float64), right.astype(np.float64))
-    assert kernel_distance(left, right, subsets=1).mean == pytest.approx(expected, rel=1e-6)
-
-
-def test_kernel_distance_has_no_bias_and_a_seed():
-    """Of sets of one law it is zero on average, whatever their size, where the Fréchet distance is not."""
-    left, right = normal(2, 4000, 3), normal(3, 5000, 3)
-    found = kernel_distance(left, right, subsets=200, size=50)
-    assert abs(found.mean) < 4 * found.deviation / np.sqrt(200)
-    assert kernel_distance(left, right, subsets=200, size=50) == found
-    assert kernel_distance(left, right, subsets=200, size=50, seed=1) != found
-    apart = kernel_distance(left, right + 1, subsets=200, size=50)
-    assert apart.mean > 10 * found.deviation
-
-
 def test_numbers_of_torch_fidelity():
     """What its release 0.4.0 says of these features, in float64; it draws the same subsets."""
     generator = np.random.RandomState(0)

@@ -106,19 +106,6 @@ def test_scores_of_the_network(assert_close):
     assert_close(jax.jit(ImageReward(config).apply)(params, *inputs()), expected)
 
 
-def test_every_tensor_counts():
-    """But for the biases of keys, which shift all of a query's scores alike."""
-    tensors = tensors_of()
-    config, params = convert_image_reward(tensors)
-    apply, rng = jax.jit(ImageReward(config).apply), np.random.default_rng(1)
-    before = apply(params, *inputs())
-    for name, tensor in tensors.items():
-        changed = tensors | {name: tensor + rng.normal(size=tensor.shape).astype(np.float32)}
-        after = apply(convert_image_reward(changed)[1], *inputs())
-        if not name.endswith("key.bias"):
-            assert np.abs(after - before).max() > 1e-4, name
-
-
 @pytest.fixture
 def folder(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")

@@ -89,8 +89,5 @@ def test_lists_that_are_none(text):
 def test_files_that_are_wrong(file, name, content, column, line):
     with refused(line):
         read_prompts(file(name, content), column)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(ValueError, match="is not a file"):
-        read_prompts(tmp_path / "none.txt")
+    with refused("is not a file"):
+        read_prompts(file(name, content).with_name("none.txt"))
