@@ -18,20 +18,13 @@ from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
 
-@pytest.fixture(scope="module")
-def contents(tmp_path_factory) -> dict[str, bytes]:
-    folder = save(tmp_path_factory.mktemp("hub") / "tiny", tiny_checkpoint())
-    return {path.name: path.read_bytes() for path in folder.iterdir()} | {
-        "huge.bin": bytes(9),
-        CARD: b"a card",
-    }
-
-
 @pytest.fixture
-def hub(contents, tmp_path, monkeypatch):
+def hub(tiny_folder, tmp_path, monkeypatch):
     """A hub with a checkpoint among other files; the current folder is empty."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    contents = {path.name: path.read_bytes() for path in tiny_folder.iterdir()}
+    contents |= {"huge.bin": bytes(9), CARD: b"a card"}
     with local_hub(contents, tmp_path / "cache", monkeypatch) as server:
         yield server
 

@@ -22,11 +22,6 @@ from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeli
 ONE_DEVICE = ("--mesh", "data=1")
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty current folder and cache directory, the tiny checkpoint's programs, and few things to measure."""
@@ -54,8 +49,8 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_what_was_tuned_is_used(saved, folder, capsys):
-    common = ["--model", str(saved), "--guidance", "2", *ONE_DEVICE]
+def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
+    common = ["--model", str(tiny_folder), "--guidance", "2", *ONE_DEVICE]
     # As many at once as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
@@ -90,11 +85,21 @@ def test_what_was_tuned_is_used(saved, folder, capsys):
     assert "temperature 1.0, not 0.5: not used" in capsys.readouterr().err
 
 
-def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
+def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, whose programs it then has.
-    arguments = ["--model", str(saved), *ONE_DEVICE, "--minutes", "30", "--pictures", "2", "--batch", "2"]
+    arguments = [
+        "--model",
+        str(tiny_folder),
+        *ONE_DEVICE,
+        "--minutes",
+        "30",
+        "--pictures",
+        "2",
+        "--batch",
+        "2",
+    ]
     more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
     assert main(["tune", *arguments, *more]) == 0
     written = json.loads(Path("mine.json").read_text())
@@ -120,10 +125,10 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
         (["a flying carpet"], "unknown word"),
     ],
 )
-def test_bad_input_is_one_line_before_any_work(saved, arguments, words, capsys, monkeypatch):
+def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
-    given = arguments if "--model" in arguments else [*arguments, "--model", str(saved)]
+    given = arguments if "--model" in arguments else [*arguments, "--model", str(tiny_folder)]
     assert words in assert_refused(["tune", *given], capsys)
 
 
