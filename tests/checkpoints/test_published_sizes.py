@@ -8,15 +8,23 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
 from tests.fixtures.published_layouts import T5_XL
-from tests.fixtures.published_shapes import hugging_face_gpt_shapes, original_gpt_shapes, t5_shapes
+from tests.fixtures.published_shapes import (
+    CHAMELEON_VQ,
+    chameleon_shapes,
+    hugging_face_gpt_shapes,
+    original_gpt_shapes,
+    t5_shapes,
+)
 
 CLIPS = {
     "ViT-B/32": ClipConfig(Tower(768, 12, 12, 3072), Tower(512, 12, 8, 2048), "quick_gelu", 32, 224, 512),
@@ -30,7 +38,7 @@ REWARD = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 2
 # Parameters in millions; CLIP's without the temperature.
 MILLIONS = {
     "LlamaGen-B": 111, "LlamaGen-L": 343, "LlamaGen-XL": 775, "LlamaGen-XXL": 1400, "LlamaGen-3B": 3100,
-    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "CLIP ViT-B/32": 151.277312, "CLIP ViT-H/14": 986.10944,
+    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "CLIP ViT-B/32": 151.277312, "CLIP ViT-H/14": 986.10944,
 }  # fmt: skip
 
 
@@ -47,6 +55,15 @@ def cases():
         shapes = hugging_face_gpt_shapes(captions)
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
     yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), t5_shapes(T5_XL, decoder=False)
+    own = {
+        name: shape
+        for name, shape in chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ).items()
+        if "vqmodel" not in name
+    }
+    tell = partial(
+        chameleon_config_from_shapes, settings=None, num_codes=ChameleonConfig().num_codes, layout="anole"
+    )
+    yield "Chameleon-7B", tell, ChameleonConfig(), own
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):

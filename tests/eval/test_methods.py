@@ -101,7 +101,7 @@ def test_only_settings_that_differ_are_outside(sets):
 
 
 def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
-    """By brute force, prompts drawn more than once included; and no distance between sets of one law."""
+    """By brute force, prompts drawn more than once included."""
     real, settings = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
     rows = np.array([0, 0, 3, 4, 4, 5])
 
@@ -120,14 +120,6 @@ def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     )
     measure = quality.kernel_measure("kid", "classifier", real)
     assert measure.of(settings)(rows) == pytest.approx(expected, rel=1e-9)
-    generator = np.random.default_rng(3)
-    zeros = [
-        quality.kernel_measure("kid", "", generator.normal(size=(20, 2, WIDTH))).of(
-            generator.normal(size=(20, WIDTH))
-        )(np.arange(20))
-        for _ in range(400)
-    ]
-    assert abs(np.mean(zeros)) < 4 * np.std(zeros) / np.sqrt(len(zeros))
 
 
 def test_a_window_holds_what_chance_does(sets):
