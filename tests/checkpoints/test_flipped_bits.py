@@ -162,10 +162,6 @@ def test_a_config_changed_on_purpose_is_read_as_the_error_says(copied):
     del config["checksums"]["config.json"]
     path.write_text(json.dumps(config))
     assert load(copied).defaults["guidance"] == 3.0
-    for broken in (None, 3, {}, {"model.safetensors": 0}, config["checksums"] | {"other": "0"}):
-        path.write_text(json.dumps(config | {"checksums": broken}))
-        with pytest.raises(ValueError, match="not those of the files"):
-            load(copied)
 
 
 def test_a_copy_that_a_disk_spoils_is_not_kept(saved, tmp_path, monkeypatch):

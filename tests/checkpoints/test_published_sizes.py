@@ -38,7 +38,8 @@ REWARD = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 2
 # Parameters in millions; CLIP's without the temperature.
 MILLIONS = {
     "LlamaGen-B": 111, "LlamaGen-L": 343, "LlamaGen-XL": 775, "LlamaGen-XXL": 1400, "LlamaGen-3B": 3100,
-    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "CLIP ViT-B/32": 151.277312, "CLIP ViT-H/14": 986.10944,
+    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "CLIP ViT-B/32": 151.277312,
+    "CLIP ViT-H/14": 986.10944,
 }  # fmt: skip
 
 
