@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +13,25 @@ from lantern_jax.checkpoints import convert
 from lantern_jax.commands.main import main
 from lantern_jax.io.locks import sole
 from tests.command import assert_refused, must_not_run
-from tests.published_files import GPT, published_tensors, write_settings
-
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
+from tests.published_files import GPT
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A folder with gpt, vq and drafter, .safetensors each, and the settings."""
-    folder = tmp_path_factory.mktemp("published")
-    for part, tensors in published_tensors().items():
-        safetensors_numpy.save_file(tensors, folder / f"{part}.safetensors")
-    write_settings(folder)
-    return folder
+@pytest.fixture
+def folder(published, tmp_path, monkeypatch) -> Path:
+    """A copy of the published files, as the current folder."""
+    monkeypatch.chdir(shutil.copytree(published["gpt"].parent, tmp_path / "work"))
+    return tmp_path / "work"
 
 
 def command(**changes) -> list[str]:
     """A conversion that works, but for ``changes``."""
-    options = {part: f"{part}.safetensors" for part in ("gpt", "vq", "drafter")}
-    options |= {"config": "settings.json", "out": "new"} | changes
+    options = {
+        "gpt": "gpt.pt",
+        "vq": "vq.pt",
+        "drafter": "drafter",
+        "config": "settings.json",
+        "out": "new",
+    } | changes
     return [
         "convert",
         "llamagen",
@@ -39,7 +40,6 @@ def command(**changes) -> list[str]:
 
 
 def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
     out = str(tmp_path / "new")
     assert main(command(out=out)) == 0
     assert main(["info", out]) == 0
@@ -70,8 +70,8 @@ class Evil:
     [
         ({"gpt": "missing.safetensors"}, "is not a file"),
         ({"drafter": "evil.pt"}, "run code: refused"),
-        ({"vq": "gpt.safetensors"}, "not a LlamaGen VQ tokenizer"),
-        ({"config": "gpt.safetensors"}, "is not JSON"),
+        ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"),
+        ({"config": "gpt.pt"}, "is not JSON"),
         ({"out": "settings.json"}, "settings.json"),
         ({"out": "there"}, "there exists"),
         ({"out": "settings.json/new"}, "settings.json"),
@@ -80,16 +80,14 @@ class Evil:
     ],
 )
 def test_what_cannot_be_converted_is_refused_before_any_work(changes, match, folder, capsys, monkeypatch):
-    monkeypatch.chdir(folder)
     for name in ("make_codebook", "save"):
         monkeypatch.setattr(convert, name, must_not_run)
-    (folder / "there").mkdir(exist_ok=True)
+    (folder / "there").mkdir()
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
     assert match in assert_refused(command(**changes), capsys)
 
 
 def test_a_second_convert_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(folder)
     monkeypatch.setattr(convert, "convert_llamagen", must_not_run)
     with sole(tmp_path / "new"):
         assert "another process writes " in assert_refused(command(out=str(tmp_path / "new")), capsys)

@@ -13,7 +13,6 @@ from lantern_jax.commands.main import main
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
 from tests.local_hub import COMMIT, REPO, TOKEN, local_hub
-from tests.published_files import published_tensors, write_settings
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
@@ -97,14 +96,10 @@ def test_other_bytes_than_were_uploaded_are_refused(hub):
 
 
 @pytest.fixture
-def conversion(hub) -> list[str]:
-    """The command that converts published files in the current folder into ``new``."""
-    safetensors_numpy = pytest.importorskip("safetensors.numpy")
-    files = [f"--{part}={part}.safetensors" for part in ("gpt", "vq")]
-    for part, tensors in published_tensors().items():
-        safetensors_numpy.save_file(tensors, f"{part}.safetensors")
-    write_settings(Path())
-    return ["convert", "llamagen", *files, "--config", "settings.json", "--out", "new"]
+def conversion(hub, published) -> list[str]:
+    """The command that converts published files into ``new``."""
+    files = [f"--{option}={published[option]}" for option in ("gpt", "vq", "config")]
+    return ["convert", "llamagen", *files, "--out", "new"]
 
 
 def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, capsys):

@@ -47,21 +47,6 @@ def test_round_trip(tiny_folder):
     same(eagle(back), eagle(ours))
 
 
-def test_shapes_are_not_saved_as_parameters(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="shapes in place of parameters"):
-        save(tmp_path / "shapes", load(tiny_folder, abstract=True))
-    assert not list(tmp_path.iterdir())
-
-
-def test_target_alone(tmp_path):
-    ours = tiny_checkpoint()
-    alone = Checkpoint(model="alone", target_config=TARGET, target_params=ours.target_params)
-    back = load(save(tmp_path / "alone", alone))
-    same(back.target_params, ours.target_params)
-    assert (back.tokenizer_params, back.codebook, back.vocabulary) == (None,) * 3
-    assert back.drafters == {}
-
-
 @pytest.mark.parametrize("dtype", store.DTYPES)
 def test_stored_and_loaded_dtypes(dtype, tmp_path):
     ours = tiny_checkpoint()

@@ -22,14 +22,6 @@ def published(left, right):
     return np.sum((means[0] - means[1]) ** 2) + np.trace(spreads[0] + spreads[1] - 2 * root.real)
 
 
-def test_moments_are_those_of_numpy():
-    values = features(0, 50, 6)
-    moments = Moments.of(values)
-    np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(moments.covariance, np.cov(values, rowvar=False), rtol=1e-9)
-    np.testing.assert_allclose(moments.root @ moments.root, moments.covariance, rtol=1e-9, atol=1e-12)
-
-
 def test_merged_moments_are_those_of_all():
     values = features(1, 90, 5)
     parts = [Moments.of(part) for part in np.split(values, [7, 8, 50])]
