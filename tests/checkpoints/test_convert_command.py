@@ -47,7 +47,7 @@ def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
     assert "LlamaGen, class-conditional" in printed and "drafter" in printed
     (tmp_path / "tree.json").write_text("[[0], [1], [0, 0]]")
     monkeypatch.chdir(tmp_path)
-    generate = ["generate", "3", "--model", out, "--tree", "tree.json", "--compare", "--mesh", "data=1"]
+    generate = ["generate", "3", "--model", out, "--tree", "tree.json", "--compare"]
     assert main([*generate, "--out", "a.png", "--stats", "a.json"]) == 0
     statistics = json.loads(Path("a.json").read_text())
     assert statistics["same_tokens"] == 1 and statistics["tokens"] == GPT.num_tokens

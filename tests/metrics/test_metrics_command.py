@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 import types
 
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 
 from lantern_jax.commands import report
 from lantern_jax.commands.main import main
-from lantern_jax.metrics import registry
+from lantern_jax.metrics import protocols, registry
 from lantern_jax.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.moments import Moments, frechet_distance
@@ -232,6 +233,16 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
         "12, reference not known, taken to be of this reader" in shown and "Fréchet distance 27.0000" in shown
     )
     assert "kid, precision and recall not known" in shown
+
+
+def test_help_names_everything_there_is(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert run("--help") == 0
+    words = re.split(r"[\s,;)]+", capsys.readouterr().out)
+    kinds = (registry.READERS, registry.SCORES, protocols.PRESETS)
+    names = {name for kind in kinds for name in kind} - {"colours", "heavy", "brightness"}
+    names |= {choice for kind in registry.READERS.values() for choice in kind.preprocessings}
+    assert names - {"", "whole", "upper"} <= set(words)
 
 
 def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
