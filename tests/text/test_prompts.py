@@ -1,7 +1,5 @@
 """Prompts: synonyms, ignored words, label ids, and one clear line for what cannot be understood."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -65,11 +63,6 @@ def test_label_ids_are_disjoint_and_cover_the_table():
 def test_label_ids_reject_what_has_no_label(parsed):
     with pytest.raises(ValueError, match="attributes: got shape"):
         LANDSCAPES.label_ids(parsed)
-
-
-def test_json_round_trip():
-    again = Vocabulary.from_json(json.loads(json.dumps(LANDSCAPES.to_json())))
-    assert again == LANDSCAPES and list(again.attributes) == list(ATTRIBUTES)
 
 
 @pytest.mark.parametrize(

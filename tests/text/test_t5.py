@@ -1,14 +1,15 @@
 """Captions to features: cleaning, the end token, padding on the left, chunks."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text import t5
 from lantern_jax.text.t5 import CHUNK, END, caption_tokens, encode_captions
 from tests.refused import refused
+from tests.tiny_checkpoint import random_leaves
 
 CONFIG = T5Config(16, 2, 2, 8, 24, 40, 8, 20)
 LENGTH = 12
@@ -23,9 +24,7 @@ class Letters:
 
 @pytest.fixture(scope="module")
 def params():
-    return jax.jit(T5Encoder(CONFIG).init)(
-        jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
-    )
+    return random_leaves(t5_shapes(CONFIG), 0, 0.3)
 
 
 def encode(params, captions, **options):
