@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import tracemalloc
 
@@ -15,28 +14,11 @@ from safetensors.numpy import load_file
 from lantern_jax.checkpoints import arrays, store
 from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
 from lantern_jax.devices.partition import Layout, where_on
-from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
-from tests.hostile.folders import hostile_folders, replace, save_sharded
-from tests.tiny_checkpoint import DRAFTER, NEIGHBOURS, SIDE, TARGET, VQ, tiny_checkpoint
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("store") / "tiny", tiny_checkpoint())
-
-
-@pytest.fixture
-def broken(saved, tmp_path):
-    """A copy to break."""
-    return shutil.copytree(saved, tmp_path / "broken")
-
-
-def one_line(error) -> str:
-    message = str(error.value)
-    assert "\n" not in message
-    return message
+from tests.hostile.folders import save_sharded
+from tests.refused import refused
+from tests.tiny_checkpoint import DRAFTER, TARGET, VQ, tiny_checkpoint
 
 
 def same(left, right):
@@ -48,8 +30,8 @@ def eagle(checkpoint):
     return checkpoint.drafters["eagle"][1]
 
 
-def test_round_trip(saved):
-    ours, back = tiny_checkpoint(), load(saved)
+def test_round_trip(tiny_folder):
+    ours, back = tiny_checkpoint(), load(tiny_folder)
     for field in dataclasses.fields(Checkpoint):
         if field.name == "directory":
             continue
@@ -65,25 +47,12 @@ def test_round_trip(saved):
     same(eagle(back), eagle(ours))
 
 
-def test_shapes_are_not_saved_as_parameters(saved, tmp_path):
-    with pytest.raises(ValueError, match="shapes in place of parameters"):
-        save(tmp_path / "shapes", load(saved, abstract=True))
-    assert not list(tmp_path.iterdir())
-
-
-def test_target_alone(tmp_path):
-    ours = tiny_checkpoint()
-    alone = Checkpoint(model="alone", target_config=TARGET, target_params=ours.target_params)
-    back = load(save(tmp_path / "alone", alone))
-    same(back.target_params, ours.target_params)
-    assert (back.tokenizer_params, back.codebook, back.vocabulary) == (None,) * 3
-    assert back.drafters == {}
-
-
 @pytest.mark.parametrize("dtype", store.DTYPES)
 def test_stored_and_loaded_dtypes(dtype, tmp_path):
     ours = tiny_checkpoint()
     directory = save(tmp_path / dtype, ours, dtype=dtype)
+    assert len(list(directory.iterdir())) == 2
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(load(directory, None).target_params)} == {dtype}
     back = load(directory, jnp.bfloat16)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(back.target_params)} == {"bfloat16"}
     assert {leaf.dtype.name for leaf in jax.tree.leaves(eagle(back))} == {"bfloat16"}
@@ -91,23 +60,6 @@ def test_stored_and_loaded_dtypes(dtype, tmp_path):
     same(back.codebook, ours.codebook)
     expected = jax.tree.map(lambda leaf: leaf.astype(jnp.dtype(dtype)), ours.tokenizer_params)
     same(back.tokenizer_params, jax.tree.map(lambda leaf: leaf.astype(np.float32), expected))
-
-
-def test_float16_halves_the_size_and_files_are_few(tmp_path):
-    """Of parameters that do not compress, large enough that bookkeeping does not count."""
-    config = dataclasses.replace(TARGET, vocab_size=4096)
-    noise = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: noise.normal(size=leaf.shape).astype(np.float32), gpt_shapes(config))
-    checkpoint = Checkpoint(model="wide", target_config=config, target_params=params)
-    sizes = []
-    for dtype in ("float32", "float16"):
-        files = [
-            path for path in save(tmp_path / dtype, checkpoint, dtype=dtype).rglob("*") if path.is_file()
-        ]
-        assert len(files) == 2
-        sizes.append(sum(file.stat().st_size for file in files))
-    assert sizes[1] < 0.6 * sizes[0]
-    assert sizes[1] < 1.05 * 2 * sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def flat(checkpoint) -> dict[str, np.ndarray]:
@@ -118,9 +70,9 @@ def flat(checkpoint) -> dict[str, np.ndarray]:
     return {arrays.name_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def test_other_tools_open_a_checkpoint(saved):
+def test_other_tools_open_a_checkpoint(tiny_folder):
     """The demo and one of our own, by the library that the format comes from: the same arrays."""
-    for folder in (saved, demo_directory()):
+    for folder in (tiny_folder, demo_directory()):
         ours, theirs = flat(load(folder, None)), load_file(folder / "model.safetensors")
         assert ours.keys() == theirs.keys() and "target.params.head.kernel" in theirs
         same(ours, theirs)
@@ -132,23 +84,9 @@ def test_the_same_checkpoint_makes_the_same_bytes(tmp_path):
         assert path.read_bytes() == (demo_directory() / path.name).read_bytes(), path.name
 
 
-def test_the_umask_says_who_may_read(tmp_path):
-    before = os.umask(0o027)
-    try:
-        folder = save(tmp_path / "tiny", tiny_checkpoint())
-    finally:
-        os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
-
-
-@pytest.fixture
-def sharded(tmp_path):
-    """One whose arrays fill several files."""
-    return save_sharded(tmp_path / "sharded", tiny_checkpoint())
-
-
-def test_a_large_checkpoint_is_several_files_with_an_index(sharded, saved):
+def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path):
     """As those of the Hugging Face hub; a drafter's files alone are read for it."""
+    sharded = save_sharded(tmp_path / "sharded", tiny_checkpoint())
     names = sorted(path.name for path in sharded.iterdir())
     count = len(names) - 2
     assert count > 2 and names == [
@@ -164,7 +102,7 @@ def test_a_large_checkpoint_is_several_files_with_an_index(sharded, saved):
     assert index["metadata"]["total_size"] == sum(leaf.nbytes for leaf in theirs.values())
     ours = load(sharded, None)
     same(flat(ours), theirs)
-    same(flat(ours), flat(load(saved, None)))
+    same(flat(ours), flat(load(tiny_folder, None)))
     last = sharded / index["weight_map"]["tokenizer.params.codebook"]
     content = bytearray(last.read_bytes())
     content[-1] ^= 1
@@ -176,10 +114,10 @@ def test_a_large_checkpoint_is_several_files_with_an_index(sharded, saved):
 
 @pytest.mark.parametrize("model", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
-def test_arrays_go_straight_onto_devices(dtype, model, saved):
+def test_arrays_go_straight_onto_devices(dtype, model, tiny_folder):
     mesh = jax.make_mesh((2, model), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     layout = Layout(mesh)
-    params = load(saved, dtype, layout).target_params
+    params = load(tiny_folder, dtype, layout).target_params
     expected = jax.tree.map(lambda leaf: leaf.astype(dtype), tiny_checkpoint().target_params)
     same(params, expected)
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
@@ -247,42 +185,21 @@ def test_a_disk_that_loses_bits_is_told(tmp_path, monkeypatch):
     assert summed and not list(tmp_path.iterdir())
 
 
-def test_nothing_stored_names_the_machine(saved):
-    folder = str(saved.parent).encode()
-    files = [path for path in saved.rglob("*") if path.is_file()]
-    assert files and not any(folder in file.read_bytes() for file in files)
-
-
-def test_moved_and_saved_again(saved, tmp_path):
-    moved = shutil.copytree(saved, tmp_path / "moved")
+def test_moved_and_saved_again(tiny_folder, tmp_path):
+    moved = shutil.copytree(tiny_folder, tmp_path / "every*[2]?")
     same(load(moved).target_params, tiny_checkpoint().target_params)
     with pytest.raises(ValueError, match="exists"):
         save(moved, tiny_checkpoint())
     other = dataclasses.replace(tiny_checkpoint(), model="other")
     save(moved, other, overwrite=True)
     assert load(moved).model == "other"
-    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
-
-
-def test_any_name_of_a_folder_will_do(tmp_path):
-    folder = save(tmp_path / "runs[2]" / "every*" / "which?", tiny_checkpoint())
-    same(load(folder).target_params, tiny_checkpoint().target_params)
+    assert [path.name for path in tmp_path.iterdir()] == ["every*[2]?"]
 
 
 def test_only_checkpoints_are_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="not a checkpoint"):
         save(tmp_path / "mine", tiny_checkpoint(), overwrite=True)
-
-
-def test_a_crash_leaves_nothing(tmp_path, monkeypatch):
-    def crash(*_):
-        raise RuntimeError("disk full")
-
-    monkeypatch.setattr(store, "write_arrays", crash)
-    with pytest.raises(RuntimeError, match="disk full"):
-        save(tmp_path / "new", tiny_checkpoint())
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("room", [0, 500, 20_000])
@@ -301,24 +218,16 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
     assert not list(tmp_path.iterdir()) and capfd.readouterr() == ("", "")
 
 
-def test_neighbours_without_a_code(tmp_path):
-    ours = tiny_checkpoint()
-    table = np.array(ours.codebook.neighbours)
-    table[3] = -1
-    holes = dataclasses.replace(ours, codebook=ours.codebook.replace(neighbours=table))
-    same(load(save(tmp_path / "holes", holes)).codebook.neighbours, table)
-
-
-def test_only_the_kinds_wanted_are_read(saved, monkeypatch, tmp_path):
-    """Of a drafter that is not wanted there are shapes, which are not saved."""
+def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
+    """Of a drafter that is not wanted there are shapes, which are not tiny_folder."""
     ours, reads = tiny_checkpoint(), []
     read = store.read_arrays
     monkeypatch.setattr(store, "read_arrays", lambda *given: reads.append(read(*given)) or reads[-1])
-    alone = load(saved, drafters=())
+    alone = load(tiny_folder, drafters=())
     assert set(reads.pop()) == {"target", "tokenizer", "neighbours", "codes"}
     same(alone.target_params, ours.target_params)
     assert {type(leaf) for leaf in jax.tree.leaves(eagle(alone))} == {jax.ShapeDtypeStruct}
-    assert describe(alone) == describe(load(saved))
+    assert describe(alone) == describe(load(tiny_folder))
     with pytest.raises(ValueError, match="shapes in place of parameters"):
         save(tmp_path / "new", alone)
     reads.clear()
@@ -326,150 +235,8 @@ def test_only_the_kinds_wanted_are_read(saved, monkeypatch, tmp_path):
     assert set(reads.pop()) == {"drafters"}
     same(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), eagle(ours)))
     assert load_drafter(ours, "eagle") is eagle(ours) and not reads
-    with pytest.raises(ValueError, match="no medusa drafter") as error:
+    with refused("no medusa drafter"):
         load_drafter(alone, "medusa")
-    one_line(error)
-
-
-def test_describe(saved):
-    description = describe(load(saved))
-    assert description["model"] == "tiny"
-    assert (description["tokens"], description["picture_size"]) == (TARGET.num_tokens, SIDE)
-    assert description["neighbours"] == NEIGHBOURS
-    assert description["target"]["dim"] == TARGET.dim
-    count = sum(leaf.size for leaf in jax.tree.leaves(eagle(tiny_checkpoint())))
-    assert description["drafters"]["eagle"]["parameters"] == count
-    assert description["drafters"]["eagle"]["dtype"] == "float32"
-    json.dumps(description)
-
-
-def test_demo_directory_is_in_the_package():
-    assert demo_directory().parts[-3:] == ("lantern_jax", "assets", "demo")
-
-
-def test_missing_and_foreign_directories(tmp_path):
-    with pytest.raises(ValueError, match="not a directory") as error:
-        load(tmp_path / "none")
-    one_line(error)
-    with pytest.raises(ValueError, match=r"no config\.json") as error:
-        load(tmp_path)
-    one_line(error)
-    (tmp_path / "config.json").write_text('{"architectures": ["Llama"]}')
-    with pytest.raises(ValueError, match="not that of a lantern_jax checkpoint") as error:
-        load(tmp_path)
-    one_line(error)
-
-
-def test_damaged_config(broken):
-    path = broken / "config.json"
-    text = path.read_text()
-    path.write_text(text[: len(text) // 2])
-    with pytest.raises(ValueError, match="damaged") as error:
-        load(broken)
-    one_line(error)
-    content = json.loads(text)
-    del content["checksums"]["config.json"]
-    (broken / "text").mkdir()
-    long = f"text/{'è' * 200}"
-    for change, match in (
-        ({"files": {long: 1}, "checksums": {long: "0"}}, "è is missing"),
-        ({"files": None}, '"files" are not those of a checkpoint'),
-        ({"checksums": None}, '"checksums" are not those of the files'),
-        ({"files": {"../model.safetensors": 1}}, '"files" are not those of a checkpoint'),
-        ({"version": 99}, "version 99"),
-        ({"version": 2}, "version 2, expected 3: convert it again"),
-        ({"family": None}, "unknown family None"),
-        ({"target": None}, "no model and target"),
-        ({"target": content["target"] | {"wings": 2}}, "wings"),
-        ({"codebook": {"neighbours": 3}}, "channels"),
-        ({"drafters": [1]}, "drafters are no object"),
-        (
-            {"drafters": {"owl": {}}},
-            "unknown kind of drafter 'owl', expected one of eagle, eagle3, medusa, parallel",
-        ),
-        ({"drafters": {"eagle": 3}}, "eagle drafter: "),
-        ({"drafters": {"eagle": content["drafters"]["eagle"] | {"wings": 2}}}, "eagle drafter: .*wings"),
-        (
-            {"drafters": {"eagle": content["drafters"]["eagle"] | {"grid": 5}}},
-            "eagle drafter: it has grid 5, the target's 4",
-        ),
-        (
-            {"drafters": {"eagle": content["drafters"]["eagle"] | {"hidden_dim": 48}}},
-            r"drafters.eagle.params.transformer.layer_0.down.kernel is \[32, 16\], expected \[48, 16\]",
-        ),
-        ({"drafters": {}}, "8 unexpected: drafters.eagle.params.fc.bias"),
-        ({"vocabulary": {"words": {}}}, "vocabulary"),
-    ):
-        path.write_text(json.dumps(content | change))
-        with pytest.raises(ValueError, match=match) as error:
-            load(broken)
-        one_line(error)
-
-
-def test_every_truncated_or_lost_file(sharded):
-    """Whichever file is cut in half or lost, one line names it."""
-    expected = flat(load(sharded))
-    for file in sorted(sharded.glob("model*")):
-        content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match=f"{file.name} has {len(content) // 2} bytes") as error:
-            load(sharded)
-        one_line(error)
-        file.unlink()
-        with pytest.raises(ValueError, match=f"{file.name} is missing") as error:
-            load(sharded)
-        one_line(error)
-        file.write_bytes(content)
-    same(flat(load(sharded)), expected)
-
-
-def test_files_that_lie_are_read_or_refused_in_one_line(tmp_path):
-    """Indices, shards and headers of somebody who wants to deceive; memory and time stay what they were."""
-    folder, wrong, refused = save_sharded(tmp_path / "sharded", tiny_checkpoint()), [], 0
-    for number, what in enumerate(hostile_folders(folder, 0), 1):  # noqa: B007
-        try:
-            load(folder)
-        except ValueError as error:
-            refused += 1
-            if "\n" in str(error).strip() or len(str(error)) > 2000:
-                wrong.append((what, str(error)[:300]))
-        except Exception as error:
-            wrong.append((what, repr(error)[:300]))
-    assert not wrong
-    assert refused > 0.9 * number
-    same(flat(load(folder)), flat(tiny_checkpoint()))
-
-
-def test_arrays_of_other_layouts_are_refused(tmp_path):
-    """No numbers, and numbers that do not begin at a multiple of their size."""
-    folder = save(tmp_path / "tiny", tiny_checkpoint())
-    content = (folder / "model.safetensors").read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header, data = content[8 : 8 + length].rstrip(), content[8 + length :]
-    truths = header.replace(b'"U16","shape":[32,12]', b'"BOOL","shape":[64,12]')
-    for changed in (header + b" " * (1 - len(header) % 2), truths + b" " * (-len(truths) % 8)):
-        changed = len(changed).to_bytes(8, "little") + changed + data
-        replace(folder, "model.safetensors", changed)
-        with pytest.raises(ValueError, match="laid out otherwise") as error:
-            load(folder, abstract=True)
-        one_line(error)
-
-
-def test_arrays_that_do_not_fit_are_listed(broken):
-    """A config of other sizes: more layers, another width, no tokenizer."""
-    path = broken / "config.json"
-    content = json.loads(path.read_text())
-    content["target"] |= {"num_layers": 2, "qk_norm": "", "hidden_dim": 48}
-    content["tokenizer"] = None
-    del content["checksums"]["config.json"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError) as error:
-        load(broken)
-    message = one_line(error)
-    assert "missing: target.params.transformer.layer_1." in message
-    assert "target.params.transformer.layer_0.query_norm.scale" in message
-    assert "unexpected: " in message and "tokenizer." in message, message[-1500:]
-    assert "target.params.transformer.layer_0.down.kernel is [32, 16], expected [48, 16]" in message
 
 
 @pytest.mark.parametrize(
@@ -493,18 +260,16 @@ def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):
     if match is None:
         store.check(checkpoint)
         return
-    with pytest.raises(ValueError, match=match) as error:
+    with refused(match):
         save(tmp_path / "new", checkpoint)
-    one_line(error)
     assert not list(tmp_path.iterdir())
 
 
 def test_values_that_a_dtype_cannot_hold(tmp_path):
     ours = tiny_checkpoint()
     params = jax.tree.map(lambda leaf: leaf * np.float32(1e6), ours.target_params)
-    with pytest.raises(ValueError, match="not finite in float16") as error:
+    with refused("not finite in float16"):
         save(tmp_path / "new", dataclasses.replace(ours, target_params=params), dtype="float16")
-    one_line(error)
     with pytest.raises(ValueError, match="dtype int8"):
         save(tmp_path / "new", ours, dtype="int8")
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from lantern_jax.tensors.matching import Entry, read_tensors, transpose
 from lantern_jax.tensors.tensor_files import open_tensors
+from tests.refused import refused as lantern_error
 
 torch = pytest.importorskip("torch")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -26,8 +28,10 @@ def tensors():
     }
 
 
-def check_read(path):
-    read, expected = open_tensors(path), tensors()
+EXPECTED = tensors()
+
+
+def check_read(read, expected=EXPECTED):
     assert set(read) == set(expected)
     assert read["weight"].shape == (3, 4) and read["weight"].dtype == np.float32
     assert read["half"].dtype == ml_dtypes.bfloat16 and read["half"].nbytes == 10_000
@@ -39,34 +43,32 @@ def check_read(path):
 
 
 def refused(path, match) -> None:
-    with pytest.raises(ValueError, match=match) as error:
+    with lantern_error(match) as error:
         open_tensors(path)
-    message = str(error.value)
-    assert "\n" not in message and path.name in message
+    assert path.name in str(error.value)
 
 
-@pytest.mark.parametrize("wrapper", [None, "model", "module", "state_dict"])
-@pytest.mark.parametrize("new", [True, False], ids=["zip", "pickle"])
-def test_torch_files(wrapper, new, tmp_path):
-    content = tensors()
-    if wrapper is not None:
-        content = {wrapper: content, "optimizer": {"step": 3}, "args": argparse.Namespace(lr=1e-4)}
+old_torch = partial(torch.save, _use_new_zipfile_serialization=False)
+SAVERS = {
+    "a.pt": torch.save, "old.pt": old_torch, "a.pth": torch.save, "a.bin": torch.save,
+    "a.safetensors": safetensors_torch.save_file,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_files_are_read_without_torch(name, tmp_path, monkeypatch):
+    path = tmp_path / name
+    SAVERS[name](tensors(), path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    check_read(open_tensors(path))
+
+
+@pytest.mark.parametrize("wrapper", ["model", "module", "state_dict"])
+@pytest.mark.parametrize("save", [torch.save, old_torch], ids=["zip", "pickle"])
+def test_tensors_may_lie_in_what_training_kept(wrapper, save, tmp_path):
     path = tmp_path / "checkpoint.pt"
-    torch.save(content, path, _use_new_zipfile_serialization=new)
-    check_read(path)
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".bin"])
-def test_other_suffixes(suffix, tmp_path):
-    path = tmp_path / f"checkpoint{suffix}"
-    torch.save(tensors(), path)
-    check_read(path)
-
-
-def test_safetensors(tmp_path):
-    path = tmp_path / "model.safetensors"
-    safetensors_torch.save_file(tensors(), path)
-    check_read(path)
+    save({wrapper: tensors(), "optimizer": {"step": 3}, "args": argparse.Namespace(lr=1e-4)}, path)
+    check_read(open_tensors(path))
 
 
 def test_missing_and_unknown(tmp_path):
@@ -76,27 +78,17 @@ def test_missing_and_unknown(tmp_path):
     refused(path, "unknown suffix")
 
 
-@pytest.mark.parametrize("fraction", [0.02, 0.5, 0.99])
-@pytest.mark.parametrize("kind", ["zip", "pickle", "safetensors"])
-def test_truncated(kind, fraction, tmp_path):
-    path = tmp_path / ("model.safetensors" if kind == "safetensors" else "model.pt")
-    if kind == "safetensors":
-        safetensors_torch.save_file(tensors(), path)
-    else:
-        torch.save(tensors(), path, _use_new_zipfile_serialization=kind == "zip")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(fraction * len(content))])
-    refused(path, "truncated|not a whole safetensors file")
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".bin", ".safetensors"])
-@pytest.mark.parametrize(
-    "content", [b"", b"\x89PNG\r\n\x1a\n" * 9, b"PK\x05\x06" + bytes(18), b"\x80garbage"]
-)
-def test_foreign(suffix, content, tmp_path):
-    path = tmp_path / f"model{suffix}"
-    path.write_bytes(content)
-    refused(path, "is not a|truncated or not|is empty")
+@pytest.mark.parametrize("name", ["a.pt", "old.pt", "a.safetensors"])
+def test_truncated_and_foreign(name, tmp_path):
+    path = tmp_path / name
+    SAVERS[name](tensors(), path)
+    whole = path.read_bytes()
+    for fraction in (0.02, 0.5, 0.99):
+        path.write_bytes(whole[: int(fraction * len(whole))])
+        refused(path, "truncated|not a whole safetensors file")
+    for content in (b"", b"\x89PNG\r\n\x1a\n" * 9, b"PK\x05\x06" + bytes(18), b"\x80garbage"):
+        path.write_bytes(content)
+        refused(path, "is not a|truncated or not|is empty")
 
 
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"a": torch.zeros(2), "b": 3}, {}, torch.zeros(2)])
@@ -116,32 +108,16 @@ class Touches:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_pickles_that_want_to_run_code(protocol, tmp_path):
-    trace, path = tmp_path / "trace", tmp_path / "model.pt"
-    path.write_bytes(pickle.dumps({"model": {"weight": Touches(trace)}}, protocol=protocol))
-    refused(path, "run code: refused" if protocol else "is not a PyTorch checkpoint")
-    assert not trace.exists()
+def pickled(protocol):
+    return lambda content, path: path.write_bytes(pickle.dumps({"args": content["args"]}, protocol))
 
 
-@pytest.mark.parametrize("new", [True, False], ids=["zip", "pickle"])
-def test_torch_files_that_want_to_run_code(new, tmp_path):
+@pytest.mark.parametrize("save", [torch.save, old_torch, pickled(2), pickled(5), pickled(0)])
+def test_files_that_want_to_run_code(save, tmp_path):
     trace, path = tmp_path / "trace", tmp_path / "model.bin"
-    torch.save({"model": tensors(), "args": Touches(trace)}, path, _use_new_zipfile_serialization=new)
-    refused(path, "run code: refused")
+    save({"model": tensors(), "args": Touches(trace)}, path)
+    refused(path, "run code: refused|is not a PyTorch checkpoint")
     assert not trace.exists()
-    with pytest.raises(FileNotFoundError):
-        trace.rmdir()
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["zip", "pickle"])
-def test_torch_need_not_be_installed(new, tmp_path, monkeypatch):
-    path = tmp_path / "model.pt"
-    torch.save(tensors(), path, _use_new_zipfile_serialization=new)
-    expected = tensors()
-    monkeypatch.setitem(sys.modules, "torch", None)
-    found = open_tensors(path)
-    np.testing.assert_array_equal(np.asarray(found["weight"]), expected["weight"].numpy())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool])
@@ -171,19 +147,14 @@ def entry(start=0, stop=16, shape=(4,), dtype="F32"):
     ("content", "match"),
     [
         (safetensors_bytes({"a": entry()}, bytes(15)), "15 bytes of tensors, expected 16"),
-        (safetensors_bytes({"a": entry()}, bytes(17)), "17 bytes of tensors, expected 16"),
         (safetensors_bytes({"a": entry(shape=(5,))}), "16 bytes for shape"),
         (safetensors_bytes({"a": entry(dtype="F4")}), "unknown dtype 'F4'"),
         (safetensors_bytes({"a": entry(shape=(-4,), stop=-16)}), "wrong shape or place"),
-        (safetensors_bytes({"a": entry(shape=(4, True))}), "wrong shape or place"),
         (safetensors_bytes({"a": entry(0, 8, (2,)), "b": entry(4, 16, (3,))}), "b starts at byte 4"),
         (safetensors_bytes({"a": entry(0, 8, (2,)), "b": entry(12, 16, (1,))}), "b starts at byte 12"),
         (safetensors_bytes({"a": {"dtype": "F32"}}), "a does not have just"),
-        (safetensors_bytes({"a": entry() | {"more": 1}}), "a does not have just"),
         (safetensors_bytes({"a": [1]}), "header is wrong"),
-        (safetensors_bytes([1, 2]), "header is wrong"),
         (safetensors_bytes(b'{"a": '), "header is wrong"),
-        (safetensors_bytes(b"\xff\xfe"), "header is wrong"),
         (safetensors_bytes(b'{"a": 1, "a": 2}'), "occurs twice"),
         (safetensors_bytes(b"[" * 100_000), "nested"),
         (b"\xff" * 64, "does not fit"),
@@ -202,9 +173,8 @@ def test_a_file_that_shrinks_after_opening(tmp_path):
     safetensors_torch.save_file(tensors(), path)
     half = open_tensors(path)["half"]
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(ValueError, match="half cannot be read") as error:
+    with lantern_error("half cannot be read"):
         np.asarray(half)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(params=["safetensors", "bin"])
@@ -226,8 +196,8 @@ def sharded(request, tmp_path):
 
 def test_shards(sharded):
     folder, index, _ = sharded
-    check_read(folder)
-    check_read(index)
+    check_read(open_tensors(folder))
+    check_read(open_tensors(index))
 
 
 def test_shards_and_index_must_agree(sharded):
@@ -247,12 +217,7 @@ def test_shards_and_index_must_agree(sharded):
     (folder / shard).unlink()
     refused(index, f"2 shards, 1 missing: {shard}")
     index.unlink()
-    check_single(folder, "weight")
-
-
-def check_single(folder, name):
-    """A folder with one tensor file needs no index."""
-    assert list(open_tensors(folder)) == [name]
+    assert list(open_tensors(folder)) == ["weight"], "a folder with one tensor file needs no index"
 
 
 def test_shards_need_their_index(sharded):
@@ -267,28 +232,19 @@ def test_shards_need_their_index(sharded):
         ("[]", "not an index"),
         ("{", "is not JSON"),
         ('{"weight_map": ' + 40 * "[" + 40 * "]" + "}", "nested too deeply"),
-        ("[" * 100_000, "nested too deeply"),
-        ("{}", "not an index"),
-        ('{"weight_map": ["a"]}', "not an index"),
         ('{"weight_map": {"a": ["b"]}}', "not an index"),
         ('{"weight_map": {}}', "names no shard"),
         ('{"weight_map": {"a": 3}}', "names 3, not files beside it"),
+        ('{"weight_map": {"a": "config.json"}}', r"config.json has an unknown suffix"),
         ('{"weight_map": {"a": "../a.safetensors"}}', "not files beside it"),
-        ('{"weight_map": {"a": "/a.safetensors"}}', "not files beside it"),
         ('{"weight_map": {"a": "a.safetensors", "b": "c.bin"}}', "2 shards, 2 missing: a.safetensors, c.bin"),
     ],
 )
 def test_wrong_indices(content, match, tmp_path):
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(content)
-    refused(path, match)
-
-
-def test_an_index_of_other_things(tmp_path):
-    path = tmp_path / "model.safetensors.index.json"
-    path.write_text('{"weight_map": {"a": "config.json"}}')
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"config.json has an unknown suffix"):
+    with lantern_error(match):
         open_tensors(path)
 
 
@@ -296,13 +252,13 @@ def test_folders(tmp_path):
     refused(tmp_path, "holds no tensor file")
     content = tensors()
     torch.save(content, tmp_path / "released.pth")
-    check_read(tmp_path)
+    check_read(open_tensors(tmp_path))
     torch.save({"weight": content["weight"]}, tmp_path / "training_args.bin")
     refused(tmp_path, "holds 2 tensor files .released.pth, training_args.bin.: name one")
     torch.save({"half": content["half"]}, tmp_path / "pytorch_model.bin")
     assert list(open_tensors(tmp_path)) == ["half"]
     safetensors_torch.save_file(content, tmp_path / "model.safetensors")
-    check_read(tmp_path)
+    check_read(open_tensors(tmp_path))
 
 
 MEASURE = """

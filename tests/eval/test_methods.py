@@ -11,7 +11,7 @@ from eval import methods, quality
 from eval.methods import Bench, Setup
 from lantern_jax.checkpoints.store import save
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.distances import bootstrap_draws, interval
+from lantern_jax.metrics.distances import bootstrap_draws
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.scores import Score
 from tests.tiny_checkpoint import SIDE, VQ, sharing_programs, tiny_checkpoint, tiny_pipeline, vq_parameters
@@ -67,20 +67,6 @@ def distances(made, real, seed=0, replicates=20):
     return quality.frechet_measure("", "", real).replicated(made, draws)
 
 
-def test_intervals_cover_the_distance_and_shrink():
-    """Of samples of one law, away from the reference by a known distance, over and over."""
-    generator, widths, covered = np.random.default_rng(1), [], 0
-    for count in (50, 400):
-        for seed in range(20):
-            made, real = generator.normal([1, 0], 1, (count, 2)), generator.normal(size=(count, 4, 2))
-            distance, low, high = interval(distances(made, real, seed, replicates=200))
-            assert low <= distance <= high
-            covered += low <= 1 <= high
-        widths.append(high - low)
-    assert covered >= 32
-    assert widths[1] < 0.6 * widths[0]
-
-
 def test_prompts_are_drawn_with_their_real_pictures():
     """Pictures that equal their prompts' real ones are at no distance in any replicate, however prompts differ."""
     made = np.random.default_rng(0).normal(size=(30, 3)) * [1, 5, 100]
@@ -115,7 +101,7 @@ def test_only_settings_that_differ_are_outside(sets):
 
 
 def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
-    """By brute force, prompts drawn more than once included; and no distance between sets of one law."""
+    """By brute force, prompts drawn more than once included."""
     real, settings = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
     rows = np.array([0, 0, 3, 4, 4, 5])
 
@@ -134,14 +120,6 @@ def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     )
     measure = quality.kernel_measure("kid", "classifier", real)
     assert measure.of(settings)(rows) == pytest.approx(expected, rel=1e-9)
-    generator = np.random.default_rng(3)
-    zeros = [
-        quality.kernel_measure("kid", "", generator.normal(size=(20, 2, WIDTH))).of(
-            generator.normal(size=(20, WIDTH))
-        )(np.arange(20))
-        for _ in range(400)
-    ]
-    assert abs(np.mean(zeros)) < 4 * np.std(zeros) / np.sqrt(len(zeros))
 
 
 def test_a_window_holds_what_chance_does(sets):

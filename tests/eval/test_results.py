@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 
 from eval import results
-from eval.plots import Bar, Bars, Panel, Point, Scatter, is_current
 from lantern_jax.measuring.rows import Row
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -102,36 +101,3 @@ def test_a_stale_page_or_picture_is_found(tmp_path):
 
 def test_the_page_of_the_repository_is_up_to_date():
     assert not (DOCS / "results.md").exists() or results.main(["--docs", str(DOCS), "--check"]) is None
-
-
-NAME = "{http://www.w3.org/2000/svg}"
-
-
-def drawn(picture):
-    text = picture.draw()
-    assert text == picture.draw()
-    return ElementTree.fromstring(text)
-
-
-def shapes(tree, colour):
-    """Returns how many shapes of a colour there are."""
-    return sum(f"fill: {colour}" in shape.get("style", "") for shape in tree.iter(f"{NAME}path"))
-
-
-def test_bars_have_the_colours_and_labels_of_their_numbers(tmp_path):
-    pytest.importorskip("matplotlib")
-    panel = Panel("x", [Bar(2.0, 1.0, 3.0), None, Bar(-1.0, -2.0, 0.0, marked=True)], (-1.0, 1.0))
-    picture = Bars("title", ["a<b", "none", "c"], [panel, panel])
-    tree = drawn(picture)
-    assert shapes(tree, "#1f5fa8") == shapes(tree, "#c0392b") == shapes(tree, "#eef3e6") == 2
-    assert {"a<b", "none", "c", "x"} <= {text.text for text in tree.iter(f"{NAME}text")}
-    file = tmp_path / "picture.svg"
-    file.write_text(picture.draw())
-    assert is_current(file, picture) and not is_current(file, picture._replace(title="other"))
-
-
-def test_a_scatter_plot_has_every_point():
-    pytest.importorskip("matplotlib")
-    tree = drawn(Scatter("title", "x", "y", [Point("a<b", 1, 2, 1.5, 2.5), Point("c", 3, 2, 1.9, 2.1, True)]))
-    assert any("#c0392b" in use.get("style", "") for use in tree.iter(f"{NAME}use"))
-    assert {"a<b", "c"} <= {text.text for text in tree.iter(f"{NAME}text")}

@@ -1,7 +1,6 @@
 """What is chosen, on made-up costs and counts: against every tree there is, and on the way up a grid."""
 
 import itertools
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -48,21 +47,6 @@ def test_the_chosen_tree_is_the_best_of_all(seed, level):
     assert rates[0] == pytest.approx(max(map(rate, every_tree(2, 3))))
     assert rates == sorted(rates, reverse=True)
     assert len({max(map(len, tree)) for tree in trees}) == len(trees), "each of another depth"
-
-
-def test_trees_are_cut_by_what_passes_cost():
-    counts = Counter({(0,): 80, (1,): 10, (0, 0): 60, (0, 0, 0): 45})
-
-    def tokens(paths):
-        return 1 + sum(counts[path] for path in paths) / 100
-
-    cheap = best_trees(counts, tokens, lambda nodes, expanded: 10.0)
-    assert len(cheap[0]) == 4
-    dear = best_trees(counts, tokens, lambda nodes, expanded: nodes)
-    assert dear == [[(0,)]]
-    assert best_trees(counts, tokens, lambda nodes, expanded: 1.0 if not expanded else 9.0, sizes=(2,)) == [
-        [(0,), (1,)]
-    ]
 
 
 def test_speed_is_tokens_over_seconds():

@@ -71,6 +71,7 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
         (["--fit", "8", "--methods", "owl"], "unknown method 'owl'"),
         (["--fit", "8", "--size", "tiny", "--methods", "medusa"], "medusa"),
         (["--size", "tiny"], "--size is for --fit"),
+        (["--fit", "8", "--verify"], "--verify reads a checkpoint's files"),
         (["nowhere", "--fit", "8"], "nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

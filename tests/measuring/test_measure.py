@@ -56,9 +56,12 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
 
 
 def test_what_cannot_be_measured_has_its_reason():
-    groups, reasons = members(tiny_subject(), configurations("led:coupling=rejection,medusa,gumbel"))
+    groups, reasons = members(
+        tiny_subject(), configurations("led:coupling=rejection,medusa,lantern-g:k=20,gumbel")
+    )
     assert [one.configuration.method for one in groups[0]] == ["ar", "gumbel"]
-    assert len(reasons) == 2 and "led needs the coupling gumbel" in reasons[0] and "medusa" in reasons[1]
+    assert len(reasons) == 3 and "the table stores 12" in reasons[2]
+    assert "led needs the coupling gumbel" in reasons[0] and "medusa" in reasons[1]
     deep = AcceptLengths(mean=3.63)
     groups, reasons = members(tiny_subject(), configurations("gumbel,led,zipar"), deep)
     assert [one.configuration.method for one in groups[0]] == ["ar", "led"]
@@ -140,13 +143,6 @@ def test_published_sizes(size):
     """Shapes alone: the drafter fits its target, and prompts fit the model."""
     model = random_model(size)
     shapes = family_of(model.config).shapes(model.config)
-    millions = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) / 1e6
-    known = {
-        "llamagen-b": 111,
-        "llamagen-xl-stage2": 775,
-        "chameleon-7b": 6780,
-    }
-    assert millions == pytest.approx(known[size], rel=0.02)
     assert jax.tree.leaves(drafter_shapes(model.drafter))
     target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
     rows = model.conditioning(2)
@@ -154,11 +150,6 @@ def test_published_sizes(size):
         lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9), shapes, rows
     )
     assert logits.shape == (2, model.config.num_codes)
-
-
-def test_an_unknown_size_lists_the_known_ones():
-    with pytest.raises(ValueError, match="unknown size 'llamagen-xs': choose one of llamagen-b, llamagen-l"):
-        random_model("llamagen-xs")
 
 
 def test_random_parameters_are_made_on_the_device_in_their_dtype():
@@ -273,9 +264,3 @@ def test_a_profile_of_a_pass():
     assert set(shares) >= {"score", "commit"} and all(value >= 0 for value in shares.values())
     assert sum(shares.values()) == pytest.approx(1) and shares["score"] > 0.1
     assert found.kernels is None  # A CPU has none.
-
-
-def test_the_tiny_checkpoint_has_no_codebook_problem():
-    """A relaxed rule asks for more neighbours than a table stores: the reason, no crash."""
-    groups, reasons = members(tiny_subject(), configurations("lantern-g:k=20"))
-    assert not groups and "the table stores 12" in reasons[0]

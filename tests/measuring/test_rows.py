@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lantern_jax.measuring import plots, tables
+from lantern_jax.measuring import plots
 from lantern_jax.measuring.rows import Row, against, read_rows, to_lines
 
 ROW = Row(
@@ -65,21 +65,6 @@ def test_an_older_file_is_compared_row_by_row():
     assert pairs[1][1]["seconds"] == pytest.approx(0.5) and pairs[1][1]["ms_a_pass"] == 1.0
     forced = changed(forced=True, accept_lengths=3.63)
     assert not against([forced], old) and not against([changed(forced=True, accept_lengths=3.0)], [forced])
-
-
-def test_tables_say_what_was_measured(capsys):
-    from rich.console import Console
-
-    plain = changed(method="ar", knobs={}, nodes=0, ms_a_level=None)
-    rows = [plain, ROW, changed(batch=8, forced=True, substituted=None)]
-    console = Console(width=220)
-    console.print(tables.rows_table(rows))
-    console.print(tables.parts_table([changed(parts={"draft": 1.25, "score": 3.0})]))
-    console.print(tables.against_table(against([ROW], [changed(seconds=0.8)]), "old.jsonl"))
-    printed = capsys.readouterr().out
-    texts = ("led:window=8,tree=2 paths (forced)", "jax 0.10.2", "20.0 GB/s", "1.00 GiB")
-    for text in (*texts, "0.71", "50%", "5.0%", "1.25", "0.500"):
-        assert text in printed, text
 
 
 def test_plots_are_the_same_every_time(tmp_path):

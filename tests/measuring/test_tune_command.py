@@ -18,10 +18,8 @@ from lantern_jax.settings import tuned
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    return save(tmp_path_factory.mktemp("saved") / "tiny", tiny_checkpoint())
+# It compiles sooner than for all.
+ONE_DEVICE = ("--mesh", "data=1")
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +49,8 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_what_was_tuned_is_used(saved, folder, capsys):
-    common = ["--model", str(saved), "--guidance", "2"]
+def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
+    common = ["--model", str(tiny_folder), "--guidance", "2", *ONE_DEVICE]
     # As many at once as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
@@ -80,18 +78,29 @@ def test_what_was_tuned_is_used(saved, folder, capsys):
     assert main([*one, "--out", "one.png"]) == 0
     assert capsys.readouterr().err == f"lantern: {file} is tuned for batch 2, not 1: not used\n"
     assert main([*generate, "--tuned", "off", "--out", "off.png"]) == 0
-    assert main([*generate, "--method", "ar", "--out", "plain.png"]) == 0
+    everywhere = [word for word in generate if word not in ONE_DEVICE]
+    assert main([*everywhere, "--method", "ar", "--out", "plain.png"]) == 0
     assert capsys.readouterr().err == ""
     assert Path("two.png").read_bytes() == Path("off.png").read_bytes() == Path("plain.png").read_bytes()
     assert main([*generate, "--tuned", str(file), "--temperature", "0.5", "--out", "other.png"]) == 0
     assert "temperature 1.0, not 0.5: not used" in capsys.readouterr().err
 
 
-def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
+def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, whose programs it then has.
-    arguments = ["--model", str(saved), "--minutes", "30", "--pictures", "2", "--batch", "2"]
+    arguments = [
+        "--model",
+        str(tiny_folder),
+        *ONE_DEVICE,
+        "--minutes",
+        "30",
+        "--pictures",
+        "2",
+        "--batch",
+        "2",
+    ]
     more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
     assert main(["tune", *arguments, *more]) == 0
     written = json.loads(Path("mine.json").read_text())
@@ -100,7 +109,7 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
     capsys.readouterr()
-    assert main(["generate", "a lake", "--num", "2", "--model", str(saved), "--tuned", "mine.json"]) == 0
+    assert main(["generate", "a lake", "--num", "2", *arguments[:4], "--tuned", "mine.json"]) == 0
     assert written["name"] in capsys.readouterr().err
 
 
@@ -117,10 +126,10 @@ def test_a_budget_lets_relaxed_rules_in(saved, folder, capsys):
         (["a flying carpet"], "unknown word"),
     ],
 )
-def test_bad_input_is_one_line_before_any_work(saved, arguments, words, capsys, monkeypatch):
+def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
-    given = arguments if "--model" in arguments else [*arguments, "--model", str(saved)]
+    given = arguments if "--model" in arguments else [*arguments, "--model", str(tiny_folder)]
     assert words in assert_refused(["tune", *given], capsys)
 
 

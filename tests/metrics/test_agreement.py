@@ -38,13 +38,6 @@ def test_only_what_a_prompt_names_counts(landscapes):
     assert both == pytest.approx((each[1] + caption_agreement(picture, ["forest"])[0]) / 2, abs=1e-6)
 
 
-def test_agreement_does_not_depend_on_the_batch(landscapes):
-    pictures, prompts = landscapes
-    whole = caption_agreement(pictures[:40], prompts[:40])
-    np.testing.assert_allclose(caption_agreement(pictures[30:40], prompts[30:40]), whole[30:], atol=1e-5)
-    assert caption_agreement([], []).shape == (0,)
-
-
 def test_the_distance_of_features_grows_with_blur(landscapes):
     pictures, reader = landscapes[0], demo_features()
     features = reader.features(pictures)

@@ -93,16 +93,6 @@ def test_embeddings(assert_close, size, activation):
     assert_close(jax.jit(Clip(config).apply)(params, *inputs()), wanted)
 
 
-def test_the_activation_matters():
-    quick, exact = (expected("B", activation) for activation in ("quick_gelu", "gelu"))
-    tensors = tensors_of(reference("B", "quick_gelu"))
-    config, params = convert_clip(tensors, told("B", "gelu"))
-    ours = jax.jit(Clip(config).apply)(params, *inputs())
-    for part, right, other in zip(ours, exact, quick, strict=True):
-        np.testing.assert_allclose(part, right, 2e-4, 2e-4)
-        assert np.abs(part - other).max() > 3e-3
-
-
 def test_both_layouts_are_one_model():
     tensors = tensors_of(reference())
     first = convert_clip(tensors, told("B", "gelu"))
@@ -111,25 +101,3 @@ def test_both_layouts_are_one_model():
         config, params = convert_clip(same, told("B", "gelu"))
         assert config == first[0]
         jax.tree.map(np.testing.assert_array_equal, params, first[1])
-
-
-@pytest.mark.parametrize("layout", [dict, to_openai])
-def test_every_tensor_counts(layout):
-    """But for training's temperature; and biases of keys, which shift all of a query's scores alike."""
-    tensors = layout(tensors_of(reference()))
-    config, params = convert_clip(tensors, told("B", "quick_gelu"))
-    apply = jax.jit(Clip(config).apply)
-    before = apply(params, *inputs())
-    rng = np.random.default_rng(2)
-    for name, tensor in tensors.items():
-        noise = rng.normal(size=tensor.shape).astype(np.float32)
-        _, other = convert_clip(tensors | {name: tensor + noise}, told("B", "quick_gelu"))
-        same = jax.tree.map(np.array_equal, params, other)
-        if name == "logit_scale":
-            assert all(jax.tree.leaves(same))
-            continue
-        assert not all(jax.tree.leaves(same)), name
-        if not name.endswith("k_proj.bias"):
-            changes = [np.abs(a - b).max() for a, b in zip(apply(other, *inputs()), before, strict=True)]
-            text = name.startswith(("text_", "token_", "transformer.", "positional_", "ln_final"))
-            assert changes[text] > 1e-3 and changes[not text] == 0, name

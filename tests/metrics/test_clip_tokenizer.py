@@ -8,7 +8,6 @@ import pytest
 
 from lantern_jax.metrics import clip_tokenizer
 from lantern_jax.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
-from lantern_jax.text.captions import plain_characters
 from tests.metrics.tiny_clip import MERGES, VOCAB, write_merges
 
 pytest.importorskip("tokenizers")
@@ -129,11 +128,6 @@ def test_lanterns_prefix(tokenizer, length):
 )
 def test_cleaning(text, cleaned):
     assert clean(text) == cleaned
-
-
-def test_ftfy_mends_what_was_decoded_wrongly():
-    ftfy = pytest.importorskip("ftfy")
-    assert ftfy.fix_text("cafÃ©") == "café" != plain_characters("cafÃ©")
 
 
 def test_wrong_files(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from lantern_jax.metrics.image_reward import (
     RewardConfig,
     convert_image_reward,
     image_reward_scores,
-    reward_config_from_shapes,
     reward_table,
 )
 from lantern_jax.metrics.preprocessing import clip_input
@@ -19,7 +18,6 @@ from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 from tests.metrics.tiny_clip import random_pictures
 
 CONFIG = RewardConfig(Tower(64, 2, 1, 48), Tower(128, 2, 2, 40), 4, 12, 20, CONTEXT + 3)
-PUBLISHED = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 224, 30524, 512)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "lake", "lab", "the", "by", "at", "dusk")
 PROMPTS = ("a lake", "the lab by the lake at dusk", "", "dusk " * 60, "a lake by night")
 SIZES = ((12, 12), (30, 25), (12, 40), (24, 24), (25, 30))
@@ -100,30 +98,12 @@ def theirs(tensors):
 
 def test_scores_of_the_network(assert_close):
     tensors = tensors_of()
-    config, params = convert_image_reward(tensors)
+    extra = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
+    config, params = convert_image_reward(tensors | {name: np.zeros(2) for name in extra})
     assert config == CONFIG
     expected = theirs(tensors)(*inputs())
     assert np.ptp(expected) > 0.1
     assert_close(jax.jit(ImageReward(config).apply)(params, *inputs()), expected)
-
-
-def test_every_tensor_counts():
-    """But for the biases of keys, which shift all of a query's scores alike."""
-    tensors = tensors_of()
-    config, params = convert_image_reward(tensors)
-    apply, rng = jax.jit(ImageReward(config).apply), np.random.default_rng(1)
-    before = apply(params, *inputs())
-    for name, tensor in tensors.items():
-        changed = tensors | {name: tensor + rng.normal(size=tensor.shape).astype(np.float32)}
-        after = apply(convert_image_reward(changed)[1], *inputs())
-        if not name.endswith("key.bias"):
-            assert np.abs(after - before).max() > 1e-4, name
-
-
-def test_published_size():
-    table = reward_table(PUBLISHED)
-    abstract = {name: jax.ShapeDtypeStruct(entry.shape, np.float32) for name, entry in table.items()}
-    assert reward_config_from_shapes(abstract) == PUBLISHED
 
 
 @pytest.fixture
@@ -158,41 +138,18 @@ def test_scores(folder):
         score.of(random_pictures(SIZES), PROMPTS[:1])
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"mlp.layers.6.bias": None}, r"1 missing: mlp\.layers\.6\.bias"),
-        ({"mlp.layers.1.bias": np.zeros(3)}, r"1 unexpected: mlp\.layers\.1\.bias"),
-        ({"blip.visual_encoder.norm.bias": np.zeros(3)}, r"norm\.bias is \[3\], expected \[64\]"),
-        ({"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
-        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "its patches are not a square"),
-    ],
-)
-def test_wrong_tensors(change, match):
-    tensors = tensors_of() | change
-    with pytest.raises(ValueError, match=match) as error:
-        convert_image_reward({name: tensor for name, tensor in tensors.items() if tensor is not None})
-    assert "\n" not in str(error.value)
-
-
-def test_what_is_not_read():
-    extra = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
-    convert_image_reward(tensors_of() | {name: np.zeros(2) for name in extra})
-
-
 def test_wrong_files(folder):
     weights = folder / "ImageReward.safetensors"
     with pytest.raises(ValueError, match="is not a file"):
         image_reward_scores(weights, folder / "other.json")
     import tokenizers
 
-    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    plain.save(str(folder / "plain.json"))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 30}, unk_token="[UNK]"))
+    words.save(str(folder / "plain.json"))
     with pytest.raises(ValueError, match="is not BERT's tokenizer"):
         image_reward_scores(weights, folder / "plain.json")
-    large = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 30}, unk_token="[UNK]"))
-    large.add_special_tokens(["[CLS]", "[SEP]"])
-    large.save(str(folder / "large.json"))
+    words.add_special_tokens(["[CLS]", "[SEP]"])
+    words.save(str(folder / "large.json"))
     with pytest.raises(ValueError, match="has ids beyond the 20"):
         image_reward_scores(weights, folder / "large.json").of(random_pictures([(12, 12)]), ["a"])
     write_safetensors(folder / "part.safetensors", {"mlp.layers.0.bias": (3,)}, np.float32)

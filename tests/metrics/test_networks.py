@@ -5,52 +5,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.metrics.inception import convert_inception, inception_features, inception_table
+from lantern_jax.metrics.inception import inception_features
 from lantern_jax.metrics.preprocessing import vgg_imagenet
-from lantern_jax.metrics.vgg import VGGConfig, convert_vgg, vgg_features, vgg_table
+from lantern_jax.metrics.vgg import VGGConfig, vgg_features, vgg_table
 from tests.metrics.published_networks import TINY_VGG, vgg_tensors
-
-
-class Shaped:
-    """Stands for a tensor of which nothing is read but its shape."""
-
-    def __init__(self, shape):
-        self.shape = shape
-
-
-def published_shapes():
-    shapes = {name: Shaped(entry.shape) for name, entry in inception_table().items()}
-    return shapes | {"fc.weight": Shaped((1008, 2048)), "fc.bias": Shaped((1008,))}
-
-
-def foreign(name):
-    """Tensors that are not quite those of the FID network."""
-    tensors = published_shapes()
-    if name == "missing":
-        del tensors["Mixed_7c.branch3x3_2b.bn.running_var"]
-    elif name == "misshapen":
-        tensors["Mixed_6e.branch7x7_2.conv.weight"] = Shaped((192, 192, 7, 1))
-    elif name == "unexpected":
-        tensors["AuxLogits.conv0.conv.weight"] = Shaped((128, 768, 1, 1))
-    else:
-        tensors |= {"fc.weight": Shaped((1000, 2048)), "fc.bias": Shaped((1000,))}
-    return tensors
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("missing", "1 missing: Mixed_7c.branch3x3_2b.bn.running_var"),
-        ("misshapen", "expected [192, 192, 1, 7]"),
-        ("unexpected", "1 unexpected: AuxLogits.conv0.conv.weight"),
-        ("torchvision's", "2 unexpected: fc.weight, fc.bias"),
-    ],
-)
-def test_inception_refuses_other_tensors(name, words):
-    with pytest.raises(ValueError) as refusal:
-        convert_inception(foreign(name))
-    text = str(refusal.value)
-    assert words in text and "FID Inception" in text and "\n" not in text
 
 
 def test_inception_refuses_other_files_and_preprocessings(tmp_path):
@@ -100,15 +58,6 @@ def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
     reader = vgg_features(path, rectified=rectified, batch=2, config=TINY_VGG)
     assert_close(reader.features(pictures), expected.numpy())
     assert ("after" if rectified else "before") in reader.name
-
-
-def test_vgg_refuses_other_tensors():
-    tensors = vgg_tensors()
-    with pytest.raises(ValueError, match=r"these tensors are not a VGG16.*misshapen: features.0.weight"):
-        convert_vgg(tensors, VGGConfig())
-    tensors["features.1.running_mean"] = np.zeros(4)
-    with pytest.raises(ValueError, match=r"1 unexpected: features.1.running_mean"):
-        convert_vgg(tensors, TINY_VGG)
 
 
 def test_features_that_are_not_finite_are_an_error():

@@ -1,10 +1,7 @@
-"""Grids, side by side, the acceptance overlay, PNG."""
-
-import io
+"""Grids, side by side and the acceptance overlay."""
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from lantern_jax.pictures import images as pictures
 
@@ -68,9 +65,3 @@ def test_overlay_tints_cells_by_accepted_count():
 def test_overlay_refuses_cells_that_do_not_fit():
     with pytest.raises(ValueError, match="rows of 5"):
         pictures.draw_acceptance(plain(0, 16, 16), ROUNDS, 5, 6)
-
-
-def test_png_round_trip():
-    picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    with Image.open(io.BytesIO(pictures.encode_png(picture))) as image:
-        np.testing.assert_array_equal(np.asarray(image), picture)

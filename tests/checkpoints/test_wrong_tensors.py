@@ -1,0 +1,191 @@
+"""Every reader of published tensors: what is wrong with names and shapes is one line, before any value is read."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from lantern_jax.families.chameleon_vq_weights import convert_vqgan
+from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.llamagen_vq_weights import convert_vq
+from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.medusa_weights import convert_medusa, medusa_table
+from lantern_jax.families.t5_weights import convert_t5
+from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
+from lantern_jax.metrics.image_reward import convert_image_reward, reward_table
+from lantern_jax.metrics.inception import convert_inception, inception_table
+from lantern_jax.metrics.vgg import convert_vgg, vgg_table
+from lantern_jax.models.medusa import MedusaConfig
+from lantern_jax.tensors.matching import describe_mismatch
+from tests.fixtures import published_layouts as layouts
+from tests.fixtures import published_shapes as published
+from tests.metrics.published_networks import TINY_VGG
+from tests.metrics.test_image_reward import CONFIG as REWARD
+from tests.metrics.tiny_clip import CONFIG as CLIP
+from tests.refused import refused
+
+CLASS, CAPTION, CHAMELEON = layouts.TINY_CLASS, layouts.TINY_CAPTION, layouts.TINY_CHAMELEON
+ORDER = np.arange(CHAMELEON.vocab_size)
+
+
+class Claimed:
+    """A tensor of which nothing but the shape is there."""
+
+    def __init__(self, shape):
+        self.shape = tuple(shape)
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("it was read")
+
+
+def of_table(table):
+    return {name: entry.shape for name, entry in table.items()}
+
+
+gpt = partial(convert_gpt, config={"num_heads": 2, "grid": 4})
+drafter = partial(convert_drafter, target=CAPTION)
+chameleon = partial(convert_chameleon, config={"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
+clip = partial(convert_clip, told={"activation": "gelu"})
+vgg = partial(convert_vgg, config=TINY_VGG)
+medusa = partial(convert_medusa, target=CLASS)
+HEADS = MedusaConfig(CLASS.dim, CLASS.num_codes, CLASS.num_codes, heads=2, layers=1)
+# reader -> (what converts, names and shapes, tensors that decide no size: one to lose, one to bend).
+READERS = {
+    "GPT": (gpt, published.original_gpt_shapes(CLASS), "norm.weight", "layers.1.feed_forward.w2.weight"),
+    "GPT on the hub": (
+        gpt, published.hugging_face_gpt_shapes(CAPTION), "model.norm.weight", "model.layers.1.mlp.down_proj.weight"
+    ),
+    "VQ": (convert_vq, published.llamagen_vq_shapes(layouts.TINY_VQ), "quant_conv.bias", "post_quant_conv.weight"),
+    "VQGAN": (
+        convert_vqgan, published.vqgan_shapes(layouts.TINY_VQGAN), "quant_conv.bias", "decoder.conv_out.weight"
+    ),
+    "Chameleon": (
+        chameleon, published.chameleon_shapes(CHAMELEON, layouts.TINY_VQGAN), "model.norm.weight", "lm_head.weight"
+    ),
+    "drafter": (
+        drafter, published.drafter_shapes(layouts.drafter_of(CAPTION)), "fc.bias", "layers.0.mlp.down_proj.weight"
+    ),
+    "heads": (medusa, of_table(medusa_table(HEADS, CLASS.num_codes)), "0.0.linear.bias", "1.1.weight"),
+    "T5": (
+        convert_t5, published.t5_shapes(layouts.TINY_T5, decoder=True), "encoder.final_layer_norm.weight",
+        "encoder.block.1.layer.1.layer_norm.weight",
+    ),
+    "CLIP": (
+        clip, of_table(clip_table(CLIP, HUGGING_FACE)), "text_model.encoder.layers.1.layer_norm2.weight",
+        "vision_model.post_layernorm.bias",
+    ),
+    "OpenAI's CLIP": (
+        clip, of_table(clip_table(CLIP, OPENAI)), "ln_final.bias",
+        "visual.transformer.resblocks.0.attn.in_proj_weight",
+    ),
+    "ImageReward": (
+        convert_image_reward, of_table(reward_table(REWARD)), "mlp.layers.6.bias", "blip.visual_encoder.norm.bias"
+    ),
+    "Inception": (
+        convert_inception, of_table(inception_table()) | {"fc.weight": (1008, 2048), "fc.bias": (1008,)},
+        "Mixed_7c.branch3x3_2b.bn.running_var", "Mixed_6e.branch7x7_2.conv.weight",
+    ),
+    "VGG": (vgg, of_table(vgg_table(TINY_VGG)), "features.0.bias", "classifier.3.weight"),
+}  # fmt: skip
+
+
+def convert(reader, **changes):
+    """Gives a reader its tensors but for ``changes``: other shapes, or None for what is not there."""
+    read, shapes, *_ = READERS[reader]
+    return read({name: Claimed(shape) for name, shape in (shapes | changes).items() if shape is not None})
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_wrong_tensor_is_listed(reader):
+    _, shapes, lost, bent = READERS[reader]
+    with pytest.raises(AssertionError, match="it was read"):
+        convert(reader)
+    wrong = (*shapes[bent][:-1], shapes[bent][-1] + 1)
+    listed = rf"not a.* 1 missing: {lost}; 1 unexpected: extra\.weight; 1 misshapen: {bent} is "
+    with refused(listed) as error:
+        convert(reader, **{lost: None, bent: wrong, "extra.weight": (2, 2)})
+    assert f"{bent} is {list(wrong)}, expected {list(shapes[bent])}" in str(error.value)
+
+
+BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+PATCHES = "vision_model.embeddings.position_embedding.weight"
+LONG = "9" * 5000
+NO_END = "these tensors name a part .*, expected less than"
+
+
+@pytest.mark.parametrize(
+    ("reader", "changes", "match"),
+    [
+        # Tensors that decide sizes.
+        ("T5", {BIAS: None}, f"missing or misshapen: {BIAS}"),
+        ("T5", {"shared.weight": None}, "missing or misshapen: shared.weight"),
+        ("T5", {BIAS: (4, 0)}, f"missing or misshapen: {BIAS}"),
+        ("GPT", {"tok_embeddings.weight": (0, 0)}, r"missing or misshapen: tok_embeddings\.weight"),
+        ("CLIP", {"visual_projection.weight": None}, "missing or misshapen: visual_projection.weight"),
+        ("CLIP", {"vision_model.embeddings.class_embedding": None}, "not a CLIP with a vision transformer"),
+        ("CLIP", {PATCHES: (8, 64)}, "7 patches are not a square"),
+        ("CLIP", {"text_model.embeddings.position_embedding.weight": (16, 65)}, "how many heads a text"),
+        ("ImageReward", {"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
+        ("ImageReward", {"blip.visual_encoder.pos_embed": (1, 9, 64)}, "its patches are not a square"),
+        # Grouped queries; torchvision's Inception, which has other classes.
+        ("GPT", {"layers.0.attention.wqkv.weight": (64, 32)}, r"wqkv\.weight is \[64, 32\], expected \[96, 32\]"),
+        ("Inception", {"fc.weight": (1000, 2048), "fc.bias": (1000,)}, "2 unexpected: fc.weight, fc.bias"),
+        # Norms that fit no number of heads, and layers without end.
+        ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (3, 16)}, "does not fit width 32"),
+        ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (2, 15)}, "does not fit width 32"),
+        ("GPT", {"layers.1000.attention_norm.weight": (4,)}, NO_END),
+        ("GPT", {f"layers.{LONG}.attention_norm.weight": (4,)}, NO_END),
+        ("T5", {f"encoder.block.{LONG}.layer.0.layer_norm.weight": (4,)}, NO_END),
+        ("VQ", {f"encoder.conv_blocks.{LONG}.res.0.conv1.weight": (4,)}, NO_END),
+        ("VQGAN", {f"encoder.down.{LONG}.block.0.conv1.weight": (4,)}, NO_END),
+        ("heads", {f"{LONG}.0.linear.weight": (4,)}, NO_END),
+        ("heads", {"0.1000.linear.weight": (4,)}, NO_END),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_sizes_that_cannot_be(reader, changes, match):
+    with refused(match) as error:
+        convert(reader, **changes)
+    assert len(str(error.value)) < 400
+
+
+GPT = {"num_heads": 2, "grid": 4}
+
+
+@pytest.mark.parametrize(
+    ("reader", "options", "match"),
+    [
+        ("GPT", {"config": None}, "number of heads.*num_heads"),
+        ("GPT", {"config": GPT | {"heads": 2}}, "unknown setting heads"),
+        ("GPT", {"config": GPT | {"dim": 64}}, "dim is 64 in the config and 32 in the tensors"),
+        ("GPT", {"config": GPT | {"num_heads": 3}}, "dim 32 with 3 heads"),
+        ("T5", {"config": {"d_model": 32}}, "dim is 32 in the config and 24 in the tensors"),
+        ("T5", {"config": {"feed_forward_proj": "relu"}}, "feed_forward_proj is 'relu'"),
+        ("T5", {"config": {"heads": 3}}, "unknown setting heads"),
+        ("heads", {"config": {"wings": 2}}, "unknown setting wings"),
+        ("heads", {"target": replace(CAPTION, dim=64)}, "not a set of Medusa heads: .*misshapen"),
+        ("drafter", {"target": replace(CAPTION, vocab_size=48)}, "vocab_size is 64, the target's 48"),
+        ("drafter", {"target": replace(CAPTION, dim=64)}, "dim is 32, the target's 64"),
+        ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
+    ],
+)
+def test_settings_of_another_model(reader, options, match):
+    read, shapes, *_ = READERS[reader]
+    with refused(match):
+        read({name: Claimed(shape) for name, shape in shapes.items()}, **options)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_something_else_entirely(reader):
+    read, *_ = READERS[reader]
+    with refused(r"these tensors are not a"):
+        read({"conv1.weight": Claimed((3, 3))})
+
+
+def test_a_mismatch_of_many_tensors_is_one_short_line():
+    found = {"n" * 10_000: (3,)} | {f"tensor {i}": (i,) for i in range(5000)}
+    text = describe_mismatch(found, {"weight": (2,)})
+    assert "1 missing: weight; 5001 unexpected: nnn" in text and "and 4981 more" in text and len(text) < 1000
+    assert describe_mismatch({"a": (2,)}, {"a": (2,)}) == ""
