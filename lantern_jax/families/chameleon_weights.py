@@ -22,7 +22,6 @@ from lantern_jax.tensors.layer_names import (
     count_layers,
     deciding_shapes,
     heads_of_norm,
-    join_pieces,
     layer_table,
 )
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
@@ -83,7 +82,7 @@ def convert_chameleon(
     params = read_tensors(
         tensors, table, what="Chameleon model", ignored=ignored, dtype=dtype, progress=progress
     )
-    return config, {"params": join_pieces(params)}
+    return config, {"params": params}
 
 
 def chameleon_config_from_shapes(

@@ -17,7 +17,6 @@ from lantern_jax.tensors.layer_names import (
     config_from,
     deciding_shapes,
     heads_of_norm,
-    join_pieces,
     layer_table,
 )
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
@@ -62,7 +61,7 @@ def convert_drafter(
         tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
         progress=progress,
     )  # fmt: skip
-    return config, {"params": join_pieces(params)}
+    return config, {"params": params}
 
 
 def drafter_config_from_shapes(

@@ -165,7 +165,7 @@ def test_scores(folder):
         ({"mlp.layers.1.bias": np.zeros(3)}, r"1 unexpected: mlp\.layers\.1\.bias"),
         ({"blip.visual_encoder.norm.bias": np.zeros(3)}, r"norm\.bias is \[3\], expected \[64\]"),
         ({"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
-        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "its patches are not a square"),
+        ({"blip.visual_encoder.pos_embed": np.zeros((1, 9, 64))}, "8 patches are not a square"),
     ],
 )
 def test_wrong_tensors(change, match):
