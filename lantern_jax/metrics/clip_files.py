@@ -167,7 +167,7 @@ def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Map
 
 
 def side_of(positions: int, what: str) -> int:
-    """Returns how many patches a side have so many positions with the class token's; raises LanternError for none."""
+    """Returns the patches a side of this number of positions, the class token's included, or raises LanternError."""
     side = math.isqrt(max(positions - 1, 0))
     if side**2 != positions - 1 or not side:
         raise LanternError(f"these tensors are not a {what}: {positions - 1} patches are not a square")

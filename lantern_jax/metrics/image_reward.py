@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import PictureTower, Tower, attend, layer_norm
 from lantern_jax.metrics.clip_files import side_of
-from lantern_jax.metrics.features import filled
+from lantern_jax.metrics.features import in_batches, network
 from lantern_jax.metrics.preprocessing import clip_input
 from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
@@ -202,12 +202,6 @@ def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict
     return config, {"params": read_tensors(tensors, reward_table(config), what=WHAT, ignored=ignored)}
 
 
-@partial(jax.jit, static_argnums=0)
-def _rewards(config: RewardConfig, params: Any, pictures: Array, ids: Array, mask: Array) -> Array:
-    with jax.default_matmul_precision("highest"):
-        return ImageReward(config).apply(params, pictures, ids, mask)
-
-
 def image_reward_scores(
     weights: str | Path, tokenizer: str | Path | None = None, *, batch: int = 16
 ) -> Score:
@@ -235,19 +229,15 @@ def image_reward_scores(
         config, params = convert_image_reward(tensors)
     except ValueError as error:
         raise LanternError(f"{weights}: {error}") from error
-    params = jax.device_put(params)
+    read = network(ImageReward(config).apply, params)
 
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         check_pairs(pictures, prompts)
         ids, mask = _encode(words, *marks, prompts)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
-        found = [np.zeros(0)]
-        for start in range(0, len(pictures), batch):
-            part = slice(start, start + batch)
-            seen = np.stack([clip_input(picture, config.side) for picture in pictures[part]])
-            found.append(filled(partial(_rewards, config, params), batch, seen, ids[part], mask[part]))
-        return np.concatenate(found)
+        seen = (clip_input(picture, config.side) for picture in pictures)
+        return np.concatenate([np.zeros(0), *in_batches(read, batch, zip(seen, ids, mask, strict=True))])
 
     return Score("ImageReward", of)
 

@@ -81,6 +81,11 @@ def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
     return {"params": read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)}
 
 
+def vgg_reader(weights: str | Path, preprocessing: str) -> FeatureReader:
+    """Returns ``vgg_features`` before ("linear") or after ("relu") the ReLU."""
+    return vgg_features(weights, rectified=preprocessing == "relu")
+
+
 def vgg_features(
     weights: str | Path, *, rectified: bool = False, batch: int | None = None, config: VGGConfig | None = None
 ) -> FeatureReader:
