@@ -83,5 +83,5 @@ def read_classifier(path: Path) -> PyTree:
         return read_tensors(read_arrays(path), table, what="demo's classifier")
     except ValueError as error:
         raise LanternError(
-            f"{path} is not the demo's classifier ({error}): install the package again"
+            f"{path} cannot be read, or is not the demo's classifier ({error}): install the package again"
         ) from None
