@@ -22,7 +22,6 @@ from lantern_jax.io.plugins import Table, at
 from lantern_jax.io.terminal import say
 from lantern_jax.tensors.hub import check_upload, download, list_files
 
-
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 
 
