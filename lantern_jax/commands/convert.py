@@ -4,12 +4,9 @@ One table says which files each format takes; everything else is the same for al
 """
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.families.drafters import DRAFTERS
@@ -120,11 +117,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
+    from lantern_jax.commands.report import working
+
     chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
-    with _progress() as progress:
+    with working("converting") as tell:
         kind.function(
             **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
-            progress=progress,
+            progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
         )  # fmt: skip
 
 
@@ -173,31 +172,3 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
         suffix = Path(name.removesuffix(".index.json")).suffix
         chosen |= {file for file in beside if Path(file).suffix == suffix}
     return [start + file for file in beside if file in chosen]
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows a bar for each stage of a conversion on a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda stage, done, total: None
-        return
-
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from lantern_jax.io.console import Console
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
-
-        yield show

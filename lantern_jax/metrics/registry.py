@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
 from lantern_jax.metrics.features import FeatureReader
@@ -142,13 +141,12 @@ def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
         SCORES.add(name, kind)
 
 
-def check_names(given: str, kinds: Mapping[str, object], what: str) -> list[str]:
+def check_names(given: str, kinds: Table) -> list[str]:
     """Splits a list with commas; raises LanternError for an unknown name or none."""
-    names = [name.strip() for name in given.split(",")]
+    names = dict.fromkeys(name.strip() for name in given.split(","))
     for name in names:
-        if name not in kinds:
-            raise errors.unknown(what, name, kinds)
-    return list(dict.fromkeys(names))
+        kinds.find(name)
+    return list(names)
 
 
 def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) -> dict[str, Path | None]:
