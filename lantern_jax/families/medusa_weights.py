@@ -18,7 +18,7 @@ from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.tensors.layer_names import normalize_settings, one_more
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 
 # Heads, and layers of a head: published sets have five of the one and one of the other.
 _MOST = 64
@@ -31,8 +31,7 @@ def convert_medusa(
     *,
     target: LlamaGenConfig | ChameleonConfig,
     order: Int[np.ndarray, " vocab"] | None = None,
-    dtype: Any = np.float32,
-    progress: Progress | None = None,
+    **reading: Any,
 ) -> tuple[MedusaConfig, dict[str, Any]]:
     """Converts tensors to the config and ``{"params": ...}`` of released heads.
 
@@ -41,8 +40,7 @@ def convert_medusa(
         config: the heads' config, or a mapping of its fields, which must be those of the tensors.
         target: the model they draft for.
         order: published id of every row of the target's table, where they differ; the codes' come first.
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
         ValueError: as ``read_tensors``; also heads of another width or vocabulary than the target's.
@@ -54,7 +52,7 @@ def convert_medusa(
     published = target.num_codes if order is None else len(order)
     codes = None if order is None else order[: target.num_codes]
     table = medusa_table(config, published, codes)
-    params = read_tensors(tensors, table, what="set of Medusa heads", dtype=dtype, progress=progress)
+    params = read_tensors(tensors, table, what="set of Medusa heads", **reading)
     return config, {"params": params}
 
 

@@ -27,7 +27,8 @@ from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
-from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
+from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.tokenizers import load_tokenizer, mark_ids
 
 WHAT = "checkpoint of ImageReward"
 # Tokens of a prompt, with [CLS] and [SEP].
@@ -219,11 +220,7 @@ def image_reward_scores(
     weights = Path(weights)
     path = Path(tokenizer) if tokenizer is not None else weights.parent / "tokenizer.json"
     words = load_tokenizer(path)
-    marks = [words.encode(mark) for mark in ("[CLS]", "[SEP]")]
-    if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
-        raise LanternError(
-            f"{path} is not BERT's tokenizer (it has no [CLS] or [SEP]): give that of bert-base-uncased"
-        )
+    start, end = mark_ids(words, ("[CLS]", "[SEP]"), path, "BERT", "give that of bert-base-uncased")
     tensors = open_tensors(weights)
     try:
         config, params = convert_image_reward(tensors)
@@ -233,21 +230,12 @@ def image_reward_scores(
 
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         check_pairs(pictures, prompts)
-        ids, mask = _encode(words, *marks, prompts)
+        # Between [CLS] and [SEP].
+        rows = [[start, *words.encode(prompt)[: CONTEXT - 2], end] for prompt in prompts]
+        ids, mask = padded_rows(rows, CONTEXT)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
         seen = (clip_input(picture, config.side) for picture in pictures)
         return np.concatenate([np.zeros(0), *in_batches(read, batch, zip(seen, ids, mask, strict=True))])
 
     return Score("ImageReward", of)
-
-
-def _encode(
-    words: TextTokenizer, start: list[int], end: list[int], prompts: Sequence[str]
-) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Returns the prompts' ids between [CLS] and [SEP], cut at ``CONTEXT``, filled up with 0, and where they are."""
-    ids, mask = np.zeros((len(prompts), CONTEXT), np.int32), np.zeros((len(prompts), CONTEXT), bool)
-    for i, prompt in enumerate(prompts):
-        row = start + words.encode(prompt)[: CONTEXT - 2] + end
-        ids[i, : len(row)], mask[i, : len(row)] = row, True
-    return ids, mask
