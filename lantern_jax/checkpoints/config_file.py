@@ -1,7 +1,8 @@
 """``config.json`` of a checkpoint directory: writing its content, and reading its parts as configs."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +97,20 @@ def part_config(directory: Path, config: Mapping[str, Any], part: str) -> Any:
             f"{directory / 'config.json'}: unknown family {given}, expected one of {', '.join(FAMILIES)}: "
             "upgrade lantern-jax or convert the checkpoint again"
         )
-    try:
+    with _fitting(directory, part):
         return (FAMILIES[family].config if part == "target" else _CONFIGS[part])(**values)
-    # Values of any type may stand where a config wants a number.
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise _unfit(directory, part, error) from error
 
 
 def read_vocabulary(directory: Path, config: Mapping[str, Any]) -> Vocabulary | None:
     values = config.get("vocabulary")
-    try:
+    with _fitting(directory, "vocabulary"):
         return None if values is None else Vocabulary.from_json(values)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise _unfit(directory, "vocabulary", error) from error
 
 
 def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
     configs = {}
     for kind, values in config["drafters"].items():
-        try:
+        with _fitting(directory, f"{kind} drafter"):
             configs[kind] = drafter_kind(kind).read_config(values)
             wrong = [
                 f"{name} {ours}, the target's {theirs}"
@@ -122,14 +118,18 @@ def drafter_configs(directory: Path, config: Mapping[str, Any], target: TargetCo
             ]
             if wrong:
                 raise LanternError(f"it has {'; '.join(wrong)}")
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise _unfit(directory, f"{kind} drafter", error) from error
     return configs
 
 
-def _unfit(directory: Path, part: str, error: Exception) -> LanternError:
-    why = errors.printable(f"{part}: {error}", 1000)
-    return LanternError(f"{directory / 'config.json'}: {why}; convert the checkpoint again")
+@contextlib.contextmanager
+def _fitting(directory: Path, part: str) -> Iterator[None]:
+    """Names the part in errors of a block that reads its config."""
+    try:
+        yield
+    # Values of any type may stand where a config wants a number.
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = errors.printable(f"{part}: {error}", 1000)
+        raise LanternError(f"{directory / 'config.json'}: {why}; convert the checkpoint again") from error
 
 
 def codebook_shapes(directory: Path, config: Mapping[str, Any], target: TargetConfig) -> dict[str, Any]:
@@ -154,5 +154,5 @@ def check_counts(directory: Path, part: str, config: Any, names: Iterable[str]) 
     for name in _MODULES:
         given = getattr(config, name, 0)
         if given * _ARRAYS > max(count, _FEW):
-            why = f"{name} {given} does not fit the {count} arrays there are"
-            raise LanternError(f"{directory / 'config.json'}: {part}: {why}; convert the checkpoint again")
+            with _fitting(directory, part):
+                raise LanternError(f"{name} {given} does not fit the {count} arrays there are")

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
@@ -29,7 +30,7 @@ from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.tensors.layer_names import normalize_settings
-from lantern_jax.tensors.tensor_files import StoredTensor, open_tensors
+from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
@@ -46,6 +47,12 @@ _DEFAULTS = {
 }
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
 _CONFIG_PARTS = ("target", "drafter", "text_encoder")
+# What is called so holds no tensors.
+_TEXTS = ("t5_tokenizer", "text_tokenizer")
+_TOKENIZERS = {"vq": convert_vq, "vqgan": convert_vqgan}
+
+Settings = Mapping[str, Any] | None
+Begun = tuple[Checkpoint, Int[np.ndarray, " vocab"] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +86,10 @@ class Conversion:
         """Returns what one reader calls with bytes done and bytes in all."""
         return lambda done, total: self.progress(name, done, total)
 
+    def reading(self, part: str) -> dict[str, Any]:
+        """Returns the arguments that all readers of published tensors take."""
+        return {"dtype": jnp.dtype(self.dtype), "progress": self.stage(f"reading {part}")}
+
 
 def convert_llamagen(
     gpt: str | Path,
@@ -106,34 +117,16 @@ def convert_llamagen(
     Raises:
         LanternError: anything wrong with the files or settings, before anything is written.
     """
-    conversion = Conversion(**options)
-    check_new(out, conversion.overwrite)
-    settings = _read_settings(config)
-    files = _opened({"the GPT": gpt, "the tokenizer": vq, "the drafter": drafter, "the text encoder": t5})
-    target_settings = settings.get("target")
-    if Path(gpt).is_dir():
-        target_settings = _beside(gpt, target_settings, LlamaGenConfig)
-    target, params = convert_gpt(
-        files["the GPT"], target_settings, jnp.dtype(conversion.dtype),
-        progress=conversion.stage("reading the GPT"),
-    )  # fmt: skip
-    conditioning = "class" if target.num_labels else "caption"
-    if t5 is not None and not target.caption_dim:
-        raise LanternError(f"{gpt} is class-conditional: it takes no text encoder; leave --t5 out")
-    parts = {
-        **_drafter_parts(drafter, files["the drafter"], settings.get("drafter"), target, None, conversion),
-        **_text_parts(t5, files["the text encoder"], t5_tokenizer, settings.get("text_encoder"), conversion),
-        **_tokenizer_parts(files["the tokenizer"], convert_vq, conversion),
-    }
-    checkpoint = Checkpoint(
-        model=f"LlamaGen, {conditioning}-conditional",
-        target_config=target,
-        target_params=params,
-        defaults=_defaults(conditioning, target),
-        metadata=_metadata(conversion, gpt=gpt, vq=vq, drafter=drafter, t5=t5, t5_tokenizer=t5_tokenizer),
-        **parts,
-    )
-    return _write(out, checkpoint, conversion)
+
+    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+        if Path(gpt).is_dir():
+            settings = _beside(gpt, settings, LlamaGenConfig)
+        target, params = convert_gpt(tensors["gpt"], settings, **conversion.reading("the GPT"))
+        kind = "class" if target.num_labels else "caption"
+        return _begun(f"LlamaGen, {kind}-conditional", kind, target, params, conversion), None
+
+    sources = {"gpt": gpt, "vq": vq, "drafter": drafter, "t5": t5, "t5_tokenizer": t5_tokenizer}
+    return _convert(begin, sources, config, out, options)
 
 
 def convert_chameleon_files(
@@ -162,38 +155,21 @@ def convert_chameleon_files(
     Raises:
         LanternError: anything wrong with the files or settings, before anything is written.
     """
-    conversion = Conversion(**options)
-    check_new(out, conversion.overwrite)
-    settings = _read_settings(config)
-    files = _opened({"the model": model, "the tokenizer": vqgan, "the drafter": drafter})
-    embedding = files["the model"].get("model.embed_tokens.weight")
-    load_tokenizer(text_tokenizer)
-    vocabulary = ChameleonVocabulary.from_file(
-        text_tokenizer, *(() if embedding is None else embedding.shape[:1])
-    )
-    target, params = convert_chameleon(
-        files["the model"], _beside(model, settings.get("target"), ChameleonConfig), order=vocabulary.order,
-        num_codes=vocabulary.num_codes, layout=layout, dtype=jnp.dtype(conversion.dtype),
-        progress=conversion.stage("reading the model"),
-    )  # fmt: skip
-    parts = {
-        **_drafter_parts(
-            drafter, files["the drafter"], settings.get("drafter"), target, vocabulary.order, conversion
-        ),
-        **_tokenizer_parts(files["the tokenizer"], convert_vqgan, conversion),
-    }
-    checkpoint = Checkpoint(
-        model=_MODELS[layout],
-        target_config=target,
-        target_params=params,
-        text_tokenizer=Path(text_tokenizer),
-        defaults=_defaults(layout, target),
-        metadata=_metadata(
-            conversion, model=model, vqgan=vqgan, drafter=drafter, text_tokenizer=text_tokenizer
-        ),
-        **parts,
-    )
-    return _write(out, checkpoint, conversion)
+
+    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+        embedding = tensors["model"].get("model.embed_tokens.weight")
+        load_tokenizer(text_tokenizer)
+        rows = () if embedding is None else embedding.shape[:1]
+        vocabulary = ChameleonVocabulary.from_file(text_tokenizer, *rows)
+        target, params = convert_chameleon(
+            tensors["model"], _beside(model, settings, ChameleonConfig), order=vocabulary.order,
+            num_codes=vocabulary.num_codes, layout=layout, **conversion.reading("the model"),
+        )  # fmt: skip
+        begun = _begun(_MODELS[layout], layout, target, params, conversion)
+        return dataclasses.replace(begun, text_tokenizer=Path(text_tokenizer)), vocabulary.order
+
+    sources = {"model": model, "vqgan": vqgan, "drafter": drafter, "text_tokenizer": text_tokenizer}
+    return _convert(begin, sources, config, out, options)
 
 
 def add_drafter(
@@ -215,21 +191,15 @@ def add_drafter(
     Raises:
         LanternError: as ``convert_llamagen``; the drafter was made for another target.
     """
-    conversion = Conversion(**options)
-    check_new(out, conversion.overwrite)
     if kind not in DRAFTERS or not DRAFTERS[kind].has("read"):
         known = ", ".join(name for name, one in DRAFTERS.items() if one.has("read"))
         raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
-    files = _opened({"the drafter": drafter})
-    old = load(checkpoint, None)
-    order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
-    settings = _read_settings(config, "drafter").get("drafter")
-    parts = _drafter_parts(
-        drafter, files["the drafter"], settings, old.target_config, order, conversion, kind
-    )
-    parts = {"drafters": {**old.drafters, **parts["drafters"]}}
-    source = {"drafter" if kind == "eagle" else kind: drafter}
-    return _write(out, _changed(old, parts, **source), conversion)
+
+    def begin(*_: Any) -> Begun:
+        old = load(checkpoint, None)
+        return old, family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
+
+    return _convert(begin, {"drafter" if kind == "eagle" else kind: drafter}, config, out, options, "drafter")
 
 
 def add_text_encoder(
@@ -250,15 +220,8 @@ def add_text_encoder(
     Raises:
         LanternError: as ``convert_llamagen``.
     """
-    conversion = Conversion(**options)
-    check_new(out, conversion.overwrite)
-    files = _opened({"the text encoder": t5})
-    old = load(checkpoint, None)
-    if not family_of(old.target_config).text_width(old.target_config):
-        raise LanternError(f"{checkpoint} is not caption-conditional: it takes no text encoder")
-    settings = _read_settings(config, "text_encoder").get("text_encoder")
-    parts = _text_parts(t5, files["the text encoder"], t5_tokenizer, settings, conversion)
-    return _write(out, _changed(old, parts, t5=t5, t5_tokenizer=t5_tokenizer), conversion)
+    sources = {"t5": t5, "t5_tokenizer": t5_tokenizer}
+    return _convert(lambda *_: (load(checkpoint, None), None), sources, config, out, options, "text_encoder")
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:
@@ -275,72 +238,72 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
     return Codebook(neighbours=np.asarray(table), codes=np.asarray(codes))
 
 
-def _opened(files: Mapping[str, str | Path | None]) -> dict[str, dict[str, StoredTensor] | None]:
-    """Opens all files before the first tensor is read, so that a wrong name is an error immediately."""
-    return {part: None if path is None else open_tensors(path) for part, path in files.items()}
+def _begun(model: str, kind: str, target: TargetConfig, params: PyTree, conversion: Conversion) -> Checkpoint:
+    """Returns the checkpoint of a target alone; ``kind`` is one of ``_DEFAULTS``."""
+    defaults = _DEFAULTS[kind] | {"top_k": min(_DEFAULTS[kind]["top_k"], target.num_codes)}
+    metadata = {"neighbour_space": conversion.neighbour_space}
+    return Checkpoint(model, target, params, defaults=defaults, metadata=metadata)
+
+
+def _convert(
+    begin: Callable[[Mapping[str, Any], Settings, Conversion], Begun],
+    sources: Mapping[str, str | Path | None],
+    config: str | Path | None,
+    out: str | Path,
+    options: Mapping[str, Any],
+    alone: str = "target",
+) -> Path:
+    """Writes a checkpoint with all parts that files are given of.
+
+    Args:
+        begin: (opened files, settings of the target, conversion) -> the checkpoint of the target, and the published
+            id of every row of its table, or None where they are the same.
+        sources: part -> its file: a tokenizer of ``_TOKENIZERS``, "drafter" (of EAGLE's kind) or another kind of
+            drafter, "t5" and "t5_tokenizer"; and what ``begin`` reads.
+        alone: the part that a config file without parts is for.
+    """
+    conversion = Conversion(**options)
+    check_new(out, conversion.overwrite)
+    settings = _read_settings(config, alone)
+    paths = {part: Path(path) for part, path in sources.items() if path is not None}
+    # Before the first tensor is read, so that a wrong name is an error immediately.
+    tensors = {part: open_tensors(path) for part, path in paths.items() if part not in _TEXTS}
+    checkpoint, order = begin(tensors, settings.get("target"), conversion)
+    target, changes = checkpoint.target_config, {}
+    for part in tensors.keys() & {"drafter", *DRAFTERS}:
+        kind = "eagle" if part == "drafter" else part
+        read, chosen = DRAFTERS[kind], settings.get("drafter")
+        if read.reads_config:
+            chosen = _beside(paths[part], chosen, read.config)
+        made = read.read(
+            tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
+        )
+        changes["drafters"] = {**checkpoint.drafters, kind: made}
+    if {"t5", "t5_tokenizer"} & paths.keys():
+        if not family_of(target).text_width(target):
+            raise LanternError("the target is not caption-conditional: it takes no text encoder")
+        changes |= _text_parts(paths, tensors.get("t5"), settings.get("text_encoder"), conversion)
+    for part in tensors.keys() & _TOKENIZERS.keys():
+        changes |= _tokenizer_parts(tensors[part], _TOKENIZERS[part], conversion)
+    names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
+    changes["metadata"] = checkpoint.metadata | {"converted_from": names}
+    return _write(out, dataclasses.replace(checkpoint, **changes), conversion)
 
 
 def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]:
-    if tensors is None:
-        return {}
     config, params = convert(tensors, progress=conversion.stage("reading the tokenizer"))
     params = {"params": params}
     codebook = make_codebook(config, params, conversion.neighbours, conversion.neighbour_space)
     return {"tokenizer_config": config, "tokenizer_params": params, "codebook": codebook}
 
 
-def _drafter_parts(
-    path, tensors, settings, target: TargetConfig, order, conversion: Conversion, kind: str = "eagle"
-) -> dict[str, Any]:
-    if tensors is None:
-        return {}
-    read = DRAFTERS[kind]
-    if read.reads_config:
-        settings = _beside(path, settings, read.config)
-    config, params = read.read(
-        tensors,
-        settings,
-        target=target,
-        order=order,
-        dtype=jnp.dtype(conversion.dtype),
-        progress=conversion.stage("reading the drafter"),
-    )
-    return {"drafters": {kind: (config, params)}}
-
-
-def _text_parts(path, tensors, tokenizer, settings, conversion: Conversion) -> dict[str, Any]:
-    if (tensors is None) != (tokenizer is None):
+def _text_parts(paths, tensors, settings, conversion: Conversion) -> dict[str, Any]:
+    if len({"t5", "t5_tokenizer"} & paths.keys()) < 2:
         raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
-    if tensors is None:
-        return {}
-    names = load_tokenizer(tokenizer)
-    settings = _beside(path, settings)
-    check_tokenizer(names, t5_config_from_shapes(tensors, settings).vocab_size, Path(tokenizer))
-    config, params = convert_t5(
-        tensors, settings, jnp.dtype(conversion.dtype), progress=conversion.stage("reading the text encoder"),
-    )  # fmt: skip
-    return {
-        "text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": Path(tokenizer),
-    }  # fmt: skip
-
-
-def _defaults(kind: str, target: TargetConfig) -> dict[str, Any]:
-    return _DEFAULTS[kind] | {"top_k": min(_DEFAULTS[kind]["top_k"], target.num_codes)}
-
-
-def _metadata(conversion: Conversion, **sources: str | Path | None) -> dict[str, Any]:
-    return {
-        "converted_from": {part: Path(file).name for part, file in sources.items() if file is not None},
-        "neighbour_space": conversion.neighbour_space,
-    }
-
-
-def _changed(checkpoint: Checkpoint, parts: Mapping[str, Any], **sources: str | Path) -> Checkpoint:
-    files = checkpoint.metadata.get("converted_from", {}) | {
-        part: Path(file).name for part, file in sources.items()
-    }
-    metadata = checkpoint.metadata | {"converted_from": files}
-    return dataclasses.replace(checkpoint, metadata=metadata, **parts)
+    tokenizer, settings = paths["t5_tokenizer"], _beside(paths["t5"], settings)
+    check_tokenizer(load_tokenizer(tokenizer), t5_config_from_shapes(tensors, settings).vocab_size, tokenizer)
+    config, params = convert_t5(tensors, settings, **conversion.reading("the text encoder"))
+    return {"text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": tokenizer}
 
 
 def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> Path:
@@ -369,7 +332,7 @@ def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | N
     return (normalize_settings(found, kind) if kind and found else found) | dict(settings or {})
 
 
-def _read_settings(config: str | Path | None, alone: str = "target") -> dict[str, Mapping[str, Any]]:
+def _read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:
     """Reads {part: settings} from a config file, which may hold the settings of one part alone."""
     if config is None:
         return {}

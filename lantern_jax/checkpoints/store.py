@@ -204,8 +204,7 @@ def load(
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
     """
     directory = Path(directory)
-    config = read_config(directory)
-    checksums.check_sizes(directory, config)
+    config, tensors = _opened(directory, "model")
     text = checksums.files_named(config, "text/")
     checksums.check_files(directory, config, text)
     configs = {part: part_config(directory, config, part) for part in PARTS}
@@ -213,7 +212,6 @@ def load(
     drafting = drafter_configs(directory, config, configs["target"])
     if (configs["text_encoder"] is None) != (not checksums.files_named(config, "text_encoder")):
         raise errors.damaged(directory / "config.json")
-    tensors = open_arrays(directory, config, "model")
     held = {"target": configs["target"], "tokenizer": configs["tokenizer"]}
     for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
         check_counts(directory, part, made, tensors)
@@ -286,13 +284,10 @@ def load_drafter(
     _, params = checkpoint.drafters[kind]
     if not are_shapes(params):
         return params
-    directory, shapes = checkpoint.directory, {"drafters": {kind: params}}
-    config = read_config(directory)
-    checksums.check_sizes(directory, config)
-    tensors = open_arrays(directory, config, "model")
+    config, tensors = _opened(checkpoint.directory, "model")
     held = {name: tensor for name, tensor in tensors.items() if name.startswith(f"drafters.{kind}.")}
-    _check_shapes(directory, held, shapes)
-    return _read(config, tensors, shapes, dtype, sharding)["drafters"][kind]
+    shapes = _check_shapes(checkpoint.directory, held, {"drafters": {kind: params}})
+    return _read(config, held, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -315,12 +310,17 @@ def load_text_encoder(
             "this checkpoint has no text encoder: convert it with --t5, or give encoded prompts"
         )
     directory, encoder = checkpoint.directory, checkpoint.text_encoder_config
-    config = read_config(directory)
-    checksums.check_sizes(directory, config)
-    tensors = open_arrays(directory, config, "text_encoder")
+    config, tensors = _opened(directory, "text_encoder")
     check_counts(directory, "text_encoder", encoder, tensors)
     shapes = _check_shapes(directory, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
     return _read(config, tensors, shapes, dtype, sharding)["text_encoder"]
+
+
+def _opened(directory: Path, stem: str) -> tuple[Mapping[str, Any], dict[str, StoredTensor]]:
+    """Returns a checkpoint's config, and its arrays in files that begin with ``stem``, not yet read."""
+    config = read_config(directory)
+    checksums.check_sizes(directory, config)
+    return config, open_arrays(directory, config, stem)
 
 
 def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:

@@ -4,15 +4,13 @@ One table says which files each format takes; everything else is the same for al
 """
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.families.formats import Choice, File, Format
+from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, Choice, File, Format
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder
@@ -21,24 +19,12 @@ from lantern_jax.io.plugins import Table, at
 from lantern_jax.io.terminal import say
 from lantern_jax.tensors.hub import check_upload, download, list_files
 
-_TENSORS = "a tensor file, an index or a folder"
-_DRAFTER = File("drafter", f"LANTERN's drafter: {_TENSORS}")
-_CONFIG = File("config", "JSON with what shapes do not tell")
-_T5 = File("t5", f"Flan-T5's encoder: {_TENSORS}")
-_T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
-_CHAMELEON = (
-    File("model", f"the model: {_TENSORS}", required=True, repository=True),
-    File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),
-    File("vqgan", "Chameleon's vqgan.ckpt"),
-    _DRAFTER,
-    _CONFIG,
-)
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 
 
 def _of_families() -> dict[str, Format]:
-    """Returns the formats that other packages' families brought."""
-    return {name: kind for family in FAMILIES.theirs.values() for name, kind in family.formats.items()}
+    """Returns the formats that families bring, those of other packages too."""
+    return {name: kind for family in FAMILIES.values() for name, kind in family.formats.items()}
 
 
 def _drafter_kinds() -> tuple[str, ...]:
@@ -47,34 +33,10 @@ def _drafter_kinds() -> tuple[str, ...]:
 
 
 _FORMATS = {
-    "llamagen": Format(
-        "LlamaGen: GPT, VQ tokenizer, drafter, T5",
-        at("lantern_jax.checkpoints.convert:convert_llamagen"),
-        (
-            File("gpt", f"the GPT: {_TENSORS}", required=True, repository=True),
-            File("vq", f"the VQ tokenizer: {_TENSORS}"),
-            _DRAFTER,
-            _T5,
-            _T5_TOKENIZER,
-            _CONFIG,
-        ),
-    ),
-    "anole": Format(
-        "Anole-7B: model, VQGAN, drafter",
-        at("lantern_jax.checkpoints.convert:convert_chameleon_files"),
-        _CHAMELEON,
-        (("layout", "anole"),),
-    ),
-    "lumina": Format(
-        "Lumina-mGPT-7B: model, VQGAN, drafter",
-        at("lantern_jax.checkpoints.convert:convert_chameleon_files"),
-        _CHAMELEON,
-        (("layout", "lumina"),),
-    ),
     "drafter": Format(
         "a drafter, into a checkpoint that exists",
         at("lantern_jax.checkpoints.convert:add_drafter"),
-        (_OLD, File("drafter", f"the drafter: {_TENSORS}", required=True, repository=True), _CONFIG),
+        (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
         choices=(Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),),
     ),
     "t5": Format(
@@ -82,9 +44,9 @@ _FORMATS = {
         at("lantern_jax.checkpoints.convert:add_text_encoder"),
         (
             _OLD,
-            File("t5", _T5.help, required=True, repository=True),
-            File("t5-tokenizer", _T5_TOKENIZER.help, required=True),
-            _CONFIG,
+            replace(T5, required=True, repository=True),
+            replace(T5_TOKENIZER, required=True),
+            CONFIG,
         ),
     ),
 }
@@ -155,11 +117,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
+    from lantern_jax.commands.report import working
+
     chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
-    with _progress() as progress:
+    with working("converting") as tell:
         kind.function(
             **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
-            progress=progress,
+            progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
         )  # fmt: skip
 
 
@@ -208,31 +172,3 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
         suffix = Path(name.removesuffix(".index.json")).suffix
         chosen |= {file for file in beside if Path(file).suffix == suffix}
     return [start + file for file in beside if file in chosen]
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows a bar for each stage of a conversion on a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda stage, done, total: None
-        return
-
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from lantern_jax.io.console import Console
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
-
-        yield show

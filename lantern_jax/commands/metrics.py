@@ -58,12 +58,12 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from lantern_jax.metrics.protocols import find_preset
+    from lantern_jax.metrics.protocols import PRESETS
     from lantern_jax.metrics.registry import READERS, SCORES, check_names, weight_files
 
-    preset = None if arguments.preset is None else find_preset(arguments.preset)
+    preset = None if arguments.preset is None else PRESETS.find(arguments.preset)
     readings = _readings(arguments, preset)
-    scores = [] if arguments.scores is None else check_names(arguments.scores, SCORES, "score")
+    scores = [] if arguments.scores is None else check_names(arguments.scores, SCORES)
     if not readings and not scores:
         raise LanternError("nothing to measure: give --reference SET or --scores NAME")
     kinds = {reading.features: READERS[reading.features] for reading in readings}
@@ -113,7 +113,7 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
 
     if arguments.with_slips and preset is None:
         raise LanternError("--with-slips repeats those of a published protocol: give --preset too")
-    names = None if arguments.features is None else check_names(arguments.features, READERS, "features")
+    names = None if arguments.features is None else check_names(arguments.features, READERS)
     wanted, k = arguments.preprocessing, arguments.neighbours
     if arguments.reference is None:
         if names is not None or arguments.save_reference is not None:

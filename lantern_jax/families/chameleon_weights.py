@@ -22,10 +22,9 @@ from lantern_jax.tensors.layer_names import (
     count_layers,
     deciding_shapes,
     heads_of_norm,
-    join_pieces,
     layer_table,
 )
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 
@@ -52,8 +51,7 @@ def convert_chameleon(
     order: Int[np.ndarray, " vocab"],
     num_codes: int,
     layout: str = "anole",
-    dtype: Any = np.float32,
-    progress: Progress | None = None,
+    **reading: Any,
 ) -> tuple[ChameleonConfig, dict[str, Any]]:
     """Converts published tensors to the config and ``{"params": ...}`` of a Chameleon model.
 
@@ -63,8 +61,7 @@ def convert_chameleon(
         order: published id of every stream id (``ChameleonVocabulary.order``).
         num_codes: V, how many of them are codes.
         layout: "anole" or "lumina"; decides the grid too unless ``config`` has it.
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
         ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
@@ -80,10 +77,8 @@ def convert_chameleon(
     ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
     norm = tensors.get(QUERY_NORM)
     table = chameleon_table(config, order, None if norm is None else norm.shape[0])
-    params = read_tensors(
-        tensors, table, what="Chameleon model", ignored=ignored, dtype=dtype, progress=progress
-    )
-    return config, {"params": join_pieces(params)}
+    params = read_tensors(tensors, table, what="Chameleon model", ignored=ignored, **reading)
+    return config, {"params": params}
 
 
 def chameleon_config_from_shapes(

@@ -17,10 +17,9 @@ from lantern_jax.tensors.layer_names import (
     config_from,
     deciding_shapes,
     heads_of_norm,
-    join_pieces,
     layer_table,
 )
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
 QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
@@ -32,8 +31,7 @@ def convert_drafter(
     *,
     target: LlamaGenConfig | ChameleonConfig | None = None,
     order: Int[np.ndarray, " vocab"] | None = None,
-    dtype: Any = np.float32,
-    progress: Progress | None = None,
+    **reading: Any,
 ) -> tuple[DrafterConfig, dict[str, Any]]:
     """Converts tensors to the config and ``{"params": ...}`` of a released drafter.
 
@@ -42,8 +40,7 @@ def convert_drafter(
         config: the drafter's ``config.json`` or a mapping of ``DrafterConfig`` fields; or the whole config.
         target: the model it drafts for: what they share and (unless ``config`` has it) the number of heads.
         order: published id of every row of our table, where they differ (``ChameleonVocabulary.order``).
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
         ValueError: as ``convert_gpt``; also a drafter of another width or vocabulary than the target's.
@@ -59,10 +56,9 @@ def convert_drafter(
                 )
     norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None
     params = read_tensors(
-        tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), dtype=dtype,
-        progress=progress,
+        tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), **reading,
     )  # fmt: skip
-    return config, {"params": join_pieces(params)}
+    return config, {"params": params}
 
 
 def drafter_config_from_shapes(

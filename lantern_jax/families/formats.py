@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lantern_jax.io.plugins import Late
+from lantern_jax.io.plugins import Late, at
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,36 @@ class Format(Late):
     files: tuple[File, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
     choices: tuple[Choice, ...] = ()
+
+
+TENSORS = "a tensor file, an index or a folder"
+DRAFTER = File("drafter", f"LANTERN's drafter: {TENSORS}")
+CONFIG = File("config", "JSON with what shapes do not tell")
+T5 = File("t5", f"Flan-T5's encoder: {TENSORS}")
+T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
+
+LLAMAGEN = Format(
+    "LlamaGen: GPT, VQ tokenizer, drafter, T5",
+    at("lantern_jax.checkpoints.convert:convert_llamagen"),
+    (
+        File("gpt", f"the GPT: {TENSORS}", required=True, repository=True),
+        File("vq", f"the VQ tokenizer: {TENSORS}"),
+        DRAFTER,
+        T5,
+        T5_TOKENIZER,
+        CONFIG,
+    ),
+)
+
+
+def chameleon_format(model: str, layout: str) -> Format:
+    """Returns the format of a published Chameleon model, called so in its help."""
+    files = (
+        File("model", f"the model: {TENSORS}", required=True, repository=True),
+        File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),
+        File("vqgan", "Chameleon's vqgan.ckpt"),
+        DRAFTER,
+        CONFIG,
+    )
+    function = at("lantern_jax.checkpoints.convert:convert_chameleon_files")
+    return Format(f"{model}: model, VQGAN, drafter", function, files, (("layout", layout),))

@@ -17,7 +17,7 @@ import numpy as np
 
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.tensors.layer_names import deciding_shapes, one_more
-from lantern_jax.tensors.matching import Entry, Progress, convolution, identity, read_tensors
+from lantern_jax.tensors.matching import Entry, Progress, module_table, published_name, read_tensors
 
 # Levels, and blocks of a level: published tokenizers have five of the one and two of the other.
 _MOST_PARTS = 64
@@ -40,7 +40,7 @@ class VQLayout:
         """Returns the published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
         if path == ("codebook",):
             return "quantize.embedding.weight"
-        return f"{self.place(path[:-1], levels)}.{'bias' if path[-1] == 'bias' else 'weight'}"
+        return published_name(self.place(path[:-1], levels), path[-1])
 
 
 def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
@@ -70,15 +70,8 @@ def vq_shapes(config: VQConfig) -> dict[str, Any]:
 
 def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
     """Lists {published name: Entry} of a tokenizer of these sizes."""
-    table = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(vq_shapes(config)["params"])[0]:
-        path = tuple(key.key for key in keys)
-        shape, transform = leaf.shape, identity
-        if path[-1] == "kernel":
-            height, width, inputs, outputs = leaf.shape
-            shape, transform = (outputs, inputs, height, width), convolution
-        table[layout.name(path, len(config.ch_mult))] = Entry(path, tuple(shape), transform)
-    return table
+    levels = len(config.ch_mult)
+    return module_table(vq_shapes(config)["params"], lambda path: layout.name(tuple(path.split(".")), levels))
 
 
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:

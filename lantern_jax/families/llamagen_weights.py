@@ -18,7 +18,6 @@ from lantern_jax.tensors.layer_names import (
     config_from,
     count_layers,
     deciding_shapes,
-    join_pieces,
     layer_table,
 )
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
@@ -78,7 +77,7 @@ def convert_gpt(
         tensors, gpt_table(config, names), what="LlamaGen GPT", ignored=buffers(tensors), dtype=dtype,
         progress=progress,
     )  # fmt: skip
-    return config, {"params": join_pieces(params)}
+    return config, {"params": params}
 
 
 def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
@@ -115,7 +114,7 @@ def gpt_config_from_shapes(
 
 
 def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a GPT; what is fused in our tree is left in pieces, joined after reading."""
+    """Lists {published name: Entry} of a GPT."""
     dim, transformer = config.dim, config.transformer
     table = {names["tokens"]: Entry(("tokens", "embedding"), (config.vocab_size, dim))}
     if config.num_labels:

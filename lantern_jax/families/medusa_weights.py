@@ -18,7 +18,7 @@ from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.tensors.layer_names import normalize_settings, one_more
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 
 # Heads, and layers of a head: published sets have five of the one and one of the other.
 _MOST = 64
@@ -31,8 +31,7 @@ def convert_medusa(
     *,
     target: LlamaGenConfig | ChameleonConfig,
     order: Int[np.ndarray, " vocab"] | None = None,
-    dtype: Any = np.float32,
-    progress: Progress | None = None,
+    **reading: Any,
 ) -> tuple[MedusaConfig, dict[str, Any]]:
     """Converts tensors to the config and ``{"params": ...}`` of released heads.
 
@@ -41,8 +40,7 @@ def convert_medusa(
         config: the heads' config, or a mapping of its fields, which must be those of the tensors.
         target: the model they draft for.
         order: published id of every row of the target's table, where they differ; the codes' come first.
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
         ValueError: as ``read_tensors``; also heads of another width or vocabulary than the target's.
@@ -54,8 +52,8 @@ def convert_medusa(
     published = target.num_codes if order is None else len(order)
     codes = None if order is None else order[: target.num_codes]
     table = medusa_table(config, published, codes)
-    params = read_tensors(tensors, table, what="set of Medusa heads", dtype=dtype, progress=progress)
-    return config, {"params": _stacked(params, config)}
+    params = read_tensors(tensors, table, what="set of Medusa heads", **reading)
+    return config, {"params": params}
 
 
 def medusa_config_from_names(
@@ -80,26 +78,18 @@ def medusa_table(
     config: MedusaConfig, vocab_size: int, codes: Int[np.ndarray, " V"] | None = None
 ) -> dict[str, Entry]:
     """Lists {published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None is all."""
-    table, rows = {}, reordered_rows(codes)
+    table, rows, width = {}, reordered_rows(codes), config.dim
+    blocks = (config.heads, config.layers, width)
+    heads = (config.heads, width, vocab_size if codes is None else len(codes))
 
     def turned(tensor: np.ndarray) -> np.ndarray:
         return transpose(rows(tensor))
 
     for i in range(config.heads):
         for layer in range(config.layers):
-            name, at = f"{i}.{layer}.linear", (str(i), str(layer))
-            table[f"{name}.weight"] = Entry((*at, "kernel"), (config.dim, config.dim), transpose)
-            table[f"{name}.bias"] = Entry((*at, "bias"), (config.dim,))
-        table[f"{i}.{config.layers}.weight"] = Entry((str(i), "head"), (vocab_size, config.dim), turned)
+            name = f"{i}.{layer}.linear"
+            whole = (*blocks, width)
+            table[f"{name}.weight"] = Entry(("kernel",), (width, width), transpose, whole, (i, layer))
+            table[f"{name}.bias"] = Entry(("bias",), (width,), whole=blocks, index=(i, layer))
+        table[f"{i}.{config.layers}.weight"] = Entry(("heads",), (vocab_size, width), turned, heads, (i,))
     return table
-
-
-def _stacked(params: dict[str, Any], config: MedusaConfig) -> dict[str, Any]:
-    """Stacks arrays along leading axes of heads and layers, and lets go of each head's own on the way."""
-    each = [params.pop(str(i)) for i in range(config.heads)]
-    blocks = [[head.pop(str(layer)) for layer in range(config.layers)] for head in each]
-    return {
-        "kernel": np.stack([np.stack([block["kernel"] for block in head]) for head in blocks]),
-        "bias": np.stack([np.stack([block["bias"] for block in head]) for head in blocks]),
-        "heads": np.stack([head.pop("head") for head in each]),
-    }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import Format
+from lantern_jax.families.formats import LLAMAGEN, Format, chameleon_format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.llamagen_weights:random_conditioning"),
             text_width=lambda config: config.caption_dim,
             classes=lambda config: max(config.num_labels - 1, 0),
+            formats={"llamagen": LLAMAGEN},
         ),
         "chameleon": Family(
             config=at("lantern_jax.models.chameleon:ChameleonConfig"),
@@ -95,6 +96,10 @@ FAMILIES: Table[Family] = Table(
             published_residual=lambda config: (
                 "published_lumina" if config.layout == "lumina" else "published"
             ),
+            formats={
+                "anole": chameleon_format("Anole-7B", "anole"),
+                "lumina": chameleon_format("Lumina-mGPT-7B", "lumina"),
+            },
         ),
     },
 )

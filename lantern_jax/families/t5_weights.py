@@ -9,22 +9,21 @@ import numpy as np
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.tensors.layer_names import config_from, count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+from lantern_jax.tensors.matching import Entry, Progress, module_table, named_by, read_tensors
 
 # The embedding table goes by either name, and often by both.
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight")
 RELATIVE_BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-NORM = "encoder.final_layer_norm.weight"
 LAYER_NAMES = {
-    "attention_norm": "encoder.block.{i}.layer.0.layer_norm.weight",
-    "query": "encoder.block.{i}.layer.0.SelfAttention.q.weight",
-    "key": "encoder.block.{i}.layer.0.SelfAttention.k.weight",
-    "value": "encoder.block.{i}.layer.0.SelfAttention.v.weight",
-    "out": "encoder.block.{i}.layer.0.SelfAttention.o.weight",
-    "feed_forward_norm": "encoder.block.{i}.layer.1.layer_norm.weight",
-    "gate": "encoder.block.{i}.layer.1.DenseReluDense.wi_0.weight",
-    "up": "encoder.block.{i}.layer.1.DenseReluDense.wi_1.weight",
-    "down": "encoder.block.{i}.layer.1.DenseReluDense.wo.weight",
+    "attention_norm": "encoder.block.{i}.layer.0.layer_norm",
+    "query": "encoder.block.{i}.layer.0.SelfAttention.q",
+    "key": "encoder.block.{i}.layer.0.SelfAttention.k",
+    "value": "encoder.block.{i}.layer.0.SelfAttention.v",
+    "out": "encoder.block.{i}.layer.0.SelfAttention.o",
+    "feed_forward_norm": "encoder.block.{i}.layer.1.layer_norm",
+    "gate": "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
+    "up": "encoder.block.{i}.layer.1.DenseReluDense.wi_1",
+    "down": "encoder.block.{i}.layer.1.DenseReluDense.wo",
 }
 # The half of the model that writes text.
 DECODER = ("decoder.", "lm_head.")
@@ -82,40 +81,23 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
         raise LanternError(
             f"feed_forward_proj is {kind!r}: only {FEED_FORWARD!r} encoders are read (T5 1.1, Flan-T5)"
         )
-    tokens, query, gate = (
-        _tokens_name(tensors),
-        *(LAYER_NAMES[part].format(i=0) for part in ("query", "gate")),
-    )
+    tokens = _tokens_name(tensors)
+    query, gate = (f"{LAYER_NAMES[part].format(i=0)}.weight" for part in ("query", "gate"))
     shapes = deciding_shapes(tensors, dict.fromkeys((tokens, RELATIVE_BIAS, query, gate), 2), "T5 encoder")
     (vocab_size, dim), (num_buckets, num_heads) = shapes[tokens], shapes[RELATIVE_BIAS]
     found = {
         "dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0], "num_buckets": num_buckets,
         "num_heads": num_heads, "head_dim": shapes[query][0] // num_heads,
-        "num_layers": count_layers(tensors, LAYER_NAMES["attention_norm"]),
+        "num_layers": count_layers(tensors, f"{LAYER_NAMES['attention_norm']}.weight"),
     }  # fmt: skip
     return config_from(T5Config, found, settings, None)
 
 
 def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
     """Lists {published name: Entry} of an encoder; ``tokens`` is the name its embedding table goes by."""
-    dim, hidden, inner = config.dim, config.hidden_dim, config.num_heads * config.head_dim
-    shapes = {
-        "query": (inner, dim), "key": (inner, dim), "value": (inner, dim), "out": (dim, inner),
-        "gate": (hidden, dim), "up": (hidden, dim), "down": (dim, hidden),
-    }  # fmt: skip
-    table = {
-        tokens: Entry(("tokens", "embedding"), (config.vocab_size, dim)),
-        RELATIVE_BIAS: Entry(("relative_bias",), (config.num_buckets, config.num_heads)),
-        NORM: Entry(("norm", "scale"), (dim,)),
-    }
-    for i in range(config.num_layers):
-        for part, name in LAYER_NAMES.items():
-            if part in shapes:
-                entry = Entry((f"layer_{i}", part, "kernel"), shapes[part], transpose)
-            else:
-                entry = Entry((f"layer_{i}", part, "scale"), (dim,))
-            table[name.format(i=i)] = entry
-    return table
+    names = {"tokens.embedding": tokens, "relative_bias": RELATIVE_BIAS, "norm": "encoder.final_layer_norm"}
+    names |= {f"layer_{{i}}.{part}": name for part, name in LAYER_NAMES.items()}
+    return module_table(t5_shapes(config)["params"], named_by(names))
 
 
 def t5_shapes(config: T5Config) -> dict[str, Any]:

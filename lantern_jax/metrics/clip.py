@@ -2,7 +2,8 @@
 
 One network for every published size with a vision transformer: ViT-B, L, H and larger.
 
-Axes: n pictures or texts, h w height and width, P positions, D width of a tower, F embedding.
+Axes: n pictures or texts, h w height and width, P positions, S positions that they attend to, H heads, E width of a
+head, D width of a tower, F embedding.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -93,6 +94,20 @@ def layer_norm(name: str, epsilon: float = 1e-5) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, name=name)
 
 
+def attend(
+    queries: Float[Array, "n P H E"],
+    keys: Float[Array, "n S H E"],
+    values: Float[Array, "n S H E"],
+    seen: Bool[Array, "#n #P S"] | None = None,
+) -> Float[Array, "n P D"]:
+    """Returns softmax attention, its heads side by side; no position sees what ``seen`` denies."""
+    scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (queries.shape[-1] ** -0.5)
+    if seen is not None:
+        scores = jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min)
+    attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
+    return attended.reshape(*attended.shape[:2], -1)
+
+
 class ClipLayer(nn.Module):
     """Attention, then a feed-forward layer, both after a norm and added to their input.
 
@@ -111,39 +126,44 @@ class ClipLayer(nn.Module):
         tower, positions = self.tower, x.shape[1]
         hidden = nn.Dense(3 * tower.width, name="qkv")(layer_norm("attention_norm", self.epsilon)(x))
         shape = (*x.shape[:2], 3, tower.heads, tower.width // tower.heads)
-        queries, keys, values = jnp.moveaxis(hidden.reshape(shape), 2, 0)
-        scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (shape[-1] ** -0.5)
-        if self.causal:
-            seen = np.tril(np.ones((1, 1, positions, positions), bool))
-            scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
-        attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
-        x = x + nn.Dense(tower.width, name="out")(attended.reshape(x.shape))
+        seen = np.tril(np.ones((1, positions, positions), bool)) if self.causal else None
+        attended = attend(*jnp.moveaxis(hidden.reshape(shape), 2, 0), seen)
+        x = x + nn.Dense(tower.width, name="out")(attended)
 
         hidden = nn.Dense(tower.hidden, name="up")(layer_norm("feed_forward_norm", self.epsilon)(x))
         return x + nn.Dense(tower.width, name="down")(ACTIVATIONS[self.activation](hidden))
 
 
-class VisionTower(nn.Module):
-    """Patches and a class token through a transformer, read at the class token's place."""
+class PictureTower(nn.Module):
+    """A class token and patches through a transformer.
 
-    config: ClipConfig
+    Attributes:
+        patch: pixels a side.
+        epsilon: of the norms.
+        norm_before: whether a norm stands before the layers, as in CLIP, and no bias with the patches.
+    """
+
+    tower: Tower
+    patch: int
+    activation: str
+    epsilon: float = 1e-5
+    norm_before: bool = True
 
     @nn.compact
-    def __call__(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
-        config, tower = self.config, self.config.vision
-        patch, init = (config.patch, config.patch), nn.initializers.normal(tower.width**-0.5)
-        x = nn.Conv(tower.width, patch, strides=patch, padding="VALID", use_bias=False, name="patches")(
-            pictures
-        )
+    def __call__(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n P D"]:
+        tower, patch = self.tower, (self.patch, self.patch)
+        init = nn.initializers.normal(tower.width**-0.5)
+        bias = not self.norm_before
+        x = nn.Conv(tower.width, patch, patch, padding="VALID", use_bias=bias, name="patches")(pictures)
         x = x.reshape(len(x), -1, tower.width)
         first = self.param("class_embedding", init, (tower.width,))
         x = jnp.concatenate([jnp.broadcast_to(first, (len(x), 1, tower.width)), x], axis=1)
         x = x + self.param("positions", init, x.shape[1:])[None]
-        x = layer_norm("norm_before")(x)
+        if self.norm_before:
+            x = layer_norm("norm_before", self.epsilon)(x)
         for i in range(tower.layers):
-            x = ClipLayer(tower, config.activation, causal=False, name=f"layer_{i}")(x)
-        x = layer_norm("norm_after")(x[:, 0])
-        return nn.Dense(config.embedding, use_bias=False, name="projection")(x)
+            x = ClipLayer(tower, self.activation, False, self.epsilon, name=f"layer_{i}")(x)
+        return layer_norm("norm_after", self.epsilon)(x)
 
 
 class TextTower(nn.Module):
@@ -170,12 +190,14 @@ class Clip(nn.Module):
     config: ClipConfig
 
     def setup(self):
-        self.vision = VisionTower(self.config)
-        self.text = TextTower(self.config)
+        config = self.config
+        self.vision = PictureTower(config.vision, config.patch, config.activation)
+        self.vision_projection = nn.Dense(config.embedding, use_bias=False)
+        self.text = TextTower(config)
 
     def embed_pictures(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
-        """Embeds normalized pictures [n, side, side, 3]; embeddings have any length."""
-        return self.vision(pictures)
+        """Embeds normalized pictures [n, side, side, 3] at the class token's place; embeddings have any length."""
+        return self.vision_projection(self.vision(pictures)[:, 0])
 
     def embed_texts(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
         """Embeds int32 ids [n, context]; embeddings have any length."""
@@ -184,4 +206,11 @@ class Clip(nn.Module):
     def __call__(
         self, pictures: Float[Array, "n h w 3"], ids: Int[Array, "n P"]
     ) -> tuple[Float[Array, "n F"], Float[Array, "n F"]]:
-        return self.vision(pictures), self.text(ids)
+        return self.embed_pictures(pictures), self.embed_texts(ids)
+
+
+def clip_shapes(config: ClipConfig) -> PyTree:
+    """Returns the shapes of what ``Clip(config).init`` makes."""
+    pictures = jax.ShapeDtypeStruct((1, config.side, config.side, 3), jnp.float32)
+    ids = jax.ShapeDtypeStruct((1, config.context), jnp.int32)
+    return jax.eval_shape(Clip(config).init, jax.random.key(0), pictures, ids)

@@ -7,17 +7,14 @@ HPSv2's files have open_clip's names.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.metrics.clip import ClipConfig, Tower
+from lantern_jax.metrics.clip import ClipConfig, Tower, clip_shapes
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, convolution, identity, read_tensors, transpose
+from lantern_jax.tensors.matching import Entry, Names, module_table, named_by, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "CLIP with a vision transformer"
@@ -33,69 +30,54 @@ _TOWERS = ("vision", "text")
 _HUB_NAMES = re.compile(r"(?:open_clip_)?(?:pytorch_)?model\b.*")
 
 
-@dataclass(frozen=True)
-class ClipLayout:
-    """How a publisher names the tensors.
-
-    Attributes:
-        layers: tower -> the start of its layers' names, with a place for {i}.
-        parts: part of a layer -> what follows, before "weight" or "bias".
-        norms: (tower, our norm) -> the start of its names.
-        single: (tower, our name) -> the whole name.
-        linear: projections are stored [F, D] like linear layers, not [D, F].
-    """
-
-    layers: Mapping[str, str]
-    parts: Mapping[str, str]
-    norms: Mapping[tuple[str, str], str]
-    single: Mapping[tuple[str, str], str]
-    linear: bool
+def _layout(starts: Mapping[str, str], layer: Names, others: Names) -> Names:
+    """Returns the published names of a CLIP's parts; ``starts`` is where either tower's layers stand."""
+    layers: dict[str, str | tuple[str, ...]] = {}
+    for tower, start in starts.items():
+        for part, name in layer.items():
+            whole = start + name if isinstance(name, str) else tuple(start + piece for piece in name)
+            layers[f"{tower}.layer_{{i}}.{part}"] = whole
+    return layers | dict(others)
 
 
-HUGGING_FACE = ClipLayout(
-    layers={tower: f"{tower}_model.encoder.layers.{{i}}." for tower in _TOWERS},
-    parts={
-        "attention_norm": "layer_norm1.", "q": "self_attn.q_proj.", "k": "self_attn.k_proj.",
-        "v": "self_attn.v_proj.", "out": "self_attn.out_proj.", "feed_forward_norm": "layer_norm2.",
-        "up": "mlp.fc1.", "down": "mlp.fc2.",
+HUGGING_FACE = _layout(
+    {tower: f"{tower}_model.encoder.layers.{{i}}." for tower in _TOWERS},
+    {
+        "attention_norm": "layer_norm1", "feed_forward_norm": "layer_norm2", "up": "mlp.fc1", "down": "mlp.fc2",
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "out": "self_attn.out_proj",
     },
-    norms={
-        ("vision", "norm_before"): "vision_model.pre_layrnorm.",
-        ("vision", "norm_after"): "vision_model.post_layernorm.",
-        ("text", "norm_after"): "text_model.final_layer_norm.",
+    {
+        "vision.class_embedding": "vision_model.embeddings.class_embedding",
+        "vision.patches": "vision_model.embeddings.patch_embedding",
+        "vision.positions": "vision_model.embeddings.position_embedding.weight",
+        "vision.norm_before": "vision_model.pre_layrnorm",
+        "vision.norm_after": "vision_model.post_layernorm",
+        "vision_projection": "visual_projection",
+        "text.tokens": "text_model.embeddings.token_embedding",
+        "text.positions": "text_model.embeddings.position_embedding.weight",
+        "text.norm_after": "text_model.final_layer_norm",
+        "text.projection": "text_projection",
     },
-    single={
-        ("vision", "class_embedding"): "vision_model.embeddings.class_embedding",
-        ("vision", "patches"): "vision_model.embeddings.patch_embedding.weight",
-        ("vision", "positions"): "vision_model.embeddings.position_embedding.weight",
-        ("vision", "projection"): "visual_projection.weight",
-        ("text", "tokens"): "text_model.embeddings.token_embedding.weight",
-        ("text", "positions"): "text_model.embeddings.position_embedding.weight",
-        ("text", "projection"): "text_projection.weight",
-    },
-    linear=True,
 )  # fmt: skip
-OPENAI = ClipLayout(
-    layers={"vision": "visual.transformer.resblocks.{i}.", "text": "transformer.resblocks.{i}."},
-    parts={
-        "attention_norm": "ln_1.", "qkv": "attn.in_proj_", "out": "attn.out_proj.",
-        "feed_forward_norm": "ln_2.", "up": "mlp.c_fc.", "down": "mlp.c_proj.",
+# Projections lie as [D, F] here.
+OPENAI = _layout(
+    {"vision": "visual.transformer.resblocks.{i}.", "text": "transformer.resblocks.{i}."},
+    {
+        "attention_norm": "ln_1", "feed_forward_norm": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj",
+        "qkv.kernel": "attn.in_proj_weight", "qkv.bias": "attn.in_proj_bias", "out": "attn.out_proj",
     },
-    norms={
-        ("vision", "norm_before"): "visual.ln_pre.",
-        ("vision", "norm_after"): "visual.ln_post.",
-        ("text", "norm_after"): "ln_final.",
+    {
+        "vision.class_embedding": "visual.class_embedding",
+        "vision.patches": "visual.conv1",
+        "vision.positions": "visual.positional_embedding",
+        "vision.norm_before": "visual.ln_pre",
+        "vision.norm_after": "visual.ln_post",
+        "vision_projection.kernel": "visual.proj",
+        "text.tokens": "token_embedding",
+        "text.positions": "positional_embedding",
+        "text.norm_after": "ln_final",
+        "text.projection.kernel": "text_projection",
     },
-    single={
-        ("vision", "class_embedding"): "visual.class_embedding",
-        ("vision", "patches"): "visual.conv1.weight",
-        ("vision", "positions"): "visual.positional_embedding",
-        ("vision", "projection"): "visual.proj",
-        ("text", "tokens"): "token_embedding.weight",
-        ("text", "positions"): "positional_embedding",
-        ("text", "projection"): "text_projection",
-    },
-    linear=False,
 )  # fmt: skip
 
 
@@ -137,27 +119,23 @@ def convert_clip(
     Raises:
         LanternError: one line that lists every missing, unexpected and misshapen tensor, or asks for the activation.
     """
-    layout = _layout(tensors)
+    layout = _layout_of(tensors)
     config = clip_config_from_shapes(tensors, layout, told or {})
     ignored = [name for name in tensors if _UNREAD.fullmatch(name) or name in _OPENAI_MARKS]
-    params = read_tensors(tensors, clip_table(config, layout), what=WHAT, ignored=ignored)
-    for tower in params.values():
-        for layer in tower.values():
-            _join_pieces(layer)
-    return config, {"params": params}
+    return config, {"params": read_tensors(tensors, clip_table(config, layout), what=WHAT, ignored=ignored)}
 
 
-def clip_config_from_shapes(
-    tensors: Mapping[str, Any], layout: ClipLayout, told: Mapping[str, Any]
-) -> ClipConfig:
+def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Mapping[str, Any]) -> ClipConfig:
     """Returns the config by names and shapes (anything with ``.shape``); ``told`` as in ``convert_clip``."""
-    single = layout.single
-    ups = {tower: layout.layers[tower].format(i=0) + layout.parts["up"] + "weight" for tower in _TOWERS}
-    axes = {name: {"class_embedding": 1, "patches": 4}.get(part, 2) for (_, part), name in single.items()}
-    shapes = deciding_shapes(tensors, axes | dict.fromkeys(ups.values(), 2), WHAT)
+    name_of = named_by(layout)
+    axes = {"vision.class_embedding": 1, "vision.patches.kernel": 4, "text.tokens.embedding": 2}
+    axes |= {f"{tower}.{part}": 2 for tower in _TOWERS for part in ("positions", "layer_0.up.kernel")}
+    axes |= {"vision_projection.kernel": 2, "text.projection.kernel": 2}
+    found = deciding_shapes(tensors, {name_of(part): count for part, count in axes.items()}, WHAT)
+    shapes = {part: found[name_of(part)] for part in axes}
 
     def tower(name: str) -> Tower:
-        width = shapes[single[name, "positions"]][1]
+        width = shapes[f"{name}.positions"][1]
         stated = told.get(f"{name}_width")
         if stated not in (None, width):
             raise LanternError(
@@ -171,98 +149,39 @@ def clip_config_from_shapes(
                 f"shapes do not tell how many heads a {name} tower of width {width} has: "
                 "put its config.json beside it"
             )
-        first = layout.layers[name] + layout.parts["attention_norm"] + "weight"
-        layers = count_layers(tensors, first)
-        return Tower(width, layers, width // usual if heads is None else heads, shapes[ups[name]][0])
+        layers = count_layers(tensors, name_of(f"{name}.layer_{{i}}.attention_norm.scale"))
+        hidden = shapes[f"{name}.layer_0.up.kernel"][0]
+        return Tower(width, layers, width // usual if heads is None else heads, hidden)
 
-    cells, patch = shapes[single["vision", "positions"]][0] - 1, shapes[single["vision", "patches"]][2]
-    if math.isqrt(max(cells, 0)) ** 2 != cells or cells < 1:
-        raise LanternError(f"these tensors are not a {WHAT}: {cells} patches are not a square")
-    projection = shapes[single["vision", "projection"]]
+    patch, projection = shapes["vision.patches.kernel"][2], shapes["vision_projection.kernel"]
     return ClipConfig(
         vision=tower("vision"),
         text=tower("text"),
         activation=_activation(tensors, told),
         patch=patch,
-        side=math.isqrt(cells) * patch,
-        embedding=projection[0 if layout.linear else 1],
-        vocab_size=shapes[single["text", "tokens"]][0],
-        context=shapes[single["text", "positions"]][0],
+        side=patch * side_of(shapes["vision.positions"][0], WHAT),
+        embedding=projection[0 if "vision_projection" in layout else 1],
+        vocab_size=shapes["text.tokens.embedding"][0],
+        context=shapes["text.positions"][0],
     )
 
 
-def clip_table(config: ClipConfig, layout: ClipLayout) -> dict[str, Entry]:
-    """Returns {published name: Entry} of a CLIP; queries, keys and values that come apart are joined later."""
-    towers = {"vision": config.vision, "text": config.text}
-    cells = (config.side // config.patch) ** 2
-    table = {
-        layout.single["vision", "class_embedding"]: Entry(
-            ("vision", "class_embedding"), (config.vision.width,)
-        ),
-        layout.single["vision", "patches"]: Entry(
-            ("vision", "patches", "kernel"), (config.vision.width, 3, config.patch, config.patch), convolution
-        ),
-        layout.single["text", "tokens"]: Entry(
-            ("text", "tokens", "embedding"), (config.vocab_size, config.text.width)
-        ),
-    }
-    for name, count in (("vision", 1 + cells), ("text", config.context)):
-        width = towers[name].width
-        table[layout.single[name, "positions"]] = Entry((name, "positions"), (count, width))
-        shape, turn = (width, config.embedding), identity
-        if layout.linear:
-            shape, turn = shape[::-1], transpose
-        table[layout.single[name, "projection"]] = Entry((name, "projection", "kernel"), shape, turn)
-    for (name, norm), start in layout.norms.items():
-        table |= norm_entries(start, (name, norm), towers[name].width)
-    for name, tower in towers.items():
-        for i in range(tower.layers):
-            table |= _layer_entries(layout, (name, f"layer_{i}"), layout.layers[name].format(i=i), tower)
-    return table
+def side_of(positions: int, what: str) -> int:
+    """Returns the patches a side of this number of positions, the class token's included, or raises LanternError."""
+    side = math.isqrt(max(positions - 1, 0))
+    if side**2 != positions - 1 or not side:
+        raise LanternError(f"these tensors are not a {what}: {positions - 1} patches are not a square")
+    return side
 
 
-def norm_entries(start: str, path: tuple[str, ...], width: int) -> dict[str, Entry]:
-    """Returns the entries of a layer norm at ``path``, published as ``start`` and "weight" or "bias"."""
-    return {
-        f"{start}weight": Entry((*path, "scale"), (width,)),
-        f"{start}bias": Entry((*path, "bias"), (width,)),
-    }
+def clip_table(config: ClipConfig, layout: Names) -> dict[str, Entry]:
+    """Returns {published name: Entry} of a CLIP."""
+    return module_table(clip_shapes(config)["params"], named_by(layout))
 
 
-def linear_entries(
-    start: str, path: tuple[str, ...], shape: tuple[int, int], piece: tuple[str, ...] = ()
-) -> dict[str, Entry]:
-    """Returns the entries of a linear layer of published shape [out, in]; ``piece`` names a part to be joined."""
-    return {
-        f"{start}weight": Entry((*path, "kernel", *piece), shape, transpose),
-        f"{start}bias": Entry((*path, "bias", *piece), shape[:1]),
-    }
-
-
-def _layer_entries(layout: ClipLayout, path: tuple[str, ...], start: str, tower: Tower) -> dict[str, Entry]:
-    width, hidden, entries = tower.width, tower.hidden, {}
-    sizes = {"qkv": (3 * width, width), "up": (hidden, width), "down": (width, hidden)}
-    for part, middle in layout.parts.items():
-        if part.endswith("norm"):
-            entries |= norm_entries(start + middle, (*path, part), width)
-            continue
-        piece = (part,) if part in ("q", "k", "v") else ()
-        place = (*path, "qkv" if piece else part)
-        entries |= linear_entries(start + middle, place, sizes.get(part, (width, width)), piece)
-    return entries
-
-
-def _join_pieces(layer: Any) -> None:
-    """Joins queries, keys and values of a layer that were read apart, in place; leaves all else as it is."""
-    if isinstance(layer, dict) and "qkv" in layer:
-        for name, pieces in layer["qkv"].items():
-            if isinstance(pieces, dict):
-                layer["qkv"][name] = np.concatenate([pieces[part] for part in "qkv"], axis=-1)
-
-
-def _layout(tensors: Mapping[str, Any]) -> ClipLayout:
+def _layout_of(tensors: Mapping[str, Any]) -> Names:
     for layout in (HUGGING_FACE, OPENAI):
-        if layout.single["vision", "class_embedding"] in tensors:
+        if layout["vision.class_embedding"] in tensors:
             return layout
     raise LanternError(
         f"these tensors are not a {WHAT}: give one in Hugging Face's, OpenAI's or open_clip's layout"

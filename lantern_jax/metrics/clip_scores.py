@@ -14,14 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, PyTree, UInt8
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import Clip, ClipConfig
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_tokenizer import ClipTokenizer, load_clip_tokenizer
-from lantern_jax.metrics.features import FeatureReader, filled
+from lantern_jax.metrics.features import FeatureReader, in_batches, network
 from lantern_jax.metrics.preprocessing import clip_input, padded_input
 from lantern_jax.metrics.scores import Score, check_pairs
 
@@ -31,12 +31,14 @@ HPS_VERSIONS = ("2.0", "2.1")
 LANTERN_PREFIX = "A photo depicts "
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def embed(config: ClipConfig, method: str, params: Any, inputs: Array) -> Float[Array, "n F"]:
-    """Returns embeddings of length 1 of pictures or texts, with full float32 products on any device."""
-    with jax.default_matmul_precision("highest"):
+def embedding(config: ClipConfig, params: PyTree, method: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns what reads embeddings of length 1, by ``method`` of ``Clip``, for ``in_batches``."""
+
+    def apply(params: PyTree, inputs: Array) -> Float[Array, "n F"]:
         found = Clip(config).apply(params, inputs, method=method)
-    return found / jnp.linalg.norm(found, axis=-1, keepdims=True)
+        return found / jnp.linalg.norm(found, axis=-1, keepdims=True)
+
+    return network(apply, params)
 
 
 def embedding_reader(
@@ -54,7 +56,7 @@ def embedding_reader(
         name=name,
         width=config.embedding,
         prepare=lambda picture: prepare(picture, config.side),
-        read=lambda pictures: embed(config, "embed_pictures", params, pictures),
+        read=embedding(config, params, "embed_pictures"),
         batch=batch,
     )
 
@@ -86,6 +88,11 @@ def clip_scores(
     config, *parts = _load(weights, tokenizer, activation)
     name = f"{config.name}, plain cosine" + (f", prompts after {prefix.strip()!r}" if prefix else "")
     return _cosine(name, config, *parts, clip_input, prefix, batch)
+
+
+def lantern_clip_scores(weights: str | Path) -> Score:
+    """Returns ``clip_scores`` with the prefix of LANTERN's evaluation."""
+    return clip_scores(weights, prefix=LANTERN_PREFIX)
 
 
 def hps_scores(
@@ -147,14 +154,12 @@ def _cosine(
     prepare: Callable[[Picture, int], Float[np.ndarray, "h w 3"]], prefix: str, batch: int,
 ) -> Score:  # fmt: skip
     reader = embedding_reader(config, params, prepare, name=name, batch=batch)
+    read = embedding(config, params, "embed_texts")
 
     def of(pictures: Sequence[Picture], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         check_pairs(pictures, prompts)
         ids = tokenizer.encode(prompts, config.context, prefix)
-        texts = [np.zeros((0, config.embedding))]
-        for start in range(0, len(ids), batch):
-            part = ids[start : start + batch]
-            texts.append(filled(partial(embed, config, "embed_texts", params), batch, part))
+        texts = [np.zeros((0, config.embedding)), *in_batches(read, batch, zip(ids, strict=True))]
         cosines = np.sum(reader.features(pictures) * np.concatenate(texts), axis=-1)
         if not np.isfinite(cosines).all():
             raise LanternError(f"{name}: cosines are not finite: the weights are damaged, fetch them again")

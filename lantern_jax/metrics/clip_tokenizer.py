@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError, MissingExtra
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded
 from lantern_jax.text.captions import plain_characters
-from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer
+from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer, mark_ids, reading
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 # The published list of merges is longer than CLIP's.
@@ -53,12 +53,9 @@ class ClipTokenizer:
             context: P.
             prefix: a text whose ids come before each text's, as "A photo depicts " in LANTERN's evaluation.
         """
-        ids = np.zeros((len(texts), context), np.int32)
         before = self.tokenizer.encode(clean(prefix))
-        for row, text in zip(ids, texts, strict=True):
-            found = (before + self.tokenizer.encode(clean(text)))[: context - 2]
-            row[: len(found) + 2] = [self.start, *found, self.end]
-        return ids
+        found = [(before + self.tokenizer.encode(clean(text)))[: context - 2] for text in texts]
+        return padded_rows([[self.start, *ids, self.end] for ids in found], context)[0]
 
 
 def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
@@ -75,10 +72,7 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
             raise LanternError(f"{path} holds no tokenizer: {_GIVE}")
         path = found[0]
     tokenizer = _from_merges(path) if path.suffix in (".gz", ".txt") else load_tokenizer(path)
-    marks = [tokenizer.encode(mark) for mark in (START, END)]
-    if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
-        raise LanternError(f"{path} is not CLIP's tokenizer (it has no {START} or {END}): {_GIVE}")
-    return ClipTokenizer(tokenizer, *(mark[0] for mark in marks))
+    return ClipTokenizer(tokenizer, *mark_ids(tokenizer, (START, END), path, "CLIP", _GIVE))
 
 
 def clean(text: str) -> str:
@@ -104,11 +98,9 @@ def _from_merges(path: Path) -> TextTokenizer:
     """Reads the tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
     if not path.is_file():
         raise LanternError(f"{path} is not a file: {_GIVE}")
-    try:
+    with reading(path, "tokenizers", "CLIP's list of merges"):
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-    except ImportError as error:
-        raise MissingExtra(f"reading {path.name} needs tokenizers: pip install lantern-jax[text]") from error
-    try:
+
         content = read_bounded(path, _MOST_BYTES)
         if path.suffix == ".gz":
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MOST_BYTES)
@@ -121,12 +113,6 @@ def _from_merges(path: Path) -> TextTokenizer:
         model = models.BPE(
             {token: i for i, token in enumerate(tokens)}, merges, unk_token=END, end_of_word_suffix="</w>"
         )
-    # The library raises bare Exceptions.
-    except Exception as error:
-        reason = errors.short(error, 160)
-        raise LanternError(
-            f"{path} is damaged or not CLIP's list of merges ({reason}): fetch it again"
-        ) from error
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens([START, END])
     pieces = pre_tokenizers.Split(Regex(_PIECES), behavior="removed", invert=True)

@@ -12,13 +12,12 @@ from jaxtyping import Float
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_scores import embedding_reader
+from lantern_jax.metrics.distances import squared_distances
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.preprocessing import square_input
 
 SIGMA = 10.0
 SCALE = 1000.0
-# Rows of the kernel held together.
-_ROWS = 1024
 
 
 def cmmd(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"], *, unbiased: bool = False) -> float:
@@ -64,9 +63,7 @@ def cmmd_features(weights: str | Path, *, activation: str | None = None, batch: 
 
 def _mean_kernel(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"]) -> float:
     """Returns the mean of exp(-|x - y|² / (2 σ²)) over all pairs."""
-    squares, total = np.sum(right**2, axis=1), 0.0
-    for start in range(0, len(left), _ROWS):
-        rows = left[start : start + _ROWS]
-        distance = np.sum(rows**2, axis=1)[:, None] + squares[None] - 2 * rows @ right.T
-        total += float(np.exp(-distance / (2 * SIGMA**2)).sum())
+    total = sum(
+        float(np.exp(-squares / (2 * SIGMA**2)).sum()) for _, squares in squared_distances(left, right)
+    )
     return total / (len(left) * len(right))

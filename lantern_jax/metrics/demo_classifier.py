@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, PyTree
 
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
+from lantern_jax.tensors.matching import module_table, read_tensors
 from lantern_jax.text.landscapes import ATTRIBUTES
 
 # Raised with every change of the file or of the preprocessing: features of two versions are not compared.
@@ -76,15 +77,11 @@ def shipped_classifier() -> PyTree:
 def read_classifier(path: Path) -> PyTree:
     """Reads parameters, float32, from a file with the arrays of ``stored``; raises LanternError for any other."""
     example = jax.ShapeDtypeStruct((1, SIDE, SIDE, 3), jnp.float32)
-    shapes = flatten_dict(
-        jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"], sep="/"
-    )
+    shapes = jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"]
+    table = module_table(shapes, lambda path: path.replace(".", "/"))
     try:
-        arrays = {name: array.astype(np.float32) for name, array in read_arrays(path).items()}
+        return read_tensors(read_arrays(path), table, what="demo's classifier")
     except ValueError as error:
-        raise LanternError(f"{path} cannot be read ({error}): install the package again") from None
-    if {name: leaf.shape for name, leaf in arrays.items()} != {
-        name: leaf.shape for name, leaf in shapes.items()
-    }:
-        raise LanternError(f"{path} is not the demo's classifier: install the package again")
-    return unflatten_dict(arrays, sep="/")
+        raise LanternError(
+            f"{path} cannot be read, or is not the demo's classifier ({error}): install the package again"
+        ) from None

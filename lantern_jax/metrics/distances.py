@@ -115,7 +115,7 @@ def precision_recall(
     inside = np.less if strict else np.less_equal
     found: Bool[np.ndarray, " n"] = np.zeros(len(made), bool)
     covered: Bool[np.ndarray, " m"] = np.zeros(len(real), bool)
-    for rows, squares in _squared_distances(made, real):
+    for rows, squares in squared_distances(made, real):
         found[rows] = inside(squares, real_radii).any(axis=1)
         covered |= inside(squares, made_radii[rows, None]).any(axis=0)
     return PrecisionRecall(float(found.mean()), float(covered.mean()))
@@ -123,14 +123,14 @@ def precision_recall(
 
 def _squared_radii(features: Float[np.ndarray, "n F"], k: int) -> Float[np.ndarray, " n"]:
     radii = np.empty(len(features))
-    for rows, squares in _squared_distances(features, features):
+    for rows, squares in squared_distances(features, features):
         own = np.arange(rows.start, rows.stop)
         squares[own - rows.start, own] = np.inf
         radii[rows] = np.partition(squares, k - 1, axis=1)[:, k - 1]
     return radii
 
 
-def _squared_distances(
+def squared_distances(
     left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"]
 ) -> Iterator[tuple[slice, Float[np.ndarray, "b m"]]]:
     """Yields (rows of left, their squared distances to all of right), some rows at a time; never below 0."""

@@ -4,12 +4,12 @@ Axes: n pictures, H W height and width, h w of a network's input, C channels, F 
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, Shaped, UInt8
+from jaxtyping import Array, Float, PyTree, Shaped, UInt8
 
 from lantern_jax.io.errors import LanternError
 
@@ -39,13 +39,12 @@ class FeatureReader:
         Raises:
             LanternError: values that are not finite.
         """
-        parts: list[np.ndarray] = []
-        prepared = map(self.prepare, pictures)
-        while some := list(itertools.islice(prepared, self.batch)):
-            parts.append(filled(self.read, self.batch, np.stack(some)))
-            if not np.isfinite(parts[-1]).all():
+        found = []
+        for part in in_batches(self.read, self.batch, ((self.prepare(picture),) for picture in pictures)):
+            if not np.isfinite(part).all():
                 raise LanternError(f"{self.name} gives values that are not finite: its weights are damaged")
-        return np.concatenate(parts) if parts else np.zeros((0, self.width))
+            found.append(part)
+        return np.concatenate(found) if found else np.zeros((0, self.width))
 
     def after(
         self, name: str, step: Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
@@ -55,26 +54,34 @@ class FeatureReader:
         return replace(self, name=f"{self.name} after {name}", prepare=lambda picture: prepare(step(picture)))
 
 
-def filled(
-    read: Callable[..., Array], batch: int, *inputs: Shaped[np.ndarray, "n ..."]
-) -> Float[np.ndarray, "n ..."]:
-    """Reads 1 to ``batch`` rows as float64 by a program of batches of that size: the last row fills up the rest."""
-    count = len(inputs[0])
-    rows = np.minimum(np.arange(batch), count - 1)
-    return np.asarray(read(*(part[rows] for part in inputs)), np.float64)[:count]
+def in_batches(
+    read: Callable[..., Array], batch: int, rows: Iterable[tuple[np.ndarray, ...]]
+) -> Iterator[Float[np.ndarray, "b ..."]]:
+    """Yields as float64 what a program of batches of that size gives for rows as they come.
+
+    Args:
+        read: takes as many arrays [batch, ...] as a row has; the last batch is filled up with its last row.
+    """
+    rows = iter(rows)
+    while some := list(itertools.islice(rows, batch)):
+        whole = some + some[-1:] * (batch - len(some))
+        inputs = (np.stack(column) for column in zip(*whole, strict=True))
+        yield np.asarray(read(*inputs), np.float64)[: len(some)]
 
 
-def network(
-    apply: Callable[[Any, Any], Any], variables: Any
-) -> Callable[[Float[np.ndarray, "n h w C"]], Float[np.ndarray, "n F"]]:
-    """Makes a reader's ``read`` of a network: jitted, with full float32 products on accelerators too."""
+def network(apply: Callable[..., Any], variables: PyTree) -> Callable[..., Float[np.ndarray, "n ..."]]:
+    """Makes what ``in_batches`` reads with: jitted, with full float32 products on accelerators too.
+
+    Args:
+        apply: (variables, arrays [n, ...]) -> array [n, ...].
+    """
     import jax
 
     variables, compiled = jax.device_put(variables), jax.jit(apply)
 
-    def read(pictures: Float[np.ndarray, "n h w C"]) -> Float[np.ndarray, "n F"]:
+    def read(*inputs: Shaped[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
         with jax.default_matmul_precision("highest"):
-            return np.asarray(compiled(variables, pictures))
+            return np.asarray(compiled(variables, *inputs))
 
     return read
 

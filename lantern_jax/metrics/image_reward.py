@@ -6,7 +6,6 @@ linear layers turns the first position into one number. Published as ``ImageRewa
 Axes: n pictures with their prompts, h w height and width, P positions, D width, S positions of the picture.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,15 +19,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.clip import ClipLayer, Tower, layer_norm
-from lantern_jax.metrics.clip_files import linear_entries, norm_entries
-from lantern_jax.metrics.features import filled
+from lantern_jax.metrics.clip import PictureTower, Tower, attend, layer_norm
+from lantern_jax.metrics.clip_files import side_of
+from lantern_jax.metrics.features import in_batches, network
 from lantern_jax.metrics.preprocessing import clip_input
 from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, convolution, read_tensors
+from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
-from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
+from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.tokenizers import load_tokenizer, mark_ids
 
 WHAT = "checkpoint of ImageReward"
 # Tokens of a prompt, with [CLS] and [SEP].
@@ -40,6 +40,34 @@ _VISION_EPSILON, _TEXT_EPSILON = 1e-6, 1e-12
 # Published numbers of the head's linear layers, and their widths.
 _HEAD = {0: 1024, 2: 128, 4: 64, 6: 16, 7: 1}
 _VISION, _TEXT = "blip.visual_encoder.", "blip.text_encoder."
+_NAMES = {
+    "vision.class_embedding": f"{_VISION}cls_token",
+    "vision.positions": f"{_VISION}pos_embed",
+    "vision.patches": f"{_VISION}patch_embed.proj",
+    "vision.layer_{i}.attention_norm": f"{_VISION}blocks.{{i}}.norm1",
+    "vision.layer_{i}.qkv": f"{_VISION}blocks.{{i}}.attn.qkv",
+    "vision.layer_{i}.out": f"{_VISION}blocks.{{i}}.attn.proj",
+    "vision.layer_{i}.feed_forward_norm": f"{_VISION}blocks.{{i}}.norm2",
+    "vision.layer_{i}.up": f"{_VISION}blocks.{{i}}.mlp.fc1",
+    "vision.layer_{i}.down": f"{_VISION}blocks.{{i}}.mlp.fc2",
+    "vision.norm_after": f"{_VISION}norm",
+    "tokens": f"{_TEXT}embeddings.word_embeddings",
+    "positions": f"{_TEXT}embeddings.position_embeddings.weight",
+    "text_norm": f"{_TEXT}embeddings.LayerNorm",
+    **{
+        f"layer_{{i}}.{ours}.{part}": f"{_TEXT}encoder.layer.{{i}}.{theirs}.{name}"
+        for ours, theirs in (("attention", "attention"), ("cross", "crossattention"))
+        for part, name in (
+            *((part, f"self.{part}") for part in ("query", "key", "value")),
+            ("out", "output.dense"),
+            ("norm", "output.LayerNorm"),
+        )
+    },
+    "layer_{i}.up": f"{_TEXT}encoder.layer.{{i}}.intermediate.dense",
+    "layer_{i}.down": f"{_TEXT}encoder.layer.{{i}}.output.dense",
+    "layer_{i}.norm": f"{_TEXT}encoder.layer.{{i}}.output.LayerNorm",
+    "head_{i}": "mlp.layers.{i}",
+}
 # Parts of BLIP's training that the score does without.
 _UNREAD = ("blip.vision_proj.", "blip.text_proj.", f"{_TEXT}embeddings.position_ids")
 
@@ -72,16 +100,12 @@ class BertAttention(nn.Module):
         self, x: Float[Array, "n P D"], source: Float[Array, "n S _"], mask: Bool[Array, "n S"]
     ) -> Float[Array, "n P D"]:
         width = x.shape[-1]
-
-        def split(values):
-            return values.reshape(*values.shape[:2], self.heads, width // self.heads)
-
-        queries = split(nn.Dense(width, name="query")(x))
-        keys, values = (split(nn.Dense(width, name=name)(source)) for name in ("key", "value"))
-        scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (queries.shape[-1] ** -0.5)
-        scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
-        attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
-        return layer_norm("norm", _TEXT_EPSILON)(x + nn.Dense(width, name="out")(attended.reshape(x.shape)))
+        parts = (
+            nn.Dense(width, name=name)(values).reshape(*values.shape[:2], self.heads, -1)
+            for name, values in (("query", x), ("key", source), ("value", source))
+        )
+        attended = attend(*parts, mask[:, None])
+        return layer_norm("norm", _TEXT_EPSILON)(x + nn.Dense(width, name="out")(attended))
 
 
 class BertLayer(nn.Module):
@@ -109,24 +133,15 @@ class ImageReward(nn.Module):
         self, pictures: Float[Array, "n h w 3"], ids: Int[Array, "n P"], mask: Bool[Array, "n P"]
     ) -> Float[Array, " n"]:
         config, vision, text = self.config, self.config.vision, self.config.text
-        patch, init = (config.patch, config.patch), nn.initializers.normal(0.02)
-        seen = nn.Conv(vision.width, patch, strides=patch, padding="VALID", name="patches")(pictures)
-        seen = seen.reshape(len(seen), -1, vision.width)
-        first = jnp.broadcast_to(
-            self.param("first", init, (1, 1, vision.width)), (len(seen), 1, vision.width)
+        seen = PictureTower(vision, config.patch, "gelu", _VISION_EPSILON, norm_before=False, name="vision")(
+            pictures
         )
-        seen = jnp.concatenate([first, seen], axis=1)
-        seen = seen + self.param("picture_positions", init, (1, *seen.shape[1:]))
-        for i in range(vision.layers):
-            name = f"vision_layer_{i}"
-            seen = ClipLayer(vision, "gelu", causal=False, epsilon=_VISION_EPSILON, name=name)(seen)
-        seen = layer_norm("picture_norm", _VISION_EPSILON)(seen)
-
+        init = nn.initializers.normal(0.02)
         x = nn.Embed(config.vocab_size, text.width, embedding_init=init, name="tokens")(ids)
         positions = self.param("positions", init, (config.positions, text.width))
         x = layer_norm("text_norm", _TEXT_EPSILON)(x + positions[None, : ids.shape[1]])
         for i in range(text.layers):
-            x = BertLayer(text, name=f"text_layer_{i}")(x, seen, mask)
+            x = BertLayer(text, name=f"layer_{i}")(x, seen, mask)
         x = x[:, 0]
         # No activations between them, as published.
         for number, width in _HEAD.items():
@@ -147,11 +162,8 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
     }  # fmt: skip
     shapes = deciding_shapes(tensors, names, WHAT)
     seen, patches, picture_hidden, tokens, positions, text_hidden = (shapes[name] for name in names)
-    side = math.isqrt(max(seen[1] - 1, 0))
-    if side**2 != seen[1] - 1 or not side or seen[2] % _HEAD_WIDTH or tokens[1] % _HEAD_WIDTH:
-        raise LanternError(
-            f"these tensors are not a {WHAT}: its patches are not a square, or a width has no heads"
-        )
+    if seen[2] % _HEAD_WIDTH or tokens[1] % _HEAD_WIDTH:
+        raise LanternError(f"these tensors are not a {WHAT}: a width has no heads of {_HEAD_WIDTH}")
 
     def tower(width: int, hidden: int, layers: str) -> Tower:
         return Tower(width, count_layers(tensors, layers), width // _HEAD_WIDTH, hidden)
@@ -160,7 +172,7 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
         vision=tower(seen[2], picture_hidden[0], f"{_VISION}blocks.{{i}}.norm1.weight"),
         text=tower(tokens[1], text_hidden[0], f"{_TEXT}encoder.layer.{{i}}.output.LayerNorm.weight"),
         patch=patches[2],
-        side=side * patches[2],
+        side=patches[2] * side_of(seen[1], WHAT),
         vocab_size=tokens[0],
         positions=positions[0],
     )
@@ -168,57 +180,16 @@ def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
 
 def reward_table(config: RewardConfig) -> dict[str, Entry]:
     """Returns {published name: Entry} of an ImageReward."""
-    vision, text, embeddings = config.vision, config.text, f"{_TEXT}embeddings."
-    cells = (config.side // config.patch) ** 2
-    patches = (vision.width, 3, config.patch, config.patch)
-    table = {
-        f"{_VISION}cls_token": Entry(("first",), (1, 1, vision.width)),
-        f"{_VISION}pos_embed": Entry(("picture_positions",), (1, 1 + cells, vision.width)),
-        f"{_VISION}patch_embed.proj.weight": Entry(("patches", "kernel"), patches, convolution),
-        f"{_VISION}patch_embed.proj.bias": Entry(("patches", "bias"), (vision.width,)),
-        f"{embeddings}word_embeddings.weight": Entry(
-            ("tokens", "embedding"), (config.vocab_size, text.width)
-        ),
-        f"{embeddings}position_embeddings.weight": Entry(("positions",), (config.positions, text.width)),
-        **norm_entries(f"{_VISION}norm.", ("picture_norm",), vision.width),
-        **norm_entries(f"{embeddings}LayerNorm.", ("text_norm",), text.width),
-    }
-    for i in range(vision.layers):
-        table |= _vision_entries(f"{_VISION}blocks.{i}.", f"vision_layer_{i}", vision)
-    for i in range(text.layers):
-        table |= _text_entries(f"{_TEXT}encoder.layer.{i}.", f"text_layer_{i}", text, vision.width)
-    inputs = text.width
-    for number, width in _HEAD.items():
-        table |= linear_entries(f"mlp.layers.{number}.", (f"head_{number}",), (width, inputs))
-        inputs = width
+    pictures = jax.ShapeDtypeStruct((1, config.side, config.side, 3), jnp.float32)
+    ids, mask = (jax.ShapeDtypeStruct((1, 1), kind) for kind in (jnp.int32, jnp.bool_))
+    shapes = jax.eval_shape(ImageReward(config).init, jax.random.key(0), pictures, ids, mask)
+    table = module_table(shapes["params"], named_by(_NAMES))
+    # Published with an axis for pictures.
+    for part in ("class_embedding", "positions"):
+        entry = table[_NAMES[f"vision.{part}"]]
+        shape = (*(1,) * (3 - len(entry.shape)), *entry.shape)
+        table[_NAMES[f"vision.{part}"]] = Entry(entry.path, shape, partial(np.reshape, shape=entry.shape))
     return table
-
-
-def _vision_entries(start: str, layer: str, tower: Tower) -> dict[str, Entry]:
-    width, hidden = tower.width, tower.hidden
-    return {
-        **norm_entries(f"{start}norm1.", (layer, "attention_norm"), width),
-        **linear_entries(f"{start}attn.qkv.", (layer, "qkv"), (3 * width, width)),
-        **linear_entries(f"{start}attn.proj.", (layer, "out"), (width, width)),
-        **norm_entries(f"{start}norm2.", (layer, "feed_forward_norm"), width),
-        **linear_entries(f"{start}mlp.fc1.", (layer, "up"), (hidden, width)),
-        **linear_entries(f"{start}mlp.fc2.", (layer, "down"), (width, hidden)),
-    }
-
-
-def _text_entries(start: str, layer: str, tower: Tower, seen: int) -> dict[str, Entry]:
-    width, hidden, entries = tower.width, tower.hidden, {}
-    for name, part, source in (("attention", "attention", width), ("crossattention", "cross", seen)):
-        for piece, inputs in (("query", width), ("key", source), ("value", source)):
-            entries |= linear_entries(f"{start}{name}.self.{piece}.", (layer, part, piece), (width, inputs))
-        entries |= linear_entries(f"{start}{name}.output.dense.", (layer, part, "out"), (width, width))
-        entries |= norm_entries(f"{start}{name}.output.LayerNorm.", (layer, part, "norm"), width)
-    return {
-        **entries,
-        **linear_entries(f"{start}intermediate.dense.", (layer, "up"), (hidden, width)),
-        **linear_entries(f"{start}output.dense.", (layer, "down"), (width, hidden)),
-        **norm_entries(f"{start}output.LayerNorm.", (layer, "norm"), width),
-    }
 
 
 def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict[str, Any]]:
@@ -230,12 +201,6 @@ def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict
     config = reward_config_from_shapes(tensors)
     ignored = [name for name in tensors if name.startswith(_UNREAD)]
     return config, {"params": read_tensors(tensors, reward_table(config), what=WHAT, ignored=ignored)}
-
-
-@partial(jax.jit, static_argnums=0)
-def _rewards(config: RewardConfig, params: Any, pictures: Array, ids: Array, mask: Array) -> Array:
-    with jax.default_matmul_precision("highest"):
-        return ImageReward(config).apply(params, pictures, ids, mask)
 
 
 def image_reward_scores(
@@ -255,39 +220,22 @@ def image_reward_scores(
     weights = Path(weights)
     path = Path(tokenizer) if tokenizer is not None else weights.parent / "tokenizer.json"
     words = load_tokenizer(path)
-    marks = [words.encode(mark) for mark in ("[CLS]", "[SEP]")]
-    if any(len(mark) != 1 for mark in marks) or marks[0] == marks[1]:
-        raise LanternError(
-            f"{path} is not BERT's tokenizer (it has no [CLS] or [SEP]): give that of bert-base-uncased"
-        )
+    start, end = mark_ids(words, ("[CLS]", "[SEP]"), path, "BERT", "give that of bert-base-uncased")
     tensors = open_tensors(weights)
     try:
         config, params = convert_image_reward(tensors)
     except ValueError as error:
         raise LanternError(f"{weights}: {error}") from error
-    params = jax.device_put(params)
+    read = network(ImageReward(config).apply, params)
 
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         check_pairs(pictures, prompts)
-        ids, mask = _encode(words, *marks, prompts)
+        # Between [CLS] and [SEP].
+        rows = [[start, *words.encode(prompt)[: CONTEXT - 2], end] for prompt in prompts]
+        ids, mask = padded_rows(rows, CONTEXT)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
-        found = [np.zeros(0)]
-        for start in range(0, len(pictures), batch):
-            part = slice(start, start + batch)
-            seen = np.stack([clip_input(picture, config.side) for picture in pictures[part]])
-            found.append(filled(partial(_rewards, config, params), batch, seen, ids[part], mask[part]))
-        return np.concatenate(found)
+        seen = (clip_input(picture, config.side) for picture in pictures)
+        return np.concatenate([np.zeros(0), *in_batches(read, batch, zip(seen, ids, mask, strict=True))])
 
     return Score("ImageReward", of)
-
-
-def _encode(
-    words: TextTokenizer, start: list[int], end: list[int], prompts: Sequence[str]
-) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Returns the prompts' ids between [CLS] and [SEP], cut at ``CONTEXT``, filled up with 0, and where they are."""
-    ids, mask = np.zeros((len(prompts), CONTEXT), np.int32), np.zeros((len(prompts), CONTEXT), bool)
-    for i, prompt in enumerate(prompts):
-        row = start + words.encode(prompt)[: CONTEXT - 2] + end
-        ids[i, : len(row)], mask[i, : len(row)] = row, True
-    return ids, mask

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PyTree
 from lantern_jax.io import errors
 from lantern_jax.metrics.features import FeatureReader, network, usual_batch
 from lantern_jax.metrics.preprocessing import INCEPTION, INCEPTION_SIDE
-from lantern_jax.tensors.matching import Entry, convolution, identity, read_tensors
+from lantern_jax.tensors.matching import Entry, module_table, published_name, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "FID Inception v3 (pt_inception-2015-12-05-6726825d.pth)"
@@ -29,10 +29,6 @@ NAME, WIDTH = "inception pool_3", 2048
 _EPSILON = 1e-3
 # The unread layer of the classes; with another shape the file is of another network, such as torchvision's own.
 _CLASSES = {"fc.weight": (1008, WIDTH), "fc.bias": (1008,)}
-# How the parameters of our modules are published.
-_PUBLISHED = {
-    "kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var",
-}  # fmt: skip
 
 
 class ConvNorm(nn.Module):
@@ -171,16 +167,13 @@ def inception_table() -> dict[str, Entry]:
     """Returns {published name: Entry} of everything that the features depend on."""
     pictures = jax.ShapeDtypeStruct((1, INCEPTION_SIDE, INCEPTION_SIDE, 3), jnp.float32)
     shapes = jax.eval_shape(Inception().init, jax.random.key(0), pictures)
-    table = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]:
-        path = tuple(key.key for key in keys)
-        shape, transform = leaf.shape, identity
-        if path[-1] == "kernel":
-            height, width, inputs, outputs = leaf.shape
-            shape, transform = (outputs, inputs, height, width), convolution
+
+    def name_of(path: str) -> str:
         # The first part is Flax's collection.
-        table[".".join((*path[1:-1], _PUBLISHED[path[-1]]))] = Entry(path, tuple(shape), transform)
-    return table
+        _, *modules, parameter = path.split(".")
+        return published_name(".".join(modules), parameter)
+
+    return module_table(shapes, name_of)
 
 
 def convert_inception(tensors: Mapping[str, Any]) -> PyTree:

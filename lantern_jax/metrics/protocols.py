@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import UInt8
 
-from lantern_jax.io import errors
+from lantern_jax.io.plugins import Table
 from lantern_jax.metrics.preprocessing import PROTOCOL_SIDE, lantern_square, truncate_levels
 
 Step = Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
@@ -99,11 +99,4 @@ ADM = Preset(
     ),
     one_size=True,
 )
-PRESETS = {"lantern": LANTERN, "adm": ADM}
-
-
-def find_preset(name: str) -> Preset:
-    """Returns the preset of this name; raises LanternError for an unknown one."""
-    if name not in PRESETS:
-        raise errors.unknown("preset", name, PRESETS)
-    return PRESETS[name]
+PRESETS: Table[Preset] = Table("preset", {"lantern": LANTERN, "adm": ADM})

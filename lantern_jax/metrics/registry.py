@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.plugins import Table
+from lantern_jax.io.plugins import Late, Table, at
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
 from lantern_jax.metrics.scores import Score
@@ -56,58 +56,15 @@ class ScoreKind:
     weights: str | None = None
 
 
-def _demo(weights: Path | None, preprocessing: str) -> FeatureReader:
-    from lantern_jax.metrics.agreement import demo_features
+@dataclass(frozen=True)
+class _Later(Late):
+    """A function that is imported when it is called, with the first ``count`` of the arguments."""
 
-    return demo_features()
+    function: Callable[..., Any]
+    count: int = 1
 
-
-def _inception(weights: Path | None, preprocessing: str) -> FeatureReader:
-    from lantern_jax.metrics.inception import inception_features
-
-    return inception_features(weights, preprocessing)
-
-
-def _vgg(weights: Path | None, preprocessing: str) -> FeatureReader:
-    from lantern_jax.metrics.vgg import vgg_features
-
-    return vgg_features(weights, rectified=preprocessing == "relu")
-
-
-def _clip_features(weights: Path | None, preprocessing: str) -> FeatureReader:
-    from lantern_jax.metrics.cmmd import cmmd_features
-
-    return cmmd_features(weights)
-
-
-def _agreement(weights: Path | None) -> Score:
-    from lantern_jax.metrics.agreement import agreement_scores
-
-    return agreement_scores()
-
-
-def _clip(weights: Path | None) -> Score:
-    from lantern_jax.metrics.clip_scores import clip_scores
-
-    return clip_scores(weights)
-
-
-def _clip_lantern(weights: Path | None) -> Score:
-    from lantern_jax.metrics.clip_scores import LANTERN_PREFIX, clip_scores
-
-    return clip_scores(weights, prefix=LANTERN_PREFIX)
-
-
-def _hps(weights: Path | None) -> Score:
-    from lantern_jax.metrics.clip_scores import hps_scores
-
-    return hps_scores(weights)
-
-
-def _image_reward(weights: Path | None) -> Score:
-    from lantern_jax.metrics.image_reward import image_reward_scores
-
-    return image_reward_scores(weights)
+    def __call__(self, *given: Any) -> Any:
+        return self.function(*given[: self.count])
 
 
 _CLIP_SCORE = (
@@ -115,41 +72,53 @@ _CLIP_SCORE = (
 )
 
 READERS: Table[ReaderKind] = Table("features", {
-    "demo": ReaderKind("the demo's own classifier, for pictures of its prompts", _demo),
+    "demo": ReaderKind(
+        "the demo's own classifier, for pictures of its prompts",
+        _Later(at("lantern_jax.metrics.agreement:demo_features"), 0),
+    ),
     "inception": ReaderKind(
         "Inception v3 of 2015, the network of FID",
-        _inception,
+        _Later(at("lantern_jax.metrics.inception:inception_features"), 2),
         "pt_inception-2015-12-05-6726825d.pth, from the release fid_weights of github.com/mseitzer/pytorch-fid",
         ("clean", "pytorch-fid", "tf"),
         "FID",
     ),
     "vgg": ReaderKind(
         "VGG16's second fully connected layer, for precision and recall; relu: after its ReLU",
-        _vgg,
+        _Later(at("lantern_jax.metrics.vgg:vgg_reader"), 2),
         "vgg16-397923af.pth, from download.pytorch.org/models",
         ("linear", "relu"),
         measures=(MANIFOLDS,),
     ),
     "clip": ReaderKind(
         "CLIP's picture embedding, for CMMD",
-        _clip_features,
+        _Later(at("lantern_jax.metrics.cmmd:cmmd_features")),
         "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
         measures=(CMMD,),
     ),
 })  # fmt: skip
 
 SCORES: Table[ScoreKind] = Table("score", {
-    "agreement": ScoreKind("how far the demo's classifier sees what the prompt asks for", _agreement),
-    "clip": ScoreKind("cosine of CLIP's embeddings of picture and prompt", _clip, _CLIP_SCORE),
-    "clip-lantern": ScoreKind("the same, prompts after 'A photo depicts'", _clip_lantern, _CLIP_SCORE),
+    "agreement": ScoreKind(
+        "how far the demo's classifier sees what the prompt asks for",
+        _Later(at("lantern_jax.metrics.agreement:agreement_scores"), 0),
+    ),
+    "clip": ScoreKind(
+        "cosine of CLIP's embeddings of picture and prompt", _Later(at("lantern_jax.metrics.clip_scores:clip_scores")),
+        _CLIP_SCORE,
+    ),
+    "clip-lantern": ScoreKind(
+        "the same, prompts after 'A photo depicts'", _Later(at("lantern_jax.metrics.clip_scores:lantern_clip_scores")),
+        _CLIP_SCORE,
+    ),
     "hpsv2": ScoreKind(
         "human preference score v2, raw",
-        _hps,
+        _Later(at("lantern_jax.metrics.clip_scores:hps_scores")),
         "HPS_v2.1_compressed.pt, from xswu/HPSv2 on the Hugging Face hub, with a CLIP's tokenizer.json beside it",
     ),
     "image-reward": ScoreKind(
         "ImageReward, about normally distributed on its authors' pictures",
-        _image_reward,
+        _Later(at("lantern_jax.metrics.image_reward:image_reward_scores")),
         "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
 })  # fmt: skip
@@ -172,13 +141,12 @@ def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
         SCORES.add(name, kind)
 
 
-def check_names(given: str, kinds: Mapping[str, object], what: str) -> list[str]:
+def check_names(given: str, kinds: Table) -> list[str]:
     """Splits a list with commas; raises LanternError for an unknown name or none."""
-    names = [name.strip() for name in given.split(",")]
+    names = dict.fromkeys(name.strip() for name in given.split(","))
     for name in names:
-        if name not in kinds:
-            raise errors.unknown(what, name, kinds)
-    return list(dict.fromkeys(names))
+        kinds.find(name)
+    return list(names)
 
 
 def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) -> dict[str, Path | None]:

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from lantern_jax.metrics.features import FeatureReader, network, usual_batch
 from lantern_jax.metrics.preprocessing import VGG_SIDE, vgg_imagenet
-from lantern_jax.tensors.matching import Entry, convolution, identity, read_tensors, transpose
+from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "VGG16 (torchvision's vgg16-397923af.pth)"
-_NAMES = {"fc1": "classifier.0", "fc2": "classifier.3"}
+_NAMES = {"conv_{i}": "features.{i}", "fc1": "classifier.0", "fc2": "classifier.3"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +36,6 @@ class VGGConfig:
     widths: tuple[tuple[int, ...], ...] = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
     hidden: int = 4096
 
-    @property
-    def cells(self) -> int:
-        """Places a side after the last halving."""
-        return VGG_SIDE >> len(self.widths)
-
 
 class VGG(nn.Module):
     """From normalized pictures of 224 x 224 to the second fully connected layer.
@@ -52,10 +49,14 @@ class VGG(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
-        for name, widths in zip(conv_names(self.config), self.config.widths, strict=True):
-            for part, width in zip(name, widths, strict=True):
-                x = nn.relu(nn.Conv(width, (3, 3), padding=1, name=part)(x))
+        # Numbered as published: each convolution takes two numbers, each halving one.
+        number = 0
+        for widths in self.config.widths:
+            for width in widths:
+                x = nn.relu(nn.Conv(width, (3, 3), padding=1, name=f"conv_{number}")(x))
+                number += 2
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            number += 1
         # Published weights read the channels one after the other.
         x = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
         x = nn.relu(nn.Dense(self.config.hidden, name="fc1")(x))
@@ -63,32 +64,11 @@ class VGG(nn.Module):
         return nn.relu(x) if self.rectified else x
 
 
-def conv_names(config: VGGConfig) -> list[list[str]]:
-    """Returns the convolutions' names, numbered as published: each takes two numbers, each halving one."""
-    names, number = [], 0
-    for widths in config.widths:
-        names.append([f"conv_{number + 2 * i}" for i in range(len(widths))])
-        number += 2 * len(widths) + 1
-    return names
-
-
 def vgg_table(config: VGGConfig) -> dict[str, Entry]:
     """Returns {published name: Entry} of everything that the features depend on."""
-    table, inputs = {}, 3
-
-    def add(name: str, published: str, shape: tuple[int, ...], turn) -> None:
-        table[f"{published}.weight"] = Entry(("params", name, "kernel"), shape, turn)
-        table[f"{published}.bias"] = Entry(("params", name, "bias"), shape[:1], identity)
-
-    for names, widths in zip(conv_names(config), config.widths, strict=True):
-        for name, width in zip(names, widths, strict=True):
-            add(name, name.replace("conv_", "features."), (width, inputs, 3, 3), convolution)
-            inputs = width
-    sizes = inputs * config.cells**2
-    for name, published in _NAMES.items():
-        add(name, published, (config.hidden, sizes), transpose)
-        sizes = config.hidden
-    return table
+    pictures = jax.ShapeDtypeStruct((1, VGG_SIDE, VGG_SIDE, 3), jnp.float32)
+    shapes = jax.eval_shape(VGG(config).init, jax.random.key(0), pictures)
+    return module_table(shapes["params"], named_by(_NAMES))
 
 
 def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
@@ -98,7 +78,12 @@ def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
         LanternError: one line that lists every missing, unexpected and misshapen tensor.
     """
     ignored = [name for name in tensors if name.startswith("classifier.6.")]
-    return read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)
+    return {"params": read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)}
+
+
+def vgg_reader(weights: str | Path, preprocessing: str) -> FeatureReader:
+    """Returns ``vgg_features`` before ("linear") or after ("relu") the ReLU."""
+    return vgg_features(weights, rectified=preprocessing == "relu")
 
 
 def vgg_features(

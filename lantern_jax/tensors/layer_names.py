@@ -62,7 +62,7 @@ def layer_table(
     interleaved: bool,
     norm_rows: int | None = None,
 ) -> dict[str, Entry]:
-    """Returns {published name: Entry} of layer i; what is fused in our tree is left in pieces for ``join_pieces``.
+    """Returns {published name: Entry} of layer i.
 
     Args:
         names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
@@ -76,14 +76,17 @@ def layer_table(
     if "qkv" in names:
         attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused, turned, plain))}
     else:
+        place, whole = (*at, "qkv", "kernel"), (dim, 3, heads, transformer.head_dim)
         turns = {"q": turned, "k": turned, "v": plain}
         attention = {
-            part: Entry((*at, "qkv", "kernel", part), (dim, dim), turn) for part, turn in turns.items()
+            part: Entry(place, (dim, dim), turn, whole, (slice(None), number))
+            for number, (part, turn) in enumerate(turns.items())
         }
+    place, whole = (*at, "gate_up", "kernel"), (dim, 2, hidden)
     entries = attention | {
         "out": Entry((*at, "out", "kernel"), (dim, dim), partial(_out_kernel, heads=heads)),
-        "gate": Entry((*at, "gate_up", "kernel", "gate"), (hidden, dim), transpose),
-        "up": Entry((*at, "gate_up", "kernel", "up"), (hidden, dim), transpose),
+        "gate": Entry(place, (hidden, dim), transpose, whole, (slice(None), 0)),
+        "up": Entry(place, (hidden, dim), transpose, whole, (slice(None), 1)),
         "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
         "feed_forward_norm": Entry((*at, "feed_forward_norm", "scale"), (dim,)),
     }
@@ -118,15 +121,6 @@ def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:
 def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:
     """Turns a weight [D, H * E] into a kernel [H, E, D]."""
     return transpose(weight).reshape(heads, -1, weight.shape[0])
-
-
-def join_pieces(params: dict[str, Any]) -> dict[str, Any]:
-    """Joins kernels that were read in pieces, in place, so that no second copy of all weights exists."""
-    for layer in params["transformer"].values():
-        for name in ("qkv", "gate_up"):
-            if name in layer and isinstance(layer[name]["kernel"], dict):
-                layer[name]["kernel"] = np.stack(list(layer[name]["kernel"].values()), axis=1)
-    return params
 
 
 def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:

@@ -1,15 +1,19 @@
 """Reading published tensors into a parameter tree, strictly: every name and every shape must match.
 
-A converter describes a checkpoint as a table {published name: Entry} and calls `read_tensors` once. Tensors may be
-arrays, or `tensor_files.StoredTensor`s that are read one by one.
+A converter describes a checkpoint as a table {published name: Entry} and calls `read_tensors` once. Most tables follow
+from a Flax module's shapes and the names of its parts: `module_table`. Tensors may be arrays, or
+`tensor_files.StoredTensor`s that are read one by one.
 """
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -40,13 +44,96 @@ def reordered_rows(order: np.ndarray | None) -> Callable[[np.ndarray], np.ndarra
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Where a published tensor goes: its path in the parameter tree, its published shape, and how its values
-    are turned.
+    """Where a published tensor goes.
+
+    Attributes:
+        path: in the parameter tree.
+        shape: as published.
+        transform: how its values are turned.
+        whole: shape of our array where the tensor is only a part of it.
+        index: the place of that part.
     """
 
     path: tuple[str, ...]
     shape: tuple[int, ...]
     transform: Callable[[np.ndarray], np.ndarray] = identity
+    whole: tuple[int, ...] | None = None
+    index: tuple[Any, ...] = ()
+
+
+# What PyTorch's modules call a parameter of Flax's.
+_PYTORCH = {
+    "kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias", "mean": "running_mean",
+    "var": "running_var",
+}  # fmt: skip
+# Our name of a module or parameter, with {i} for a number -> the published one, or those that ours has side by side.
+Names = Mapping[str, str | tuple[str, ...]]
+
+
+def published_name(place: str, parameter: str) -> str:
+    """Returns the name of a Flax parameter in a PyTorch module at ``place``."""
+    return f"{place}.{_PYTORCH[parameter]}"
+
+
+def named_by(names: Names) -> Callable[[str], str | tuple[str, ...]]:
+    """Returns what gives a parameter's published name, by its own entry of a table or by its module's.
+
+    Example:
+        >>> named_by({"layer_{i}.up": "blocks.{i}.fc1", "positions": "embed"})("layer_3.up.kernel")
+        'blocks.3.fc1.weight'
+    """
+
+    def name_of(path: str) -> str | tuple[str, ...]:
+        number = re.search(r"(?<=_)\d+(?=\.|$)", path)
+        key = path if number is None else f"{path[: number.start()]}{{i}}{path[number.end() :]}"
+        module, _, parameter = key.rpartition(".")
+        found = names[key] if key in names else names[module]
+        places = (found,) if isinstance(found, str) else found
+        if key not in names:
+            places = tuple(published_name(place, parameter) for place in places)
+        places = places if number is None else tuple(place.format(i=number[0]) for place in places)
+        return places[0] if isinstance(found, str) else places
+
+    return name_of
+
+
+def module_table(shapes: PyTree, name_of: Callable[[str], str | tuple[str, ...]]) -> dict[str, Entry]:
+    """Lists {published name: Entry} of a Flax module whose weights are published as PyTorch has them.
+
+    A kernel whose published name does not end in "weight" is no module's there, and lies as ours does.
+
+    Args:
+        shapes: nested dicts of the module's parameters, as of ``jax.eval_shape``.
+        name_of: path of a parameter, with points -> its published name, or several that stand side by side in ours.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(shapes)[0]
+    found = [(tuple(key.key for key in keys), leaf) for keys, leaf in leaves]
+    table = {}
+    for path, leaf in sorted(found, key=lambda item: _order(item[0])):
+        names = name_of(".".join(path))
+        if isinstance(names, str):
+            table[names] = Entry(path, *_as_published(names, path, leaf.shape))
+            continue
+        width = leaf.shape[-1] // len(names)
+        for i, name in enumerate(names):
+            part = _as_published(name, path, (*leaf.shape[:-1], width))
+            table[name] = Entry(path, *part, leaf.shape, (..., slice(i * width, (i + 1) * width)))
+    return table
+
+
+def _as_published(
+    name: str, path: tuple[str, ...], shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], Callable[[np.ndarray], np.ndarray]]:
+    """Returns the published shape of a parameter, and how to turn its values."""
+    if path[-1] != "kernel" or not name.endswith("weight"):
+        return shape, identity
+    return (*shape[:-3:-1], *shape[:-2]), convolution if len(shape) == 4 else transpose
+
+
+def _order(path: tuple[str, ...]) -> tuple[list[Any], bool]:
+    """Returns what sorts parameters by the numbers in their names, biases behind."""
+    words = re.split(r"(\d+)", ".".join(path[:-1]))
+    return [int(word) if word.isdecimal() else word for word in words], path[-1] == "bias"
 
 
 def describe_mismatch(
@@ -108,7 +195,13 @@ def read_tensors(
         parent = params
         for part in entry.path[:-1]:
             parent = parent.setdefault(part, {})
-        parent[entry.path[-1]] = np.asarray(entry.transform(np.asarray(tensors[name])), dtype)
+        values = entry.transform(np.asarray(tensors[name]))
+        if entry.whole is None:
+            parent[entry.path[-1]] = np.asarray(values, dtype)
+        else:
+            if entry.path[-1] not in parent:
+                parent[entry.path[-1]] = np.empty(entry.whole, dtype)
+            parent[entry.path[-1]][entry.index] = values
         done += sizes[name]
         if progress is not None:
             progress(done, total)

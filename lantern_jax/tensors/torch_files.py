@@ -7,7 +7,7 @@ NumPy has too, and lies inside its storage, which lies inside the file. The layo
 
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,8 @@ class _Storage:
     dtype: np.dtype | None
 
 
-# The storage that PyTorch's words for it stand for.
-_Find = Callable[[Any], _Storage]
+# Key of a storage -> its first byte and how many it has.
+_Places = dict[str, tuple[int, int]]
 
 
 def open_torch(path: Path) -> dict[str, StoredTensor]:
@@ -73,8 +73,8 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
     """
     try:
         zipped = _check_start(path)
-        content, find = _read_archive(path) if zipped else _read_older(path)
-        return _tensors(path, _unwrap(path, content), find)
+        content, places = _read_archive(path) if zipped else _read_older(path)
+        return _tensors(path, _unwrap(path, content), places)
     except RefusedError as error:
         raise LanternError(
             f"{path} is a pickle that wants to run code: refused; name a file of tensors only "
@@ -102,7 +102,7 @@ def _check_start(path: Path) -> bool:
     return start[:2] == b"PK"
 
 
-def _read_archive(path: Path) -> tuple[Any, _Find]:
+def _read_archive(path: Path) -> tuple[Any, _Places]:
     with open_archive(path) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         found = [name for name in entries if name == "data.pkl" or name.endswith("/data.pkl")]
@@ -122,19 +122,10 @@ def _read_archive(path: Path) -> tuple[Any, _Find]:
             if name.startswith(start) and not entry.is_dir()
         }
 
-    def find(words: Any) -> _Storage:
-        dtype, key, count = _storage_words(words)
-        if key not in places:
-            raise LanternError(f"it lacks the storage {errors.short(key)}")
-        place, size = places[key]
-        if count * _bytes(dtype) > size:
-            raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
-        return _Storage(place, count, dtype)
-
-    return content, find
+    return content, places
 
 
-def _read_older(path: Path) -> tuple[Any, _Find]:
+def _read_older(path: Path) -> tuple[Any, _Places]:
     """Reads pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then
     storages, each a count (8 bytes, little-endian) and its numbers.
     """
@@ -164,18 +155,23 @@ def _read_older(path: Path) -> tuple[Any, _Find]:
             place += 8
             if key not in declared or count > size:
                 raise LanternError(f"storage {errors.short(key)} is not described, or truncated")
-            places[key] = _Storage(place, count, declared[key])
-            place += count * _bytes(declared[key])
+            places[key] = place, count * _bytes(declared[key])
+            place += places[key][1]
             if place > size:
                 raise LanternError(f"storage {errors.short(key)} is truncated")
 
-    def find(words: Any) -> _Storage:
-        dtype, key, count = _storage_words(words)
-        if key not in places or (places[key].dtype, places[key].count) != (dtype, count):
-            raise LanternError(f"storage {errors.short(key)} is not as it is described")
-        return places[key]
+    return content, places
 
-    return content, find
+
+def _found(places: _Places, words: Any) -> _Storage:
+    """Returns the storage that PyTorch's words for it stand for."""
+    dtype, key, count = _storage_words(words)
+    if key not in places:
+        raise LanternError(f"it lacks the storage {errors.short(key)}")
+    place, size = places[key]
+    if count * _bytes(dtype) > size:
+        raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
+    return _Storage(place, count, dtype)
 
 
 def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
@@ -205,7 +201,7 @@ def _unwrap(path: Path, content: Any) -> Mapping[Any, Any]:
     return content
 
 
-def _tensors(path: Path, content: Mapping[Any, Any], find: _Find) -> dict[str, StoredTensor]:
+def _tensors(path: Path, content: Mapping[Any, Any], places: _Places) -> dict[str, StoredTensor]:
     foreign = [
         f"{errors.short(name, 60)}: {described(value)}" if isinstance(name, str) else described(name)
         for name, value in content.items()
@@ -219,7 +215,7 @@ def _tensors(path: Path, content: Mapping[Any, Any], find: _Find) -> dict[str, S
     tensors, taken, size = {}, 0, path.stat().st_size
     for name, value in content.items():
         try:
-            tensors[name], bytes_taken = _tensor(path, name, value, find)
+            tensors[name], bytes_taken = _tensor(path, name, value, places)
         except ValueError as error:
             raise LanternError(f"{errors.short(name, 80)}: {error}") from error
         taken += bytes_taken
@@ -239,14 +235,14 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(_plain(value), Call) and _plain(value).name in _REBUILD
 
 
-def _tensor(path: Path, name: str, value: Any, find: _Find) -> tuple[StoredTensor, int]:
+def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredTensor, int]:
     """Returns a tensor, and how many bytes of the file it takes up."""
     call = _plain(value)
     fewest = _REBUILD[call.name]
     if len(call.arguments) < fewest:
         raise LanternError("is not described")
     words, offset, shape, strides = call.arguments[:4]
-    storage = find(words)
+    storage = _found(places, words)
     later = call.arguments[6:7] if call.name.endswith("_v3") else ()
     notes = call.arguments[fewest:]
     if any(notes):

@@ -20,6 +20,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
+from lantern_jax.text.packed import padded_rows
 
 # Chameleon's file has 5 MB.
 _LARGEST_TOKENIZER = 64 * 2**20
@@ -252,7 +253,9 @@ def prompt_rows(
                 f"more than {BUCKETS[-1]}: shorten it"
             )
         rows.append(row)
-    tokens, mask = _left_padded(rows, special.padding)
+    longest = max(map(len, rows))
+    length = next(size for size in BUCKETS if size >= longest)
+    tokens, mask = padded_rows(rows, length, special.padding, left=True)
     return TokenConditioning(vocabulary.to_stream(tokens), mask)
 
 
@@ -264,14 +267,3 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
             f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
         )
     return [size, size]
-
-
-def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[np.ndarray, np.ndarray]:
-    longest = max(map(len, rows))
-    length = next(size for size in BUCKETS if size >= longest)
-    tokens = np.full((len(rows), length), padding, np.int64)
-    mask = np.zeros((len(rows), length), bool)
-    for i, row in enumerate(rows):
-        tokens[i, length - len(row) :] = row
-        mask[i, length - len(row) :] = True
-    return tokens, mask

@@ -1,5 +1,9 @@
-"""Padded arrays stored without padding: features of thirty thousand captions take a few gigabytes instead of many."""
+"""Rows of differing lengths, padded, and padded arrays stored without their padding.
 
+Features of thirty thousand captions then take a few gigabytes instead of many.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +11,18 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from lantern_jax.io.errors import LanternError
+
+
+def padded_rows(
+    rows: Sequence[Sequence[int]], length: int, padding: int = 0, *, left: bool = False
+) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
+    """Returns int32 ids in rows of one length, padded on the right or ``left``, and a mask that is False at padding."""
+    ids = np.full((len(rows), length), padding, np.int32)
+    mask = np.zeros(ids.shape, bool)
+    for i, row in enumerate(rows):
+        place = slice(length - len(row), length) if left else slice(len(row))
+        ids[i, place], mask[i, place] = row, True
+    return ids, mask
 
 
 @dataclass(frozen=True, eq=False, repr=False)

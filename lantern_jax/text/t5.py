@@ -17,7 +17,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.text.captions import clean_caption
-from lantern_jax.text.packed import PackedRows
+from lantern_jax.text.packed import PackedRows, padded_rows
 from lantern_jax.text.tokenizers import TextTokenizer
 
 # T5's ids of the end of a text and of padding, and their names.
@@ -91,9 +91,8 @@ def caption_tokens(
     """Returns token ids of cleaned captions and their mask, padded on the right; raises as ``encode_captions``."""
     if not len(captions):
         raise LanternError("no prompts: give at least one")
-    tokens = np.full((len(captions), length), PADDING, np.int32)
-    mask = np.zeros(tokens.shape, bool)
-    for i, caption in enumerate(captions):
+    rows = []
+    for caption in captions:
         cleaned = clean_caption(caption) if isinstance(caption, str) else ""
         if not cleaned:
             raise LanternError(
@@ -104,9 +103,8 @@ def caption_tokens(
             raise LanternError(
                 f"the tokenizer gives id {max(ids)}, the text encoder has {vocab_size}: give the encoder's own"
             )
-        tokens[i, : len(ids)] = ids
-        mask[i, : len(ids)] = True
-    return tokens, mask
+        rows.append(ids)
+    return padded_rows(rows, length, PADDING)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

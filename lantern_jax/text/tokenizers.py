@@ -1,6 +1,7 @@
 """Text tokenizers from a model's own files, through the ``tokenizers`` and ``sentencepiece`` libraries."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -73,44 +74,55 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
         MissingExtra: the library that reads it is not installed.
     """
     path = Path(path)
-    kinds: dict[str, Callable[[Path], TextTokenizer]] = {".json": _load_json, ".model": _load_sentencepiece}
-    if path.suffix not in kinds or not path.is_file():
-        what = "a file" if path.suffix in kinds else "a tokenizer"
+    if path.suffix not in _KINDS or not path.is_file():
+        what = "a file" if path.suffix in _KINDS else "a tokenizer"
         raise LanternError(f"{path} is not {what}: give a tokenizer.json or a SentencePiece .model file")
-    return kinds[path.suffix](path)
+    package, what, read = _KINDS[path.suffix]
+    with reading(path, package, what):
+        return read(path)
 
 
-def _load_json(path: Path) -> TextTokenizer:
+@contextlib.contextmanager
+def reading(path: Path, package: str, what: str) -> Iterator[None]:
+    """Makes one line of what a package raises as a block reads ``what`` from a tokenizer's file."""
     try:
-        from tokenizers import Tokenizer
+        yield
     except ImportError as error:
-        raise MissingExtra(_install("tokenizers", path)) from error
-    try:
-        return HuggingFaceTokenizer(Tokenizer.from_str(read_text(path, MOST_BYTES)))
-    # The library raises bare Exceptions.
+        raise MissingExtra(f"reading {path.name} needs {package}: pip install lantern-jax[text]") from error
+    # The packages raise bare Exceptions.
     except Exception as error:
-        raise LanternError(_damaged(path, "tokenizers JSON", error)) from error
+        raise LanternError(
+            f"{path} is damaged or not {what} ({errors.short(error, 160)}): fetch it again or name another"
+        ) from error
 
 
-def _load_sentencepiece(path: Path) -> TextTokenizer:
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise MissingExtra(_install("sentencepiece", path)) from error
-    try:
-        tokenizer = _SentencePieceTokenizer(
-            SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES))
-        )
-        # An empty file is a model without pieces, which fails only when used.
-        tokenizer.encode("a")
-        return tokenizer
-    except (RuntimeError, OSError, ValueError) as error:
-        raise LanternError(_damaged(path, "SentencePiece model", error)) from error
+def mark_ids(
+    tokenizer: TextTokenizer, marks: tuple[str, str], path: Path, model: str, advice: str
+) -> tuple[int, int]:
+    """Returns the ids of a model's two marks; raises LanternError where its tokenizer does not know them."""
+    ids = [tokenizer.encode(mark) for mark in marks]
+    if any(len(found) != 1 for found in ids) or ids[0] == ids[1]:
+        raise LanternError(f"{path} is not {model}'s tokenizer (it has no {' or '.join(marks)}): {advice}")
+    return ids[0][0], ids[1][0]
 
 
-def _damaged(path: Path, kind: str, error: Exception) -> str:
-    return f"{path} is damaged or not a {kind} ({errors.short(error, 160)}): fetch it again or name another"
+def _read_json(path: Path) -> TextTokenizer:
+    from tokenizers import Tokenizer
+
+    return HuggingFaceTokenizer(Tokenizer.from_str(read_text(path, MOST_BYTES)))
 
 
-def _install(package: str, path: Path) -> str:
-    return f"reading {path.name} needs {package}: pip install lantern-jax[text]"
+def _read_sentencepiece(path: Path) -> TextTokenizer:
+    from sentencepiece import SentencePieceProcessor
+
+    tokenizer = _SentencePieceTokenizer(SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES)))
+    # An empty file is a model without pieces, which fails only when used.
+    tokenizer.encode("a")
+    return tokenizer
+
+
+# Ending -> package, what the file is, how it is read.
+_KINDS: dict[str, tuple[str, str, Callable[[Path], TextTokenizer]]] = {
+    ".json": ("tokenizers", "a tokenizers JSON", _read_json),
+    ".model": ("sentencepiece", "a SentencePiece model", _read_sentencepiece),
+}

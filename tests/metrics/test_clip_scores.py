@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from lantern_jax.metrics import clip_scores as module
-from lantern_jax.metrics import cmmd as distance
 from lantern_jax.metrics.clip import Clip, ClipConfig, Tower
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_scores import LANTERN_PREFIX, clip_scores, hps_scores
@@ -154,7 +153,7 @@ def slow_cmmd(left, right, unbiased):
 
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_cmmd(monkeypatch, unbiased):
-    monkeypatch.setattr(distance, "_ROWS", 4)
+    monkeypatch.setattr("lantern_jax.metrics.distances._BLOCK", 40)
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(9, 5)), 0.5 + 2 * rng.normal(size=(6, 5))
     found = cmmd(left, right, unbiased=unbiased)
