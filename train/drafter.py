@@ -32,8 +32,8 @@ from ml_collections import ConfigDict
 from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
+from lantern_jax.commands import options as shared
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.commands.options import check_mesh
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
 from lantern_jax.families.drafters import kind_name
@@ -265,10 +265,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--features", type=arguments.folder, required=True, help="folder that train.features wrote")
     script.add_workdir(parser, "where checkpoints and metrics go")
-    add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
-    add("--hosts", help="be one of several processes, as lantern's --hosts")
+    devices = "devices, as lantern takes them: data=2,model=4 (default: all, data)"
+    add("--mesh", action=shared.Read, read=shared.mesh, help=devices)
+    add(
+        "--hosts",
+        action=shared.Read,
+        read=shared.hosts,
+        help="be one of several processes, as lantern's --hosts",
+    )
     options = script.parse(parser, argv, "demo_drafter.py")
-    check_mesh(options.mesh, options.hosts)
     if options.hosts is not None:
         hosts.join(options.hosts)
     train(options.config, options.target, options.features, options.workdir, options.mesh)

@@ -4,15 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.arguments import seed, whole
+from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.options import (
+    add_command,
     add_knobs,
-    add_mesh,
-    add_model,
-    check_mesh,
-    given_knobs,
     join_hosts,
     mesh_of,
+    open_pipeline,
     say_notes,
 )
 from lantern_jax.decoding.knobs import MOST_PICTURES
@@ -35,14 +33,12 @@ QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 def add(commands) -> None:
     """Adds ``bench`` to a parser's commands."""
-    bench = commands.add_parser(
-        "bench", help="measure how fast decoding is on this machine", allow_abbrev=False
-    )
-    bench.set_defaults(run=_run)
+    bench = add_command(
+        commands, "bench", "measure how fast decoding is on this machine", _run,
+        "--model", "--dtype", "--mesh", "--hosts", "--seed", "--overwrite",
+    )  # fmt: skip
     add = bench.add_argument
     add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
-    add_model(bench)
-    add_mesh(bench)
     add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
     add(
         "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
@@ -69,7 +65,6 @@ def add(commands) -> None:
         metavar="N",
         help="stop pictures after N passes and reckon the rest, for large models",
     )
-    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add("--accept-lengths", metavar="PROFILE", help=ACCEPT_LENGTHS)
     add("--profile", action="store_true", help="also say where the time of a pass goes")
     add(
@@ -84,12 +79,7 @@ def add(commands) -> None:
     )
     add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
     add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
-    add("--overwrite", action="store_true", help="replace files that exist")
-    add_knobs(bench, _not_swept())
-
-
-def _not_swept() -> list[str]:
-    return [name for name in KNOBS if name not in SWEPT]
+    add_knobs(bench, [name for name in KNOBS if name not in SWEPT])
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -98,7 +88,6 @@ def _run(arguments: argparse.Namespace) -> None:
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_mesh(arguments.mesh, arguments.hosts)
     if arguments.random != (arguments.size is not None):
         raise LanternError(
             "--size and --random go together: a size alone has no weights, and random ones need a size"
@@ -151,9 +140,7 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
         rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
         batches=parse_list("batch", arguments.batch),
         guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
-        knobs={
-            name: value for name, value in given_knobs(arguments, _not_swept()).items() if value is not None
-        },
+        knobs=arguments.knobs,
     )
 
 
@@ -209,12 +196,10 @@ def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Ro
 
 def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
     from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
-    from lantern_jax.pipeline.pipeline import load
 
-    mesh = mesh_of(arguments)
     if arguments.size is not None:
-        return random_subject(arguments.size, arguments.dtype, mesh=mesh, seed=arguments.seed)
-    pipeline = load(arguments.model, arguments.dtype, mesh=mesh)
+        return random_subject(arguments.size, arguments.dtype, mesh=mesh_of(arguments), seed=arguments.seed)
+    pipeline = open_pipeline(arguments, keep=arguments.use_cache)
     prompts = prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
     return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 

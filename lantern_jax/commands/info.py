@@ -3,7 +3,7 @@
 import argparse
 
 from lantern_jax.commands.arguments import number
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.commands.options import DTYPES, add_command
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 
@@ -14,7 +14,7 @@ UNDRAFTED = "ar,jacobi"
 
 def add(commands) -> None:
     """Adds ``info`` to a parser's commands."""
-    info = commands.add_parser("info", help="describe a checkpoint", allow_abbrev=False)
+    info = add_command(commands, "info", "describe a checkpoint", _run)
     add = info.add_argument
     add("model", nargs="?", metavar="DIR", help="checkpoint (default: the demo)")
     add(
@@ -36,7 +36,6 @@ def add(commands) -> None:
     )
     add("--methods", metavar="LIST", help=f"with --fit: as `lantern bench` takes them (default: {DRAFTED})")
     add("--dtype", choices=DTYPES, help="with --fit: of parameters and products (default: bfloat16)")
-    info.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:

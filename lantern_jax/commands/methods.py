@@ -2,6 +2,7 @@
 
 import argparse
 
+from lantern_jax.commands.options import add_command
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.plugins import load
 from lantern_jax.settings.tables import markdown_tables
@@ -9,11 +10,10 @@ from lantern_jax.settings.tables import markdown_tables
 
 def add(commands) -> None:
     """Adds ``methods`` to a parser's commands."""
-    parser = commands.add_parser("methods", help="list the methods of decoding", allow_abbrev=False)
+    parser = add_command(commands, "methods", "list the methods of decoding", _run)
     parser.add_argument(
         "--markdown", action="store_true", help="with all knobs, as in the documentation's tables"
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -2,20 +2,17 @@
 
 import argparse
 
+from lantern_jax.commands.options import add_command
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 
 
 def add(commands) -> None:
     """Adds ``quantize`` to a parser's commands."""
-    quantize = commands.add_parser(
-        "quantize", help="write a checkpoint with the target's weights in eight bits", allow_abbrev=False
-    )
-    quantize.set_defaults(run=_run)
-    add = quantize.add_argument
-    add("model", metavar="MODEL", help="checkpoint directory, or demo")
-    add("--out", required=True, metavar="DIR", help="folder for the new checkpoint")
-    add("--overwrite", action="store_true", help="replace the folder if it is a checkpoint")
+    about = "write a checkpoint with the target's weights in eight bits"
+    quantize = add_command(commands, "quantize", about, _run, "--overwrite")
+    quantize.add_argument("model", metavar="MODEL", help="checkpoint directory, or demo")
+    quantize.add_argument("--out", required=True, metavar="DIR", help="folder for the new checkpoint")
 
 
 def _run(arguments: argparse.Namespace) -> None:

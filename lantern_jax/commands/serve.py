@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from lantern_jax.commands.arguments import number, whole
-from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.commands.options import add_command, open_pipeline
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
@@ -23,11 +23,8 @@ MOST_SECONDS = 7 * 24 * 3600
 
 def add(commands) -> None:
     """Adds ``serve`` to a parser's commands."""
-    serve = commands.add_parser("serve", help="a web page and an image endpoint", allow_abbrev=False)
-    serve.set_defaults(run=_run)
-    add_model(serve)
-    add_mesh(serve, hosts=False)
-    add = serve.add_argument
+    about = "a web page and an image endpoint"
+    add = add_command(commands, "serve", about, _run, "--model", "--dtype", "--mesh", "--tuned").add_argument
     add("--host", default="127.0.0.1", metavar="NAME", help="address to bind to (default: 127.0.0.1)")
     add(
         "--port",
@@ -61,12 +58,6 @@ def add(commands) -> None:
         help="compiled programs that are kept besides those of the default settings (default: 16)",
     )
     add(
-        "--tuned",
-        default="auto",
-        metavar="FILE|auto|off",
-        help="settings that `lantern tune` found: of a file, of calls like these, or none (default: auto)",
-    )
-    add(
         "--token-file",
         metavar="FILE",
         help=f"holds a token that requests must bear (default: the variable {TOKEN}, else none)",
@@ -81,7 +72,6 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    check_mesh(arguments.mesh)
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
@@ -92,8 +82,6 @@ def _run(arguments: argparse.Namespace) -> None:
         ) from None
     bound = _bound(arguments.host, arguments.port)
 
-    from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.access import Access, is_local
     from lantern_jax.serve.application import application
     from lantern_jax.serve.limits import Limits
@@ -101,8 +89,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     log_to_stderr()
     with bound:
-        keep_compiled_programs()
-        pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
+        pipeline = open_pipeline(arguments)
         # More than fit the queue could never be served.
         most = min(arguments.most, arguments.queue)
         limits = Limits(

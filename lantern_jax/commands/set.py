@@ -7,17 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lantern_jax.commands.arguments import seed, whole
+from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.command_line import hosts_joined
-from lantern_jax.commands.options import (
-    add_knobs,
-    add_mesh,
-    add_model,
-    check_mesh,
-    given_knobs,
-    join_hosts,
-    say_notes,
-)
+from lantern_jax.commands.options import add_command, add_knobs, join_hosts, say_notes
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
@@ -31,8 +23,10 @@ from lantern_jax.text.prompt_files import class_list, read_prompts
 
 def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
-    parser = commands.add_parser("set", help="make a large set of pictures", allow_abbrev=False)
-    parser.set_defaults(run=_run)
+    parser = add_command(
+        commands, "set", "make a large set of pictures", _run,
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed",
+    )  # fmt: skip
     add = parser.add_argument
     add(
         "--prompts",
@@ -42,8 +36,6 @@ def add(commands) -> None:
     add("--column", metavar="NAME", help="column of the table that holds the prompts")
     add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
     add("--out", required=True, metavar="DIR", help="folder of the set: new, or one to resume")
-    add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
-    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
     add(
         "--worker",
         metavar="i/N|auto",
@@ -67,8 +59,6 @@ def add(commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="keep sums of the demo's picture features with each shard (default: for the demo)",
     )
-    add_model(parser)
-    add_mesh(parser)
     add_knobs(parser)
 
 
@@ -77,10 +67,10 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    knobs, names = given_knobs(arguments), ("num", "seed", "format", "shard_size", "dtype", "mesh", "sums")
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums"
     fields = {name: getattr(arguments, name) for name in names}
-    request = SetRequest(arguments.model, _prompts(arguments), knobs, **fields)
-    check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
+    request = SetRequest(arguments.model, _prompts(arguments), arguments.knobs, **fields)
+    check_knobs(request.knobs)
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     assigned = _assigned(arguments)

@@ -99,6 +99,12 @@ class Pipeline:
         """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens and no pictures."""
         return self.checkpoint.tokenizer_params is not None
 
+    def check_draws(self) -> None:
+        """Raises LanternError where the checkpoint has no VQ tokenizer."""
+        if not self.draws:
+            model = self.checkpoint.model
+            raise LanternError(f"{model} has no VQ tokenizer to draw with: convert it again with one")
+
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
@@ -263,8 +269,7 @@ class Pipeline:
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
         """Returns pictures of their codes; LanternError for other models' codes, or without a sound VQ tokenizer."""
-        if not self.draws:
-            raise LanternError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
+        self.check_draws()
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(self, prompts, encode, numbers, start, keep_rows, knobs, most=MOST_PICTURES) -> Plan:

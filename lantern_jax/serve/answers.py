@@ -129,8 +129,7 @@ def example_prompt(pipeline: Pipeline) -> str:
 def picture_side(pipeline: Pipeline) -> int:
     """Returns the pixels of a side of the model's pictures. Raises LanternError where it draws none."""
     checkpoint = pipeline.checkpoint
-    if not pipeline.draws:
-        raise LanternError(f"{checkpoint.model} has no VQ tokenizer to draw with: convert it again with one")
+    pipeline.check_draws()
     return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
 
 
