@@ -113,11 +113,20 @@ def _prompts(arguments: argparse.Namespace) -> Any:
 
 def _show(tuning) -> None:
     """Prints the confirmed candidates, and the best of the others."""
-    from rich.table import Table
+    from lantern_jax.io.console import Console, table
 
-    from lantern_jax.io.console import Console
+    def cells(made) -> tuple[str, ...]:
+        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
+        return (
+            f"{name} (default)" if made.name == tuning.default else name,
+            str(made.nodes), _pair(made.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(made.predicted, 0),
+            "" if made.measured is None else _pair(made.measured, 0),
+            "" if made.speedup is None else _pair(made.speedup, 2),
+            f"{made.substituted.mean():.1%}" if len(made.substituted) else "0",
+        )  # fmt: skip
 
     heads = (
+        "",
         "nodes",
         "tokens a pass",
         "ms a round",
@@ -126,20 +135,8 @@ def _show(tuning) -> None:
         "times plain",
         "substituted",
     )
-    table = Table("", box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="right")
-    for row in tuning.rows[:SHOWN]:
-        made = row.candidate
-        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
-        relaxed = f"{made.substituted.mean():.1%}" if len(made.substituted) else "0"
-        table.add_row(
-            f"{name} (default)" if made.name == tuning.default else name,
-            str(made.nodes), _pair(row.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(row.predicted, 0),
-            "" if row.measured is None else _pair(row.measured, 0),
-            "" if row.speedup is None else _pair(row.speedup, 2), relaxed,
-        )  # fmt: skip
-    Console(soft_wrap=True).print(table)
+    shown = table(heads, map(cells, tuning.rows[:SHOWN]), box=None, pad_edge=False)
+    Console(soft_wrap=True).print(shown)
 
 
 def _pair(pair: tuple[float, float], digits: int) -> str:
