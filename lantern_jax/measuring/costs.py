@@ -212,18 +212,15 @@ def measure(
     begin = float(np.median([watch.begin(plain) for _ in range(repeats)]))
     costs = Costs(passes, begin, error=error)
     place = max(0.0, times.get("window", 0.0) - costs.a_pass(window.num_nodes)) / window.max_depth
-    return Costs(passes, begin, place, {}, error)
+    return replace(costs, place=place)
 
 
 def measure_drafts(
     subject: Subject, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
 ) -> Costs:
     """Adds the costs of a kind of drafter; a step is timed again beside it, to correct for the machine's pace."""
-    plain, watch = (
-        subject.job(settings, plain=True),
-        Stopwatch(subject, settings.batch),
-    )
-    jobs = {1: plain, **draft_jobs(subject, settings, kind)}
+    watch = Stopwatch(subject, settings.batch)
+    jobs = {1: subject.job(settings, plain=True), **draft_jobs(subject, settings, kind)}
     for job in jobs.values():
         with clock.piece("draft"):
             watch.round(job)
@@ -231,7 +228,7 @@ def measure_drafts(
     pace = costs.passes[1] / times[1]
     times = {name: ms * pace for name, ms in times.items()}
     drafts = {**costs.drafts, kind: draft_costs(costs, times, kind)}
-    return Costs(costs.passes, costs.begin, costs.place, drafts, max(error, costs.error))
+    return replace(costs, drafts=drafts, error=max(error, costs.error))
 
 
 def draft_jobs(subject: Subject, settings: Settings, kind: str) -> dict[object, Job]:

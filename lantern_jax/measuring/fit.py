@@ -24,7 +24,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.measuring.random_models import random_conditioning, random_model
+from lantern_jax.measuring.random_models import random_model
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.settings.recipe import Recipe
@@ -149,7 +149,7 @@ def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
             "drafter": _cast(drafter, shapes.recipe.dtype),
             "head": jax.eval_shape(family.head, target),
         }
-    conditioning = jax.eval_shape(partial(random_conditioning, shapes.recipe.config, pictures))
+    conditioning = jax.eval_shape(partial(family.random_conditioning, shapes.recipe.config, pictures))
     guidance = None if job.guidance == 1 else _rows(pictures, np.float32)
     codebook, active = None if job.rule.is_strict else shapes.recipe.codebook, _rows(pictures, bool)
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)

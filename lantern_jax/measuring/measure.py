@@ -158,15 +158,18 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     Raises:
         LanternError: a model whose numbers are not finite.
     """
-    cold, warm = _compile(subject, group, plan)
-    floors, levels, profiles = [], [], []
-    for member in group:
+    compiling, floors, found = _compile(subject, group, plan), [], []
+    for member, (cold, warm) in zip(group, compiling, strict=True):
         run = _begin(subject, member, 0)
         floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
-        levels.append(_level(subject, member, run) if plan.levels else None)
+        level = seconds_a_level(subject, member.settings, run) if plan.levels else None
         run = subject.engine.advance(run, _WARM_UP)
-        profiles.append(profile_of_a_pass(subject.engine, run) if plan.parts else None)
+        profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
         del run
+        found.append({
+            "ms_a_level": None if level is None else 1e3 * level, "profile": profile,
+            "compile_cold": cold, "compile_warm": warm,
+        })  # fmt: skip
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
     for number, member in enumerate(group):
@@ -174,17 +177,12 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     taken = alternate(tasks, repeats)
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
-        _row(
-            subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number],
-            ms_a_level=levels[number], compile_cold=cold[number], compile_warm=warm[number],
-        )
+        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], **found[number])
         for number, member in enumerate(group)
-    ]  # fmt: skip
+    ]
 
 
-def compile_group(
-    subject: Subject, group: Sequence[Member], plan: Procedure, threads: int = 1
-) -> list[float]:
+def compile_group(subject: Subject, group: Sequence[Member], threads: int = 1) -> list[float]:
     """Compiles what a group needs; returns the seconds of every member, whose threads share the machine."""
     _ = subject.engine.parameters  # Reading them is not compiling.
     for member in group:
@@ -194,25 +192,21 @@ def compile_group(
         return list(pool.map(lambda member: _begin(subject, member, 0).timing.compiling, group))
 
 
-def _compile(subject: Subject, group: Sequence[Member], plan: Procedure):
+def _compile(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[tuple]:
     """Returns the seconds of every member with nothing kept, and with programs kept; None where not measured."""
     if not plan.compile_twice:
-        compile_group(subject, group, plan)
-        return [None] * len(group), [None] * len(group)
-    subject.engine.programs.clear()
-    cold = compile_group(subject, group, plan)
-    subject.engine.programs.clear()
-    return cold, compile_group(subject, group, plan)
+        compile_group(subject, group)
+        return [(None, None)] * len(group)
+    taken = []
+    for _ in range(2):
+        subject.engine.programs.clear()
+        taken.append(compile_group(subject, group))
+    return list(zip(*taken, strict=True))
 
 
 def _begin(subject: Subject, member: Member, repeat: int) -> Run:
     batch = member.settings.batch
     return subject.start(member.job, repeat * batch, batch)
-
-
-def _level(subject: Subject, member: Member, run: Run) -> float | None:
-    seconds = seconds_a_level(subject, member.settings, run)
-    return None if seconds is None else 1e3 * seconds
 
 
 def _decode(subject: Subject, member: Member, plan: Procedure, repeat: int) -> Batch:
@@ -255,14 +249,12 @@ def _row(
     floor_shares = [
         floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
     ]
-    tokens, rounds = (sum(getattr(sample, name) for sample in samples) for name in ("tokens", "rounds"))
-    substituted = sum(sample.substituted for sample in samples)
+    tokens, rounds, substituted, distance = (
+        sum(getattr(sample, name) for sample in samples)
+        for name in ("tokens", "rounds", "substituted", "distance")
+    )
     ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
     speedup, typical = statistics.median(speedups), statistics.median(seconds)
-    relaxed = {"substituted": None, "distortion": None}
-    if not is_forced:
-        distance = sum(sample.distance for sample in samples)
-        relaxed = {"substituted": substituted / tokens, "distortion": distance / max(substituted, 1)}
     return Row(
         model=subject.name,
         pixels=subject.pixels,
@@ -289,7 +281,8 @@ def _row(
         floor_share=statistics.median(floor_shares),
         bandwidth=statistics.median(speeds),
         peak_memory=machine.peak_memory(),
-        **relaxed,
+        substituted=None if is_forced else substituted / tokens,
+        distortion=None if is_forced else distance / max(substituted, 1),
         forced=is_forced,
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,
