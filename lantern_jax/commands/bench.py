@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import whole
-from lantern_jax.commands.options import (
-    add_command,
-    add_knobs,
-    join_hosts,
-    mesh_of,
-    open_pipeline,
-    say_notes,
-)
+from lantern_jax.commands.options import Command, join_hosts, mesh_of, open_pipeline, say_notes
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -33,53 +26,32 @@ QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 def add(commands) -> None:
     """Adds ``bench`` to a parser's commands."""
-    bench = add_command(
+    bench = Command(
         commands, "bench", "measure how fast decoding is on this machine", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--seed", "--overwrite",
+        "--model", "--dtype", "--mesh", "--hosts", "--seed",
     )  # fmt: skip
-    add = bench.add_argument
-    add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
-    add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
-    add(
-        "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
-    )
-    add(
-        "--methods",
-        metavar="A,B,...",
-        help=f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})",
-    )
-    add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
-    add("--trees", metavar="T,...", help="for methods with a tree: names, JSON files, dynamic")
-    add("--rules", metavar="R,...", help="acceptance rules")
-    add("--guidance", metavar="F,...", help="guidance scales; 1 is none (default: the model's)")
-    add("--prompts", metavar="FILE", help="what to draw, one prompt a line")
-    add(
-        "--pictures",
-        type=whole(1, MOST_PICTURES),
-        metavar="N",
-        help=f"decoded by each row, in whole batches (default: {PICTURES})",
-    )
-    add(
-        "--passes",
-        type=whole(),
-        metavar="N",
-        help="stop pictures after N passes and reckon the rest, for large models",
-    )
-    add("--accept-lengths", metavar="PROFILE", help=ACCEPT_LENGTHS)
-    add("--profile", action="store_true", help="also say where the time of a pass goes")
-    add(
-        "--use-cache",
-        action="store_true",
-        help="find compiled programs of earlier runs; compile times are left out",
-    )
-    add(
-        "--out",
-        metavar="FILE.jsonl",
-        help="write the rows as JSON lines, after every batch size and guidance",
-    )
-    add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
-    add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
-    add_knobs(bench, [name for name in KNOBS if name not in SWEPT])
+    take, switch = bench.take, bench.switch
+    switch("--quick", f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
+    take("--size", "NAME", "a model of a published size, such as llamagen-xl; with --random")
+    switch("--random", "with random weights: nothing to download; see --accept-lengths")
+    names = f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})"
+    take("--methods", "A,B,...", names)
+    take("--batch", "B,...", "pictures decoded together", "1")
+    take("--trees", "T,...", "for methods with a tree: names, JSON files, dynamic")
+    take("--rules", "R,...", "acceptance rules")
+    take("--guidance", "F,...", "guidance scales; 1 is none (default: the model's)")
+    take("--prompts", "FILE", "what to draw, one prompt a line")
+    pictures = f"decoded by each row, in whole batches (default: {PICTURES})"
+    take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
+    take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
+    take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS)
+    switch("--profile", "also say where the time of a pass goes")
+    switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
+    take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
+    take("--plot", "DIR", 'draw the rows as SVG; needs the extra "plots"')
+    take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
+    bench.overwrite()
+    bench.knobs(name for name in KNOBS if name not in SWEPT)
 
 
 def _run(arguments: argparse.Namespace) -> None:

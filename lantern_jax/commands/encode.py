@@ -3,19 +3,19 @@
 import argparse
 from pathlib import Path
 
-from lantern_jax.commands.options import add_command, open_pipeline
+from lantern_jax.commands.options import Command, open_pipeline
 from lantern_jax.io.files import check_new_file
 from lantern_jax.io.terminal import say
 
 
 def add(commands) -> None:
     """Adds ``encode`` to a parser's commands."""
-    encode = add_command(
-        commands, "encode", "encode prompts once, to generate from later", _run,
-        "--model", "--dtype", "--overwrite",
-    )  # fmt: skip
-    encode.add_argument("prompts", nargs="+", metavar="PROMPT", help="what to draw")
-    encode.add_argument("--out", required=True, metavar="FILE.npz", help="file for the encoded prompts")
+    encode = Command(
+        commands, "encode", "encode prompts once, to generate from later", _run, "--model", "--dtype"
+    )
+    encode.take("prompts", "PROMPT", "what to draw", nargs="+")
+    encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
+    encode.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:

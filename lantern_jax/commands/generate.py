@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import number, seed
-from lantern_jax.commands.options import (
-    Read,
-    add_command,
-    add_knobs,
-    encoded_prompts,
-    join_hosts,
-    open_pipeline,
-    say_notes,
-)
+from lantern_jax.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
 from lantern_jax.commands.outputs import DEFAULT_OUT, Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
@@ -23,64 +15,28 @@ from lantern_jax.settings.resolution import check_knobs
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = add_command(
+    generate = Command(
         commands, "generate", "make pictures from prompts", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--tuned", "--overwrite",
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--tuned",
     )  # fmt: skip
-    add = generate.add_argument
-    add(
-        "prompts",
-        nargs="*",
-        metavar="PROMPT",
-        help="what to draw; a class number or ImageNet name for class-conditional models",
-    )
-    add(
-        "--prompts",
-        dest="encoded",
-        action=Read,
-        read=encoded_prompts,
-        metavar="FILE.npz",
-        help="prompts that `lantern encode` wrote, instead",
-    )
-    add(
-        "--first",
-        type=seed,
-        default=0,
-        metavar="N",
-        help="number of the first picture: a set made in several calls is the set made in one (default: 0)",
-    )
-    add(
-        "--start",
-        action=Read,
-        read=_picture,
-        metavar="IMAGE",
-        help="a picture to go on with: its first rows stay",
-    )
-    add(
-        "--keep",
-        type=number(0, 1, above=True, below=True),
-        metavar="SHARE",
-        help="how much of --start stays, more than 0 and less than 1 (default: 0.5)",
-    )
-    add_knobs(generate)
-    add(
-        "--out",
-        default=DEFAULT_OUT,
-        metavar="FILE.png|DIR/",
-        help=f"where pictures go (default: {DEFAULT_OUT})",
-    )
-    add(
-        "--compare",
-        action="store_true",
-        help="also decode plainly; both pictures side by side, and the speed-up",
-    )
-    add("--show-acceptance", action="store_true", help="draw over the picture what each round accepted")
-    add(
-        "--race",
-        metavar="FILE.webp",
-        help="also decode plainly, and write an animation of both painting (.webp, .gif or .png)",
-    )
-    add("--stats", metavar="FILE", help="write the statistics as JSON")
+    take = generate.take
+    what = "what to draw; a class number or ImageNet name for class-conditional models"
+    take("prompts", "PROMPT", what, nargs="*")
+    instead = "prompts that `lantern encode` wrote, instead"
+    take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
+    first = "number of the first picture: a set made in several calls is the set made in one"
+    take("--first", "N", first, 0, type=seed)
+    take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
+    share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
+    take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.knobs()
+    take("--out", "FILE.png|DIR/", "where pictures go", DEFAULT_OUT)
+    generate.switch("--compare", "also decode plainly; both pictures side by side, and the speed-up")
+    generate.switch("--show-acceptance", "draw over the picture what each round accepted")
+    race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
+    take("--race", "FILE.webp", race)
+    take("--stats", "FILE", "write the statistics as JSON")
+    generate.overwrite()
 
 
 def _picture(text: str) -> Any:

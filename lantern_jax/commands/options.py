@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-class Read(argparse.Action):
-    """Keeps what a function makes of an option's text, as the command line is read; its errors keep their words."""
-
-    def __init__(self, *, read: Callable[[str], Any], **options: Any):
-        super().__init__(**options)
-        self._read = read
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        setattr(namespace, self.dest, self._read(values))
-
-
 class _KeepKnob(argparse.Action):
     """Puts a knob's value into ``knobs``, by the knob's name."""
 
@@ -42,14 +31,6 @@ def mesh(text: str) -> str:
     return text
 
 
-def hosts(text: str) -> str:
-    """Returns a ``--hosts``; LanternError for one that no process can be."""
-    from lantern_jax.devices.hosts import check
-
-    check(text)
-    return text
-
-
 def encoded_prompts(text: str) -> Any:
     """Returns the prompts of a file that ``lantern encode`` wrote."""
     from lantern_jax.text.encoded import load_encoded
@@ -58,53 +39,93 @@ def encoded_prompts(text: str) -> Any:
 
 
 _SHARED: dict[str, dict[str, Any]] = {
-    "--model": {"default": "demo", "metavar": "demo|DIR|OWNER/NAME", "help": "checkpoint (default: demo)"},
+    "--model": {"metavar": "demo|DIR|OWNER/NAME", "about": "checkpoint", "default": "demo"},
     "--dtype": {
-        "choices": DTYPES, "help": "of parameters and products (default: float32 on CPUs, else bfloat16)",
+        "metavar": None, "about": "of parameters and products (default: float32 on CPUs, else bfloat16)",
+        "choices": DTYPES,
     },
     "--mesh": {
-        "action": Read, "read": mesh, "metavar": "data=D,model=M",
-        "help": "spread pictures over D groups of M devices and split the model over each M (default: all devices, "
+        "metavar": "data=D,model=M", "read": mesh,
+        "about": "spread pictures over D groups of M devices and split the model over each M (default: all devices, "
         "each with a whole model)",
     },
     "--hosts": {
-        "action": Read, "read": hosts, "metavar": "ADDRESS:PORT,i/N|auto",
-        "help": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
+        "metavar": "ADDRESS:PORT,i/N|auto",
+        "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
-    "--num": {"type": whole(), "default": 1, "metavar": "N", "help": "pictures a prompt (default: 1)"},
-    "--seed": {"type": seed, "default": 0, "metavar": "S", "help": "random seed (default: 0)"},
+    "--num": {"metavar": "N", "about": "pictures a prompt", "default": 1, "type": whole()},
+    "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
-        "default": "auto", "metavar": "FILE|auto|off",
-        "help": "settings that `lantern tune` found: of a file, of such calls if there are any, or none "
-        "(default: auto)",
+        "metavar": "FILE|auto|off", "default": "auto",
+        "about": "settings that `lantern tune` found: of a file, of such calls if there are any, or none",
     },
-    "--overwrite": {"action": "store_true", "help": "replace outputs that exist"},
 }  # fmt: skip
 
 
-def add_command(
-    commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str
-) -> argparse.ArgumentParser:
-    """Adds a subcommand that ``run`` does, with some of the shared options; returns its parser."""
-    parser = commands.add_parser(name, help=about)
-    parser.set_defaults(run=run)
-    for option in shared:
-        parser.add_argument(option, **_SHARED[option])
-    return parser
+class Command:
+    """A subcommand whose options are being said.
 
+    Args:
+        commands: of the parser that gets it.
+        name: of the subcommand.
+        about: one line for the help.
+        run: does the work, given the arguments.
+        shared: options that other subcommands take too.
+    """
 
-def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = KNOBS) -> None:
-    """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name."""
-    parser.set_defaults(knobs={})
-    for name in names:
-        knob = KNOBS[name]
-        options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
-        if knob.type in (int, float):
-            options["type"] = typed(knob)
-        note = f"; {knob.note}" if knob.note else ""
-        parser.add_argument(
-            _flag(name), action=_KeepKnob, default=argparse.SUPPRESS, help=knob.help + note, **options
-        )
+    def __init__(
+        self, commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str
+    ):
+        self._parser = commands.add_parser(name, help=about)
+        self._parser.set_defaults(run=self._begin)
+        self._run, self._reads = run, {}
+        for flag in shared:
+            self.take(flag, **_SHARED[flag])
+
+    def take(
+        self, flag: str, metavar: str | None, about: str, default: Any = None, *, read: Any = None, **how: Any
+    ) -> None:
+        """Adds an argument with a value; the help ends with the default, if there is one.
+
+        Args:
+            read: what makes the value of the text before the work begins; it raises errors in words of its own.
+            how: of argparse.
+        """
+        about += "" if default is None else f" (default: {default})"
+        added = self._parser.add_argument(flag, metavar=metavar, help=about, default=default, **how)
+        if read is not None:
+            self._reads[added.dest] = read
+
+    def _begin(self, arguments: argparse.Namespace) -> None:
+        """Reads what arguments name, and does the work."""
+        for name, read in self._reads.items():
+            if getattr(arguments, name) is not None:
+                setattr(arguments, name, read(getattr(arguments, name)))
+        self._run(arguments)
+
+    def switch(self, flag: str, about: str, **how: Any) -> None:
+        """Adds an option without a value."""
+        self._parser.add_argument(flag, help=about, **{"action": "store_true"} | how)
+
+    def overwrite(self) -> None:
+        """Adds ``--overwrite``."""
+        self.switch("--overwrite", "replace outputs that exist")
+
+    def knobs(self, names: Iterable[str] = KNOBS, **given: Any) -> None:
+        """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
+
+        Args:
+            given: knobs that are given where their flags are left out.
+        """
+        self._parser.set_defaults(knobs=given)
+        for name in names:
+            knob = KNOBS[name]
+            how: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
+            if knob.type in (int, float):
+                how["type"] = typed(knob)
+            note = f"; {knob.note}" if knob.note else ""
+            how |= {"action": _KeepKnob, "default": argparse.SUPPRESS, "help": knob.help + note}
+            self._parser.add_argument(_flag(name), **how)
 
 
 def join_hosts(given: str | None) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.command_line import hosts_joined
-from lantern_jax.commands.options import add_command, add_knobs, join_hosts, say_notes
+from lantern_jax.commands.options import Command, join_hosts, say_notes
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
@@ -23,43 +23,23 @@ from lantern_jax.text.prompt_files import class_list, read_prompts
 
 def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
-    parser = add_command(
+    command = Command(
         commands, "set", "make a large set of pictures", _run,
         "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed",
     )  # fmt: skip
-    add = parser.add_argument
-    add(
-        "--prompts",
-        metavar="FILE",
-        help="prompts: one a line, a .tsv with --column, or COCO's captions in .json",
-    )
-    add("--column", metavar="NAME", help="column of the table that holds the prompts")
-    add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
-    add("--out", required=True, metavar="DIR", help="folder of the set: new, or one to resume")
-    add(
-        "--worker",
-        metavar="i/N|auto",
-        help="make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)",
-    )
-    add(
-        "--merge",
-        action="store_true",
-        help="check that all parts are there; merge the sums of features",
-    )
-    add("--format", choices=PICTURE_FORMATS, default=PICTURE_FORMATS[0], help="of pictures (default: png)")
-    add(
-        "--shard-size",
-        type=whole(),
-        default=SHARD_SIZE,
-        metavar="N",
-        help=f"pictures a file; a stop loses those not written yet (default: {SHARD_SIZE})",
-    )
-    add(
-        "--sums",
-        action=argparse.BooleanOptionalAction,
-        help="keep sums of the demo's picture features with each shard (default: for the demo)",
-    )
-    add_knobs(parser)
+    take = command.take
+    take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
+    take("--column", "NAME", "column of the table that holds the prompts")
+    take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
+    take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
+    part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
+    take("--worker", "i/N|auto", part)
+    command.switch("--merge", "check that all parts are there; merge the sums of features")
+    take("--format", None, "of pictures", PICTURE_FORMATS[0], choices=PICTURE_FORMATS)
+    take("--shard-size", "N", "pictures a file; a stop loses those not written yet", SHARD_SIZE, type=whole())
+    sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
+    command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+    command.knobs()
 
 
 def _run(arguments: argparse.Namespace) -> None:

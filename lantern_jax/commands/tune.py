@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import number, whole
-from lantern_jax.commands.options import add_command, add_knobs, encoded_prompts, open_pipeline
+from lantern_jax.commands.options import Command, encoded_prompts, open_pipeline
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
@@ -23,45 +23,23 @@ SHOWN = 20
 
 def add(commands) -> None:
     """Adds ``tune`` to a parser's commands."""
-    tune = add_command(
+    tune = Command(
         commands, "tune", "find the fastest way of decoding here", _run,
-        "--model", "--dtype", "--mesh", "--seed", "--overwrite",
+        "--model", "--dtype", "--mesh", "--seed",
     )  # fmt: skip
-    add = tune.add_argument
-    add("words", nargs="*", metavar="PROMPT", help="prompts like those to come (default: some of our own)")
-    add("--prompts", metavar="FILE", help="prompts, one a line, or those that `lantern encode` wrote (.npz)")
-    add_knobs(tune, KNOBS)
+    take = tune.take
+    take("words", "PROMPT", "prompts like those to come (default: some of our own)", nargs="*")
+    take("--prompts", "FILE", "prompts, one a line, or those that `lantern encode` wrote (.npz)")
     # Without a batch, the aim is one picture as soon as can be.
-    tune.set_defaults(knobs={"batch": 1})
-    add(
-        "--max-substituted",
-        type=number(0, 1),
-        metavar="X",
-        help="allow relaxed rules: at most this share of tokens",
-    )
-    add(
-        "--max-distance",
-        type=number(),
-        metavar="D",
-        help="allow relaxed rules: at most this mean codebook distance",
-    )
-    add(
-        "--minutes",
-        type=number(above=True),
-        default=5.0,
-        metavar="M",
-        help="how long it may take (default: 5)",
-    )
+    tune.knobs(KNOBS, batch=1)
+    share, distance = "at most this share of tokens", "at most this mean codebook distance"
+    take("--max-substituted", "X", f"allow relaxed rules: {share}", type=number(0, 1))
+    take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
+    take("--minutes", "M", "how long it may take", 5, type=number(above=True))
     # Two at least, for the errors of what is measured.
-    pictures = whole(2, MOST_PICTURES)
-    add(
-        "--pictures",
-        type=pictures,
-        default=16,
-        metavar="N",
-        help="decoded together for statistics (default: 16)",
-    )
-    add("--out", metavar="FILE.json", help="write here, not to your cache directory, where `generate` looks")
+    take("--pictures", "N", "decoded together for statistics", 16, type=whole(2, MOST_PICTURES))
+    take("--out", "FILE.json", "write here, not to your cache directory, where `generate` looks")
+    tune.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:
