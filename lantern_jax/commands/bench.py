@@ -1,6 +1,7 @@
 """``lantern bench``: how fast decoding is here, method by method, beside plain decoding."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,17 @@ def add(commands) -> None:
     switch("--random", "with random weights: nothing to download; see --accept-lengths")
     names = f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})"
     take("--methods", "A,B,...", names)
-    take("--batch", "B,...", "pictures decoded together", "1")
-    take("--trees", "T,...", "for methods with a tree: names, JSON files, dynamic")
-    take("--rules", "R,...", "acceptance rules")
-    take("--guidance", "F,...", "guidance scales; 1 is none (default: the model's)")
-    take("--prompts", "FILE", "what to draw, one prompt a line")
+    take("--batch", "B,...", "pictures decoded together", "1", read=partial(parse_list, "batch"))
+    trees = "for methods with a tree: names, JSON files, dynamic"
+    take("--trees", "T,...", trees, read=partial(parse_list, "tree"))
+    take("--rules", "R,...", "acceptance rules", read=partial(parse_list, "rule"))
+    scales = "guidance scales; 1 is none (default: the model's)"
+    take("--guidance", "F,...", scales, read=partial(parse_list, "guidance"))
+    take("--prompts", "FILE", "what to draw, one prompt a line", read=read_prompts)
     pictures = f"decoded by each row, in whole batches (default: {PICTURES})"
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
     take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
-    take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS)
+    take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
     switch("--profile", "also say where the time of a pass goes")
     switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
@@ -55,8 +58,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    configurations, lengths = _configurations(arguments), arguments.accept_lengths
-    lengths = None if lengths is None else parse_accept_lengths(lengths)
+    configurations = _configurations(arguments)
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
@@ -68,7 +70,6 @@ def _run(arguments: argparse.Namespace) -> None:
         raise LanternError(
             "a random model takes no --model and no --prompts: leave them out, or --size and --random"
         )
-    prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
     old = [] if arguments.against is None else read_rows(arguments.against)
     _check_outputs(arguments)
     writes = join_hosts(arguments.hosts)
@@ -80,11 +81,11 @@ def _run(arguments: argparse.Namespace) -> None:
     plan = Procedure(
         pictures=pictures,
         passes=arguments.passes,
-        profile=lengths,
+        profile=arguments.accept_lengths,
         compile_twice=not arguments.use_cache,
         parts=arguments.profile,
     )
-    rows, left_out = _measured(arguments, configurations, plan, prompts, writes)
+    rows, left_out = _measured(arguments, configurations, plan, writes)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
@@ -108,22 +109,20 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
                 raise LanternError(f"{variant['method']}: {name} is not a variant's: give --{name}")
     return expand(
         variants,
-        trees=() if arguments.trees is None else parse_list("tree", arguments.trees),
-        rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
-        batches=parse_list("batch", arguments.batch),
-        guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
+        trees=arguments.trees or (),
+        rules=arguments.rules or (),
+        batches=arguments.batch,
+        guidances=arguments.guidance or (None,),
         knobs=arguments.knobs,
     )
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.out is not None:
-        check_new_file(Path(arguments.out), arguments.overwrite)
-        if (
-            arguments.against is not None
-            and Path(arguments.out).absolute() == Path(arguments.against).absolute()
-        ):
-            raise LanternError(f"{arguments.out} is both --out and --against: name another file")
+    out, against = (path and Path(path) for path in (arguments.out, arguments.against))
+    if out is not None:
+        check_new_file(out, arguments.overwrite)
+        if against is not None and out.absolute() == against.absolute():
+            raise LanternError(f"{out} is both --out and --against: name another file")
     if arguments.plot is not None:
         if Path(arguments.plot).is_file():
             raise LanternError(f"--plot {arguments.plot} is a file: name a folder")
@@ -131,14 +130,14 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
-def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Row], list[str]]:
+def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[str]]:
     """Measures the rows and writes them after every group; also returns why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
     from lantern_jax.measuring.rows import to_lines
 
-    subject, rows = _subject(arguments, prompts), []
+    subject, rows = _subject(arguments), []
     groups, left_out = members(subject, configurations, plan.profile)
     if not groups:
         raise LanternError(left_out[0])
@@ -166,13 +165,13 @@ def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Ro
     return rows, left_out
 
 
-def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
+def _subject(arguments: argparse.Namespace) -> Any:
     from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 
     if arguments.size is not None:
         return random_subject(arguments.size, arguments.dtype, mesh=mesh_of(arguments), seed=arguments.seed)
     pipeline = open_pipeline(arguments, keep=arguments.use_cache)
-    prompts = prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
+    prompts = arguments.prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
     return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 
 

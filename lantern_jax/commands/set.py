@@ -67,16 +67,12 @@ def _assigned(arguments: argparse.Namespace) -> Assigned:
     """Returns the worker that this process is; processes that share one mesh are one worker together."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
         return Assigned(Worker(), "")
-    return chosen(arguments.worker, os.environ, _processes())
+    processes = None
+    if hosts_joined():
+        import jax
 
-
-def _processes() -> tuple[int, int] | None:
-    """Returns index and number of the processes of ``jax.distributed``, if it was begun; imports no JAX otherwise."""
-    if not hosts_joined():
-        return None
-    import jax
-
-    return jax.process_index(), jax.process_count()
+        processes = jax.process_index(), jax.process_count()
+    return chosen(arguments.worker, os.environ, processes)
 
 
 def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:

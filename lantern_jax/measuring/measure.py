@@ -7,24 +7,28 @@ Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 """
 
 import dataclasses
+import math
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring import machine
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
 from lantern_jax.measuring.forced import Forced
-from lantern_jax.measuring.levels import seconds_a_level
+from lantern_jax.measuring.levels import levels_of, seconds_a_level
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject
@@ -34,6 +38,8 @@ from lantern_jax.settings.settings import Settings
 
 PLAIN = "ar"
 LEAST_REPEATS = 3
+# Tables of which a pass reads a few rows, and what prefill alone reads.
+NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first that is timed.
 _WARM_UP = 4
 
@@ -161,7 +167,7 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     compiling, floors, found = _compile(subject, group, plan), [], []
     for member, (cold, warm) in zip(group, compiling, strict=True):
         run = _begin(subject, member, 0)
-        floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
+        floors.append(bytes_a_pass(subject, member.settings, member.job, run))
         level = seconds_a_level(subject, member.settings, run) if plan.levels else None
         run = subject.engine.advance(run, _WARM_UP)
         profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
@@ -280,7 +286,7 @@ def _row(
         efficiency=speedup * rounds / tokens,
         floor_share=statistics.median(floor_shares),
         bandwidth=statistics.median(speeds),
-        peak_memory=machine.peak_memory(),
+        peak_memory=_peak_memory(),
         substituted=None if is_forced else substituted / tokens,
         distortion=None if is_forced else distance / max(substituted, 1),
         forced=is_forced,
@@ -301,3 +307,40 @@ def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
 
 def _quartiles(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.quantile(values, (0.25, 0.75))]
+
+
+def _peak_memory() -> int:
+    """Returns the most bytes that this process held on the device, or on the host where the device does not tell."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
+    """Returns the bytes that a pass reads at least on a device: weights and caches of target and drafter, once a run.
+
+    Left out are tables that are looked up by the row, and prefill's own weights.
+    """
+    total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
+    if job.drafter is None:
+        return total
+    # The heads of some drafters all run together.
+    runs = 1 if DRAFTERS[job.drafter].one_pass else max(levels_of(settings), 1)
+    own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
+    cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
+    return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
+
+
+def _size(tree: Any) -> int:
+    """Returns the bytes of arrays on one device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
+    )
