@@ -25,10 +25,10 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
+from lantern_jax.measuring.clock import alternate
+from lantern_jax.measuring.costs import levels_of, seconds_a_level
 from lantern_jax.measuring.forced import Forced
-from lantern_jax.measuring.levels import levels_of, seconds_a_level
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject

@@ -19,9 +19,8 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring import choose, costs, paths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.choose import Budget, Candidate, WindowPoint
-from lantern_jax.measuring.clock import Clock
+from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.costs import Costs
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks

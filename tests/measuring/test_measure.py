@@ -14,9 +14,9 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import family_of
 from lantern_jax.measuring import profile
 from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.levels import levels_of, seconds_a_level
+from lantern_jax.measuring.clock import alternate
+from lantern_jax.measuring.costs import levels_of, seconds_a_level
 from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, bytes_a_pass, measure, members
 from lantern_jax.measuring.random_models import random_model
 from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
