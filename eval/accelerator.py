@@ -119,7 +119,7 @@ def measure_size(
         )
         held["group"] = group = groups[0]
         report.content.setdefault("reasons", []).extend(reasons)
-        return compile_group(subject, group, plan, _THREADS if batch <= _LARGEST_TOGETHER else 1)
+        return compile_group(subject, group, _THREADS if batch <= _LARGEST_TOGETHER else 1)
 
     if report.part(f"{name}, compiling", expected, compiled) is None:
         return time.perf_counter() - began
@@ -139,7 +139,7 @@ def measure_demo(plan: Procedure) -> list[dict[str, Any]]:
     pipeline = lantern_jax.load("demo")
     subject = checkpoint_subject("demo", pipeline, sample_prompts(pipeline.checkpoint, 8))
     groups, _ = members(subject, expand(parse_methods(DEMO_METHODS).values()))
-    compile_group(subject, groups[0], plan, _THREADS)
+    compile_group(subject, groups[0], _THREADS)
     return measured(subject, groups[0], plan)
 
 

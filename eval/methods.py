@@ -63,7 +63,7 @@ from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
-from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.agreement import agreement_scores, demo_features

@@ -24,7 +24,7 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.clock import alternate
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import sample_scene

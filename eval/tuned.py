@@ -24,7 +24,7 @@ from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.alternate import alternate
+from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
 from lantern_jax.measuring.tune import Goal, Tuner
 from lantern_jax.settings.tuned import SAMPLING, Key, Tuned, read_tuned

@@ -33,9 +33,9 @@ from lantern_jax.checkpoints.checkpoint import describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.commands.options import check_mesh
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
+from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.families.drafters import kind_name
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
@@ -268,7 +268,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
     add("--hosts", help="be one of several processes, as lantern's --hosts")
     options = script.parse(parser, argv, "demo_drafter.py")
-    check_mesh(options.mesh, options.hosts)
+    if options.mesh is not None:
+        mesh_sizes(options.mesh)
     if options.hosts is not None:
         hosts.join(options.hosts)
     train(options.config, options.target, options.features, options.workdir, options.mesh)

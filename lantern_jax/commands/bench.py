@@ -1,20 +1,12 @@
 """``lantern bench``: how fast decoding is here, method by method, beside plain decoding."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.arguments import seed, whole
-from lantern_jax.commands.options import (
-    add_knobs,
-    add_mesh,
-    add_model,
-    check_mesh,
-    given_knobs,
-    join_hosts,
-    mesh_of,
-    say_notes,
-)
+from lantern_jax.commands.arguments import whole
+from lantern_jax.commands.options import Command, join_hosts, mesh_of, open_pipeline, say_notes
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -35,70 +27,41 @@ QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 
 def add(commands) -> None:
     """Adds ``bench`` to a parser's commands."""
-    bench = commands.add_parser(
-        "bench", help="measure how fast decoding is on this machine", allow_abbrev=False
-    )
-    bench.set_defaults(run=_run)
-    add = bench.add_argument
-    add("--quick", action="store_true", help=f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
-    add_model(bench)
-    add_mesh(bench)
-    add("--size", metavar="NAME", help="a model of a published size, such as llamagen-xl; with --random")
-    add(
-        "--random", action="store_true", help="with random weights: nothing to download; see --accept-lengths"
-    )
-    add(
-        "--methods",
-        metavar="A,B,...",
-        help=f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})",
-    )
-    add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
-    add("--trees", metavar="T,...", help="for methods with a tree: names, JSON files, dynamic")
-    add("--rules", metavar="R,...", help="acceptance rules")
-    add("--guidance", metavar="F,...", help="guidance scales; 1 is none (default: the model's)")
-    add("--prompts", metavar="FILE", help="what to draw, one prompt a line")
-    add(
-        "--pictures",
-        type=whole(1, MOST_PICTURES),
-        metavar="N",
-        help=f"decoded by each row, in whole batches (default: {PICTURES})",
-    )
-    add(
-        "--passes",
-        type=whole(),
-        metavar="N",
-        help="stop pictures after N passes and reckon the rest, for large models",
-    )
-    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
-    add("--accept-lengths", metavar="PROFILE", help=ACCEPT_LENGTHS)
-    add("--profile", action="store_true", help="also say where the time of a pass goes")
-    add(
-        "--use-cache",
-        action="store_true",
-        help="find compiled programs of earlier runs; compile times are left out",
-    )
-    add(
-        "--out",
-        metavar="FILE.jsonl",
-        help="write the rows as JSON lines, after every batch size and guidance",
-    )
-    add("--plot", metavar="DIR", help='draw the rows as SVG; needs the extra "plots"')
-    add("--against", metavar="OLD.jsonl", help="show ratios to the rows of an older file")
-    add("--overwrite", action="store_true", help="replace files that exist")
-    add_knobs(bench, _not_swept())
-
-
-def _not_swept() -> list[str]:
-    return [name for name in KNOBS if name not in SWEPT]
+    bench = Command(
+        commands, "bench", "measure how fast decoding is on this machine", _run,
+        "--model", "--dtype", "--mesh", "--hosts", "--seed",
+    )  # fmt: skip
+    take, switch = bench.take, bench.switch
+    switch("--quick", f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
+    take("--size", "NAME", "a model of a published size, such as llamagen-xl; with --random")
+    switch("--random", "with random weights: nothing to download; see --accept-lengths")
+    names = f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})"
+    take("--methods", "A,B,...", names)
+    take("--batch", "B,...", "pictures decoded together", "1", read=partial(parse_list, "batch"))
+    trees = "for methods with a tree: names, JSON files, dynamic"
+    take("--trees", "T,...", trees, read=partial(parse_list, "tree"))
+    take("--rules", "R,...", "acceptance rules", read=partial(parse_list, "rule"))
+    scales = "guidance scales; 1 is none (default: the model's)"
+    take("--guidance", "F,...", scales, read=partial(parse_list, "guidance"))
+    take("--prompts", "FILE", "what to draw, one prompt a line", read=read_prompts)
+    pictures = f"decoded by each row, in whole batches (default: {PICTURES})"
+    take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
+    take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
+    take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
+    switch("--profile", "also say where the time of a pass goes")
+    switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
+    take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
+    take("--plot", "DIR", 'draw the rows as SVG; needs the extra "plots"')
+    take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
+    bench.overwrite()
+    bench.knobs(name for name in KNOBS if name not in SWEPT)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    configurations, lengths = _configurations(arguments), arguments.accept_lengths
-    lengths = None if lengths is None else parse_accept_lengths(lengths)
+    configurations = _configurations(arguments)
     pictures = arguments.pictures
     if pictures is None:
         pictures = QUICK_PICTURES if arguments.quick else PICTURES
-    check_mesh(arguments.mesh, arguments.hosts)
     if arguments.random != (arguments.size is not None):
         raise LanternError(
             "--size and --random go together: a size alone has no weights, and random ones need a size"
@@ -107,7 +70,6 @@ def _run(arguments: argparse.Namespace) -> None:
         raise LanternError(
             "a random model takes no --model and no --prompts: leave them out, or --size and --random"
         )
-    prompts = None if arguments.prompts is None else list(read_prompts(arguments.prompts))
     old = [] if arguments.against is None else read_rows(arguments.against)
     _check_outputs(arguments)
     writes = join_hosts(arguments.hosts)
@@ -119,11 +81,11 @@ def _run(arguments: argparse.Namespace) -> None:
     plan = Procedure(
         pictures=pictures,
         passes=arguments.passes,
-        profile=lengths,
+        profile=arguments.accept_lengths,
         compile_twice=not arguments.use_cache,
         parts=arguments.profile,
     )
-    rows, left_out = _measured(arguments, configurations, plan, prompts, writes)
+    rows, left_out = _measured(arguments, configurations, plan, writes)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
@@ -147,24 +109,20 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
                 raise LanternError(f"{variant['method']}: {name} is not a variant's: give --{name}")
     return expand(
         variants,
-        trees=() if arguments.trees is None else parse_list("tree", arguments.trees),
-        rules=() if arguments.rules is None else parse_list("rule", arguments.rules),
-        batches=parse_list("batch", arguments.batch),
-        guidances=(None,) if arguments.guidance is None else parse_list("guidance", arguments.guidance),
-        knobs={
-            name: value for name, value in given_knobs(arguments, _not_swept()).items() if value is not None
-        },
+        trees=arguments.trees or (),
+        rules=arguments.rules or (),
+        batches=arguments.batch,
+        guidances=arguments.guidance or (None,),
+        knobs=arguments.knobs,
     )
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.out is not None:
-        check_new_file(Path(arguments.out), arguments.overwrite)
-        if (
-            arguments.against is not None
-            and Path(arguments.out).absolute() == Path(arguments.against).absolute()
-        ):
-            raise LanternError(f"{arguments.out} is both --out and --against: name another file")
+    out, against = (path and Path(path) for path in (arguments.out, arguments.against))
+    if out is not None:
+        check_new_file(out, arguments.overwrite)
+        if against is not None and out.absolute() == against.absolute():
+            raise LanternError(f"{out} is both --out and --against: name another file")
     if arguments.plot is not None:
         if Path(arguments.plot).is_file():
             raise LanternError(f"--plot {arguments.plot} is a file: name a folder")
@@ -172,14 +130,14 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
-def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Row], list[str]]:
+def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[str]]:
     """Measures the rows and writes them after every group; also returns why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
     from lantern_jax.measuring.rows import to_lines
 
-    subject, rows = _subject(arguments, prompts), []
+    subject, rows = _subject(arguments), []
     groups, left_out = members(subject, configurations, plan.profile)
     if not groups:
         raise LanternError(left_out[0])
@@ -207,15 +165,13 @@ def _measured(arguments, configurations, plan, prompts, writes) -> tuple[list[Ro
     return rows, left_out
 
 
-def _subject(arguments: argparse.Namespace, prompts: list[str] | None) -> Any:
+def _subject(arguments: argparse.Namespace) -> Any:
     from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
-    from lantern_jax.pipeline.pipeline import load
 
-    mesh = mesh_of(arguments)
     if arguments.size is not None:
-        return random_subject(arguments.size, arguments.dtype, mesh=mesh, seed=arguments.seed)
-    pipeline = load(arguments.model, arguments.dtype, mesh=mesh)
-    prompts = prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
+        return random_subject(arguments.size, arguments.dtype, mesh=mesh_of(arguments), seed=arguments.seed)
+    pipeline = open_pipeline(arguments, keep=arguments.use_cache)
+    prompts = arguments.prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
     return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 
 

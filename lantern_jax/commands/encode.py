@@ -3,22 +3,19 @@
 import argparse
 from pathlib import Path
 
-from lantern_jax.commands.options import add_model
+from lantern_jax.commands.options import Command, open_pipeline
 from lantern_jax.io.files import check_new_file
 from lantern_jax.io.terminal import say
 
 
 def add(commands) -> None:
     """Adds ``encode`` to a parser's commands."""
-    encode = commands.add_parser(
-        "encode", help="encode prompts once, to generate from later", allow_abbrev=False
+    encode = Command(
+        commands, "encode", "encode prompts once, to generate from later", _run, "--model", "--dtype"
     )
-    encode.set_defaults(run=_run)
-    add = encode.add_argument
-    add("prompts", nargs="+", metavar="PROMPT", help="what to draw")
-    add_model(encode)
-    add("--out", required=True, metavar="FILE.npz", help="file for the encoded prompts")
-    add("--overwrite", action="store_true", help="replace the file if it exists")
+    encode.take("prompts", "PROMPT", "what to draw", nargs="+")
+    encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
+    encode.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -26,12 +23,9 @@ def _run(arguments: argparse.Namespace) -> None:
     check_new_file(out, arguments.overwrite)
 
     from lantern_jax.commands.report import working
-    from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.text.encoded import save_encoded
 
-    keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype)
+    pipeline = open_pipeline(arguments)
     with working("encoding"):
         encoded = pipeline.encode(arguments.prompts)
     save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)

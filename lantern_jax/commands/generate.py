@@ -5,16 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.arguments import number, seed, whole
-from lantern_jax.commands.options import (
-    add_knobs,
-    add_mesh,
-    add_model,
-    given_knobs,
-    join_hosts,
-    mesh_of,
-    say_notes,
-)
+from lantern_jax.commands.arguments import number, seed
+from lantern_jax.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
 from lantern_jax.commands.outputs import DEFAULT_OUT, Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
@@ -23,78 +15,54 @@ from lantern_jax.settings.resolution import check_knobs
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = commands.add_parser("generate", help="make pictures from prompts", allow_abbrev=False)
-    generate.set_defaults(run=_run)
-    add = generate.add_argument
-    add(
-        "prompts",
-        nargs="*",
-        metavar="PROMPT",
-        help="what to draw; a class number or ImageNet name for class-conditional models",
-    )
-    add("--prompts", dest="encoded", metavar="FILE.npz", help="prompts that `lantern encode` wrote, instead")
-    add_model(generate)
-    add_mesh(generate)
-    add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
-    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
-    add(
-        "--first",
-        type=seed,
-        default=0,
-        metavar="N",
-        help="number of the first picture: a set made in several calls is the set made in one (default: 0)",
-    )
-    add("--start", metavar="IMAGE", help="a picture to go on with: its first rows stay")
-    add(
-        "--keep",
-        type=number(0, 1, above=True, below=True),
-        metavar="SHARE",
-        help="how much of --start stays, more than 0 and less than 1 (default: 0.5)",
-    )
-    add_knobs(generate)
-    add(
-        "--tuned",
-        default="auto",
-        metavar="FILE|auto|off",
-        help="what `lantern tune` found: a file, that of this very call if there is one, or nothing (default: auto)",
-    )
-    add(
-        "--out",
-        default=DEFAULT_OUT,
-        metavar="FILE.png|DIR/",
-        help=f"where pictures go (default: {DEFAULT_OUT})",
-    )
-    add(
-        "--compare",
-        action="store_true",
-        help="also decode plainly; both pictures side by side, and the speed-up",
-    )
-    add("--show-acceptance", action="store_true", help="draw over the picture what each round accepted")
-    add(
-        "--race",
-        metavar="FILE.webp",
-        help="also decode plainly, and write an animation of both painting (.webp, .gif or .png)",
-    )
-    add("--stats", metavar="FILE", help="write the statistics as JSON")
-    add("--overwrite", action="store_true", help="replace files that exist")
+    generate = Command(
+        commands, "generate", "make pictures from prompts", _run,
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--tuned",
+    )  # fmt: skip
+    take = generate.take
+    what = "what to draw; a class number or ImageNet name for class-conditional models"
+    take("prompts", "PROMPT", what, nargs="*")
+    instead = "prompts that `lantern encode` wrote, instead"
+    take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
+    first = "number of the first picture: a set made in several calls is the set made in one"
+    take("--first", "N", first, 0, type=seed)
+    take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
+    share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
+    take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.knobs()
+    take("--out", "FILE.png|DIR/", "where pictures go", DEFAULT_OUT)
+    generate.switch("--compare", "also decode plainly; both pictures side by side, and the speed-up")
+    generate.switch("--show-acceptance", "draw over the picture what each round accepted")
+    race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
+    take("--race", "FILE.webp", race)
+    take("--stats", "FILE", "write the statistics as JSON")
+    generate.overwrite()
+
+
+def _picture(text: str) -> Any:
+    from lantern_jax.pictures.images import open_picture
+
+    return open_picture(Path(text))
 
 
 def _run(arguments: argparse.Namespace) -> None:
     # What is wrong with any model is told before JAX is imported and a model is opened.
-    prompts, numbers, outputs = _checked(arguments)
-    writes, mesh = join_hosts(arguments.hosts, arguments.mesh), mesh_of(arguments)
+    outputs = _checked(arguments)
+    writes = join_hosts(arguments.hosts)
 
     from lantern_jax.commands.report import decoding_progress, show_statistics
-    from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.pipeline.pipeline import load
 
-    keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=mesh)
-    if "start" in numbers:
-        numbers["keep_rows"] = _rows_kept(arguments.keep, pipeline.recipe.config.grid)
-    plan = pipeline.plan(prompts, **numbers, **given_knobs(arguments))
-    if not pipeline.draws:
-        raise LanternError(f"{arguments.model} has no VQ tokenizer to draw with: convert it again with one")
+    pipeline = open_pipeline(arguments)
+    plan = pipeline.plan(
+        arguments.prompts or arguments.encoded,
+        num=arguments.num,
+        seed=arguments.seed,
+        first=arguments.first,
+        start=arguments.start,
+        keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
+        **arguments.knobs,
+    )
+    pipeline.check_draws()
     if writes:
         say_notes(plan.notes)
     compare, generation = arguments.compare or arguments.race is not None, None
@@ -116,31 +84,16 @@ def _run(arguments: argparse.Namespace) -> None:
     show_statistics(generation, outputs.place)
 
 
-def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], Outputs]:
-    """Returns the prompts, the call's numbers with the picture to complete, and the files that are written.
-
-    Raises:
-        LanternError: anything that is wrong with every model.
-    """
+def _checked(arguments: argparse.Namespace) -> Outputs:
+    """Returns the files that are written; LanternError for anything that is wrong with every model."""
     if bool(arguments.prompts) == (arguments.encoded is not None):
         raise LanternError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
-    prompts = names = arguments.prompts
-    if arguments.encoded is not None:
-        from lantern_jax.text.encoded import load_encoded
-
-        prompts = load_encoded(arguments.encoded)
-        names = prompts.prompts
-    numbers = {"num": arguments.num, "seed": arguments.seed, "first": arguments.first}
-    check_numbers(len(names), **numbers)
-    outputs = Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
-    check_knobs(given_knobs(arguments))
-    if arguments.start is not None:
-        from lantern_jax.pictures.images import open_picture
-
-        numbers["start"] = open_picture(Path(arguments.start))
-    elif arguments.keep is not None:
+    if arguments.keep is not None and arguments.start is None:
         raise LanternError("--keep is of a picture to complete: give --start IMAGE")
-    return prompts, numbers, outputs
+    names = arguments.prompts or arguments.encoded.prompts
+    check_numbers(len(names), arguments.num, arguments.seed, arguments.first)
+    check_knobs(arguments.knobs)
+    return Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
 
 
 def _rows_kept(share: float | None, rows: int) -> int | None:

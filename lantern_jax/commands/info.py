@@ -3,7 +3,7 @@
 import argparse
 
 from lantern_jax.commands.arguments import number
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.commands.options import DTYPES, Command
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
 
@@ -14,29 +14,17 @@ UNDRAFTED = "ar,jacobi"
 
 def add(commands) -> None:
     """Adds ``info`` to a parser's commands."""
-    info = commands.add_parser("info", help="describe a checkpoint", allow_abbrev=False)
-    add = info.add_argument
-    add("model", nargs="?", metavar="DIR", help="checkpoint (default: the demo)")
-    add(
-        "--verify",
-        action="store_true",
-        help="instead: read every file and say whether it is as it was written",
+    info = Command(commands, "info", "describe a checkpoint", _run)
+    info.take("model", "DIR", "checkpoint (default: the demo)", nargs="?")
+    info.switch("--verify", "instead: read every file and say whether it is as it was written")
+    fit = (
+        "instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and tree, "
+        "as the compiler counts; nothing is read and nothing runs"
     )
-    add(
-        "--fit",
-        type=number(above=True),
-        metavar="GB",
-        help="instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and "
-        "tree, as the compiler counts; nothing is read and nothing runs",
-    )
-    add(
-        "--size",
-        metavar="NAME",
-        help="with --fit: a published size, such as llamagen-xl, in place of a checkpoint",
-    )
-    add("--methods", metavar="LIST", help=f"with --fit: as `lantern bench` takes them (default: {DRAFTED})")
-    add("--dtype", choices=DTYPES, help="with --fit: of parameters and products (default: bfloat16)")
-    info.set_defaults(run=_run)
+    info.take("--fit", "GB", fit, type=number(above=True))
+    info.take("--size", "NAME", "with --fit: a published size, such as llamagen-xl, in place of a checkpoint")
+    info.take("--methods", "LIST", f"with --fit: as `lantern bench` takes them (default: {DRAFTED})")
+    info.take("--dtype", None, "with --fit: of parameters and products (default: bfloat16)", choices=DTYPES)
 
 
 def _run(arguments: argparse.Namespace) -> None:

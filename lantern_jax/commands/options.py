@@ -1,64 +1,141 @@
-"""Options that several subcommands take."""
+"""Options that several subcommands take, each said once, and what becomes of them."""
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from lantern_jax.commands.arguments import typed
+from lantern_jax.commands.arguments import seed, typed, whole
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.io.terminal import say
 from lantern_jax.settings.settings import KNOBS
 
+if TYPE_CHECKING:
+    from lantern_jax.pipeline.pipeline import Pipeline
+
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--model`` and ``--dtype``."""
-    add = parser.add_argument
-    add("--model", default="demo", metavar="demo|DIR|OWNER/NAME", help="checkpoint (default: demo)")
-    add(
-        "--dtype", choices=DTYPES, help="of parameters and products (default: float32 on CPUs, else bfloat16)"
-    )
+class _KeepKnob(argparse.Action):
+    """Puts a knob's value into ``knobs``, by the knob's name."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        namespace.knobs = {**namespace.knobs, self.dest: values}
 
 
-def add_mesh(parser: argparse.ArgumentParser, hosts: bool = True) -> None:
-    """Adds ``--mesh``, and ``--hosts`` for what several processes can do together."""
-    parser.add_argument(
-        "--mesh",
-        metavar="data=D,model=M",
-        help="spread pictures over D groups of M devices and split the model over each M (default: all devices, each "
-        "with a whole model)",
-    )
-    if hosts:
-        parser.add_argument(
-            "--hosts",
-            metavar="ADDRESS:PORT,i/N|auto",
-            help="be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
-        )
+def mesh(text: str) -> str:
+    """Returns a ``--mesh``; LanternError for one that is valid with no number of devices."""
+    mesh_sizes(text)
+    return text
 
 
-def check_mesh(mesh: str | None, hosts: str | None = None) -> None:
-    """Raises LanternError for a ``--mesh`` or ``--hosts`` that is valid with no number of devices."""
-    if mesh is not None:
-        mesh_sizes(mesh)
-    if hosts is not None:
-        from lantern_jax.devices.hosts import check
+def encoded_prompts(text: str) -> Any:
+    """Returns the prompts of a file that ``lantern encode`` wrote."""
+    from lantern_jax.text.encoded import load_encoded
 
-        check(hosts)
+    return load_encoded(text)
 
 
-def join_hosts(given: str | None, mesh: str | None = None) -> bool:
+_SHARED: dict[str, dict[str, Any]] = {
+    "--model": {"metavar": "demo|DIR|OWNER/NAME", "about": "checkpoint", "default": "demo"},
+    "--dtype": {
+        "metavar": None, "about": "of parameters and products (default: float32 on CPUs, else bfloat16)",
+        "choices": DTYPES,
+    },
+    "--mesh": {
+        "metavar": "data=D,model=M", "read": mesh,
+        "about": "spread pictures over D groups of M devices and split the model over each M (default: all devices, "
+        "each with a whole model)",
+    },
+    "--hosts": {
+        "metavar": "ADDRESS:PORT,i/N|auto",
+        "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
+    },
+    "--num": {"metavar": "N", "about": "pictures a prompt", "default": 1, "type": whole()},
+    "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
+    "--tuned": {
+        "metavar": "FILE|auto|off", "default": "auto",
+        "about": "settings that `lantern tune` found: of a file, of such calls if there are any, or none",
+    },
+}  # fmt: skip
+
+
+class Command:
+    """A subcommand whose options are being said.
+
+    Args:
+        commands: of the parser that gets it.
+        name: of the subcommand.
+        about: one line for the help.
+        run: does the work, given the arguments.
+        shared: options that other subcommands take too.
+    """
+
+    def __init__(
+        self, commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str
+    ):
+        self._parser = commands.add_parser(name, help=about)
+        self._parser.set_defaults(run=self._begin)
+        self._run, self._reads = run, {}
+        for flag in shared:
+            self.take(flag, **_SHARED[flag])
+
+    def take(
+        self, flag: str, metavar: str | None, about: str, default: Any = None, *, read: Any = None, **how: Any
+    ) -> None:
+        """Adds an argument with a value; the help ends with the default, if there is one.
+
+        Args:
+            read: what makes the value of the text before the work begins; it raises errors in words of its own.
+            how: of argparse.
+        """
+        about += "" if default is None else f" (default: {default})"
+        added = self._parser.add_argument(flag, metavar=metavar, help=about, default=default, **how)
+        if read is not None:
+            self._reads[added.dest] = read
+
+    def _begin(self, arguments: argparse.Namespace) -> None:
+        """Reads what arguments name, and does the work."""
+        for name, read in self._reads.items():
+            if getattr(arguments, name) is not None:
+                setattr(arguments, name, read(getattr(arguments, name)))
+        self._run(arguments)
+
+    def switch(self, flag: str, about: str, **how: Any) -> None:
+        """Adds an option without a value."""
+        self._parser.add_argument(flag, help=about, **{"action": "store_true"} | how)
+
+    def overwrite(self) -> None:
+        """Adds ``--overwrite``."""
+        self.switch("--overwrite", "replace outputs that exist")
+
+    def knobs(self, names: Iterable[str] = KNOBS, **given: Any) -> None:
+        """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
+
+        Args:
+            given: knobs that are given where their flags are left out.
+        """
+        self._parser.set_defaults(knobs=given)
+        for name in names:
+            knob = KNOBS[name]
+            how: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
+            if knob.type in (int, float):
+                how["type"] = typed(knob)
+            note = f"; {knob.note}" if knob.note else ""
+            how |= {"action": _KeepKnob, "default": argparse.SUPPRESS, "help": knob.help + note}
+            self._parser.add_argument(_flag(name), **how)
+
+
+def join_hosts(given: str | None) -> bool:
     """Joins this process to others where ``--hosts`` was given; returns whether it is the one that prints and writes.
 
     The others print nothing but errors from here on. Call it before anything is computed.
 
     Raises:
-        LanternError: as ``hosts.join``, or a mesh that is valid with no number of devices.
+        LanternError: as ``hosts.join``.
     """
-    check_mesh(mesh)
     if given is None:
         return True
     from lantern_jax.devices import hosts
@@ -69,38 +146,39 @@ def join_hosts(given: str | None, mesh: str | None = None) -> bool:
     return hosts.is_first()
 
 
+def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline":
+    """Opens the checkpoint that was given, on the mesh that was.
+
+    Tuned settings are those of ``--tuned``, none for a command without it.
+
+    Args:
+        keep: whether programs are kept for later processes, and those of earlier ones found.
+    """
+    from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.pipeline.pipeline import load
+
+    if keep:
+        keep_compiled_programs()
+    tuned, mesh = vars(arguments).get("tuned"), mesh_of(arguments)
+    return load(arguments.model, arguments.dtype, tuned, mesh)
+
+
 def mesh_of(arguments: argparse.Namespace) -> str | None:
     """Returns the mesh that was given; for processes that joined, by default one of all their devices."""
-    if arguments.mesh is not None or not hosts_joined():
-        return arguments.mesh
+    given = vars(arguments).get("mesh")
+    if given is not None or not hosts_joined():
+        return given
     import jax
 
     return f"data={jax.device_count()}"
-
-
-def add_knobs(parser: argparse.ArgumentParser, names: Iterable[str] = KNOBS) -> None:
-    """Adds a flag for every knob of a generation, or for some."""
-    for name in names:
-        knob = KNOBS[name]
-        options: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
-        if knob.type in (int, float):
-            options["type"] = typed(knob)
-        note = f"; {knob.note}" if knob.note else ""
-        parser.add_argument(flag_of(name), help=knob.help + note, **options)
-
-
-def given_knobs(arguments: argparse.Namespace, names: Iterable[str] = KNOBS) -> dict[str, Any]:
-    """Returns the values of those flags by the knobs' names, None where one was left out."""
-    return {name: getattr(arguments, name) for name in names}
 
 
 def say_notes(notes: Iterable[str]) -> None:
     """Prints the notes of a plan on stderr, a line for each, a knob by its flag."""
     for note in notes:
         name, _, rest = note.partition(" ")
-        say(f"lantern: {flag_of(name)} {rest}" if name in KNOBS else f"lantern: {note}", error=True)
+        say(f"lantern: {_flag(name)} {rest}" if name in KNOBS else f"lantern: {note}", error=True)
 
 
-def flag_of(knob: str) -> str:
-    """Returns the flag that sets a knob."""
+def _flag(knob: str) -> str:
     return f"--{knob.replace('_', '-')}"

@@ -70,7 +70,7 @@ class Outputs:
 
     def check(self, overwrite: bool) -> None:
         """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
-        others = [path for path in (self.stats, self.race) if path is not None]
+        others = tuple(path for path in (self.stats, self.race) if path is not None)
         new = self.folder is not None and not self.folder.exists()
         if new:
             check_new_folder(self.folder, overwrite)

@@ -10,13 +10,12 @@ from typing import Any
 
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
 from rich.text import Text
 
 from lantern_jax.commands.outputs import Outputs
 from lantern_jax.engine.generation import Generation, Progress
 from lantern_jax.io import errors
-from lantern_jax.io.console import Console
+from lantern_jax.io.console import Console, table
 from lantern_jax.pictures.images import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.plan import Plan
@@ -120,25 +119,24 @@ def _pair(generation: Generation, number: int, picture, show_acceptance: bool):
 
 def show_statistics(generation: Generation, where: Path) -> None:
     """Prints the table of a generation, plain decoding beside it where it was compared, and where pictures are."""
-    runs = [("speculative", generation.statistics)]
+    runs = {"speculative": generation.statistics}
     if generation.plain is not None:
-        runs.insert(0, ("plain", generation.plain.statistics))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name, _ in runs:
-        table.add_column(name if len(runs) > 1 else "", justify="right")
-    compiling = [run.compile_seconds for _, run in runs]
+        runs = {"plain": generation.plain.statistics, **runs}
+    compiling = [run.compile_seconds for run in runs.values()]
     if len(runs) > 1:
         compiling[1] -= compiling[0]
-    table.add_row("seconds", *(f"{run.seconds:.2f}" for _, run in runs))
-    table.add_row("compile seconds, apart", *(f"{seconds:.2f}" for seconds in compiling))
-    table.add_row("rounds", *(str(run.rounds) for _, run in runs))
-    table.add_row("tokens", *(str(run.tokens) for _, run in runs))
-    table.add_row("tokens a second", *(f"{run.tokens_per_second:.0f}" for _, run in runs))
-    table.add_row("step compression", *(f"{run.step_compression:.2f}" for _, run in runs))
-    table.add_row("tokens substituted", *(f"{run.substituted:.1%}" for _, run in runs))
+    rows = {
+        "seconds": [f"{run.seconds:.2f}" for run in runs.values()],
+        "compile seconds, apart": [f"{seconds:.2f}" for seconds in compiling],
+        "rounds": [str(run.rounds) for run in runs.values()],
+        "tokens": [str(run.tokens) for run in runs.values()],
+        "tokens a second": [f"{run.tokens_per_second:.0f}" for run in runs.values()],
+        "step compression": [f"{run.step_compression:.2f}" for run in runs.values()],
+        "tokens substituted": [f"{run.substituted:.1%}" for run in runs.values()],
+    }
+    heads = ("", *(runs if len(runs) > 1 else ("",)))
     console = Console(soft_wrap=True)
-    console.print(table)
+    console.print(table(heads, ((name, *row) for name, row in rows.items()), box=None, pad_edge=False))
     ours = generation.statistics
     if ours.speedup is not None:
         console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from lantern_jax.commands.arguments import number, whole
-from lantern_jax.commands.options import add_mesh, add_model, check_mesh
+from lantern_jax.commands.options import Command, open_pipeline
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
@@ -23,65 +23,25 @@ MOST_SECONDS = 7 * 24 * 3600
 
 def add(commands) -> None:
     """Adds ``serve`` to a parser's commands."""
-    serve = commands.add_parser("serve", help="a web page and an image endpoint", allow_abbrev=False)
-    serve.set_defaults(run=_run)
-    add_model(serve)
-    add_mesh(serve, hosts=False)
-    add = serve.add_argument
-    add("--host", default="127.0.0.1", metavar="NAME", help="address to bind to (default: 127.0.0.1)")
-    add(
-        "--port",
-        type=whole(0, 65535),
-        default=8000,
-        metavar="N",
-        help="port; 0 finds a free one (default: 8000)",
-    )
-    add("--batch", type=whole(), default=4, metavar="B", help="pictures decoded together (default: 4)")
-    add("--queue", type=whole(), default=64, metavar="N", help="pictures that may wait (default: 64)")
-    add("--most", type=whole(), default=10, metavar="N", help="pictures of a request (default: 10)")
-    add(
-        "--seconds",
-        type=number(0, MOST_SECONDS, above=True),
-        default=600.0,
-        metavar="S",
-        help="a request may take (default: 600)",
-    )
-    add(
-        "--connections",
-        type=whole(),
-        default=256,
-        metavar="N",
-        help="connections of one client address; behind a proxy all clients have its address (default: 256)",
-    )
-    add(
-        "--programs",
-        type=whole(),
-        default=16,
-        metavar="N",
-        help="compiled programs that are kept besides those of the default settings (default: 16)",
-    )
-    add(
-        "--tuned",
-        default="auto",
-        metavar="FILE|auto|off",
-        help="settings that `lantern tune` found: of a file, of calls like these, or none (default: auto)",
-    )
-    add(
-        "--token-file",
-        metavar="FILE",
-        help=f"holds a token that requests must bear (default: the variable {TOKEN}, else none)",
-    )
-    add(
-        "--allowed-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name by which browsers may call the server, behind a proxy say; may be given again",
-    )
+    shared = ("--model", "--dtype", "--mesh", "--tuned")
+    take = Command(commands, "serve", "a web page and an image endpoint", _run, *shared).take
+    take("--host", "NAME", "address to bind to", "127.0.0.1")
+    take("--port", "N", "port; 0 finds a free one", 8000, type=whole(0, 65535))
+    take("--batch", "B", "pictures decoded together", 4, type=whole())
+    take("--queue", "N", "pictures that may wait", 64, type=whole())
+    take("--most", "N", "pictures of a request", 10, type=whole())
+    take("--seconds", "S", "a request may take", 600, type=number(0, MOST_SECONDS, above=True))
+    connections = "connections of one client address; behind a proxy all clients have its address"
+    take("--connections", "N", connections, 256, type=whole())
+    programs = "compiled programs that are kept besides those of the default settings"
+    take("--programs", "N", programs, 16, type=whole())
+    token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
+    take("--token-file", "FILE", token)
+    name = "a name by which browsers may call the server, behind a proxy say; may be given again"
+    take("--allowed-host", "NAME", name, action="append")
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    check_mesh(arguments.mesh)
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
@@ -92,8 +52,6 @@ def _run(arguments: argparse.Namespace) -> None:
         ) from None
     bound = _bound(arguments.host, arguments.port)
 
-    from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.access import Access, is_local
     from lantern_jax.serve.application import application
     from lantern_jax.serve.limits import Limits
@@ -101,8 +59,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     log_to_stderr()
     with bound:
-        keep_compiled_programs()
-        pipeline = load(arguments.model, arguments.dtype, tuned=arguments.tuned, mesh=arguments.mesh)
+        pipeline = open_pipeline(arguments)
         # More than fit the queue could never be served.
         most = min(arguments.most, arguments.queue)
         limits = Limits(
@@ -114,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> None:
             address_connections=arguments.connections,
         )
         name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
-        access = Access.of(arguments.host, token, arguments.allowed_host)
+        access = Access.of(arguments.host, token, arguments.allowed_host or ())
         app = application(pipeline, name, access, limits=limits, batch=arguments.batch)
         if token is None and not is_local(arguments.host):
             say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)

@@ -7,17 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lantern_jax.commands.arguments import seed, whole
+from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.command_line import hosts_joined
-from lantern_jax.commands.options import (
-    add_knobs,
-    add_mesh,
-    add_model,
-    check_mesh,
-    given_knobs,
-    join_hosts,
-    say_notes,
-)
+from lantern_jax.commands.options import Command, join_hosts, say_notes
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
@@ -31,45 +23,23 @@ from lantern_jax.text.prompt_files import class_list, read_prompts
 
 def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
-    parser = commands.add_parser("set", help="make a large set of pictures", allow_abbrev=False)
-    parser.set_defaults(run=_run)
-    add = parser.add_argument
-    add(
-        "--prompts",
-        metavar="FILE",
-        help="prompts: one a line, a .tsv with --column, or COCO's captions in .json",
-    )
-    add("--column", metavar="NAME", help="column of the table that holds the prompts")
-    add("--classes", metavar="LIST", help="class numbers instead of prompts, such as 0-999 or 207,360")
-    add("--out", required=True, metavar="DIR", help="folder of the set: new, or one to resume")
-    add("--num", type=whole(), default=1, metavar="N", help="pictures a prompt (default: 1)")
-    add("--seed", type=seed, default=0, metavar="S", help="random seed (default: 0)")
-    add(
-        "--worker",
-        metavar="i/N|auto",
-        help="make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)",
-    )
-    add(
-        "--merge",
-        action="store_true",
-        help="check that all parts are there; merge the sums of features",
-    )
-    add("--format", choices=PICTURE_FORMATS, default=PICTURE_FORMATS[0], help="of pictures (default: png)")
-    add(
-        "--shard-size",
-        type=whole(),
-        default=SHARD_SIZE,
-        metavar="N",
-        help=f"pictures a file; a stop loses those not written yet (default: {SHARD_SIZE})",
-    )
-    add(
-        "--sums",
-        action=argparse.BooleanOptionalAction,
-        help="keep sums of the demo's picture features with each shard (default: for the demo)",
-    )
-    add_model(parser)
-    add_mesh(parser)
-    add_knobs(parser)
+    command = Command(
+        commands, "set", "make a large set of pictures", _run,
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed",
+    )  # fmt: skip
+    take = command.take
+    take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
+    take("--column", "NAME", "column of the table that holds the prompts")
+    take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
+    take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
+    part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
+    take("--worker", "i/N|auto", part)
+    command.switch("--merge", "check that all parts are there; merge the sums of features")
+    take("--format", None, "of pictures", PICTURE_FORMATS[0], choices=PICTURE_FORMATS)
+    take("--shard-size", "N", "pictures a file; a stop loses those not written yet", SHARD_SIZE, type=whole())
+    sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
+    command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+    command.knobs()
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -77,10 +47,10 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    knobs, names = given_knobs(arguments), ("num", "seed", "format", "shard_size", "dtype", "mesh", "sums")
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums"
     fields = {name: getattr(arguments, name) for name in names}
-    request = SetRequest(arguments.model, _prompts(arguments), knobs, **fields)
-    check_knobs(knobs), check_mesh(arguments.mesh, arguments.hosts)
+    request = SetRequest(arguments.model, _prompts(arguments), arguments.knobs, **fields)
+    check_knobs(request.knobs)
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     assigned = _assigned(arguments)
@@ -97,16 +67,12 @@ def _assigned(arguments: argparse.Namespace) -> Assigned:
     """Returns the worker that this process is; processes that share one mesh are one worker together."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
         return Assigned(Worker(), "")
-    return chosen(arguments.worker, os.environ, _processes())
+    processes = None
+    if hosts_joined():
+        import jax
 
-
-def _processes() -> tuple[int, int] | None:
-    """Returns index and number of the processes of ``jax.distributed``, if it was begun; imports no JAX otherwise."""
-    if not hosts_joined():
-        return None
-    import jax
-
-    return jax.process_index(), jax.process_count()
+        processes = jax.process_index(), jax.process_count()
+    return chosen(arguments.worker, os.environ, processes)
 
 
 def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:

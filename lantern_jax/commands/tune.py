@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands.arguments import number, seed, whole
-from lantern_jax.commands.options import add_knobs, add_mesh, add_model, check_mesh, given_knobs
+from lantern_jax.commands.arguments import number, whole
+from lantern_jax.commands.options import Command, encoded_prompts, open_pipeline
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
@@ -23,65 +23,39 @@ SHOWN = 20
 
 def add(commands) -> None:
     """Adds ``tune`` to a parser's commands."""
-    tune = commands.add_parser("tune", help="find the fastest way of decoding here", allow_abbrev=False)
-    tune.set_defaults(run=_run)
-    add = tune.add_argument
-    add("words", nargs="*", metavar="PROMPT", help="prompts like those to come (default: some of our own)")
-    add("--prompts", metavar="FILE", help="prompts, one a line, or those that `lantern encode` wrote (.npz)")
-    add_model(tune)
-    add_mesh(tune, hosts=False)
-    add_knobs(tune, KNOBS)
+    tune = Command(
+        commands, "tune", "find the fastest way of decoding here", _run,
+        "--model", "--dtype", "--mesh", "--seed",
+    )  # fmt: skip
+    take = tune.take
+    take("words", "PROMPT", "prompts like those to come (default: some of our own)", nargs="*")
+    take("--prompts", "FILE", "prompts, one a line, or those that `lantern encode` wrote (.npz)")
     # Without a batch, the aim is one picture as soon as can be.
-    tune.set_defaults(batch=1)
-    add(
-        "--max-substituted",
-        type=number(0, 1),
-        metavar="X",
-        help="allow relaxed rules: at most this share of tokens",
-    )
-    add(
-        "--max-distance",
-        type=number(),
-        metavar="D",
-        help="allow relaxed rules: at most this mean codebook distance",
-    )
-    add(
-        "--minutes",
-        type=number(above=True),
-        default=5.0,
-        metavar="M",
-        help="how long it may take (default: 5)",
-    )
+    tune.knobs(KNOBS, batch=1)
+    share, distance = "at most this share of tokens", "at most this mean codebook distance"
+    take("--max-substituted", "X", f"allow relaxed rules: {share}", type=number(0, 1))
+    take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
+    take("--minutes", "M", "how long it may take", 5, type=number(above=True))
     # Two at least, for the errors of what is measured.
-    pictures = whole(2, MOST_PICTURES)
-    add(
-        "--pictures",
-        type=pictures,
-        default=16,
-        metavar="N",
-        help="decoded together for statistics (default: 16)",
-    )
-    add("--seed", type=seed, default=0, metavar="S", help="of the pictures (default: 0)")
-    add("--out", metavar="FILE.json", help="write here, not to your cache directory, where `generate` looks")
-    add("--overwrite", action="store_true", help="replace FILE.json if it exists")
+    take("--pictures", "N", "decoded together for statistics", 16, type=whole(2, MOST_PICTURES))
+    take("--out", "FILE.json", "write here, not to your cache directory, where `generate` looks")
+    tune.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    knobs = given_knobs(arguments, KNOBS)
-    _check(arguments)
-    check_knobs(knobs), check_mesh(arguments.mesh)
+    knobs = arguments.knobs
+    if arguments.out is not None:
+        check_new_file(Path(arguments.out), arguments.overwrite)
+    check_knobs(knobs)
     prompts = _prompts(arguments)
 
     from lantern_jax.commands.report import working
-    from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.measuring.choose import Budget
     from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
     from lantern_jax.measuring.tune import Goal, Tuner
-    from lantern_jax.pipeline.pipeline import load
-    from lantern_jax.settings.tuned import OFF, Key, tuned_directory, tuned_file
+    from lantern_jax.settings.tuned import Key, tuned_directory, tuned_file
 
-    keep_compiled_programs()
-    pipeline = load(arguments.model, arguments.dtype, tuned=OFF, mesh=arguments.mesh)
+    pipeline = open_pipeline(arguments)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
     budget = Budget(arguments.max_substituted, arguments.max_distance)
     if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
@@ -105,33 +79,32 @@ def _run(arguments: argparse.Namespace) -> None:
     say(f"wrote {file}: {tuning.tuned.words}")
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raises LanternError for what is wrong with every checkpoint."""
-    if arguments.words and arguments.prompts is not None:
-        raise LanternError("give prompts, or --prompts FILE: one of the two")
-    if arguments.out is not None:
-        check_new_file(Path(arguments.out), arguments.overwrite)
-
-
 def _prompts(arguments: argparse.Namespace) -> Any:
     """Returns what was given: a list of texts, encoded prompts, or None."""
     if arguments.prompts is None:
         return arguments.words or None
-    file = Path(arguments.prompts)
-    if file.suffix == ".npz":
-        from lantern_jax.text.encoded import load_encoded
-
-        return load_encoded(file)
-    return list(read_prompts(file))
+    if arguments.words:
+        raise LanternError("give prompts, or --prompts FILE: one of the two")
+    read = encoded_prompts if Path(arguments.prompts).suffix == ".npz" else read_prompts
+    return read(arguments.prompts)
 
 
 def _show(tuning) -> None:
     """Prints the confirmed candidates, and the best of the others."""
-    from rich.table import Table
+    from lantern_jax.io.console import Console, table
 
-    from lantern_jax.io.console import Console
+    def cells(made) -> tuple[str, ...]:
+        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
+        return (
+            f"{name} (default)" if made.name == tuning.default else name,
+            str(made.nodes), _pair(made.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(made.predicted, 0),
+            "" if made.measured is None else _pair(made.measured, 0),
+            "" if made.speedup is None else _pair(made.speedup, 2),
+            f"{made.substituted.mean():.1%}" if len(made.substituted) else "0",
+        )  # fmt: skip
 
     heads = (
+        "",
         "nodes",
         "tokens a pass",
         "ms a round",
@@ -140,20 +113,8 @@ def _show(tuning) -> None:
         "times plain",
         "substituted",
     )
-    table = Table("", box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="right")
-    for row in tuning.rows[:SHOWN]:
-        made = row.candidate
-        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
-        relaxed = f"{made.substituted.mean():.1%}" if len(made.substituted) else "0"
-        table.add_row(
-            f"{name} (default)" if made.name == tuning.default else name,
-            str(made.nodes), _pair(row.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(row.predicted, 0),
-            "" if row.measured is None else _pair(row.measured, 0),
-            "" if row.speedup is None else _pair(row.speedup, 2), relaxed,
-        )  # fmt: skip
-    Console(soft_wrap=True).print(table)
+    shown = table(heads, map(cells, tuning.rows[:SHOWN]), box=None, pad_edge=False)
+    Console(soft_wrap=True).print(shown)
 
 
 def _pair(pair: tuple[float, float], digits: int) -> str:

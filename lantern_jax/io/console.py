@@ -3,9 +3,11 @@
 A text of several lines of our own is given as ``rich.text.Text``, which is shown as it is.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import rich.console
+from rich.table import Table
 from rich.text import Text
 
 from lantern_jax.io import errors
@@ -20,3 +22,18 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Makes rich's text of every ``str`` that it is given."""
         return super().render_str(errors.printable(text), **options)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> Table:
+    """Makes a table whose first column names the row and is folded where it is long; the others are numbers.
+
+    Args:
+        options: of rich's ``Table``.
+    """
+    made = Table(**{"title_justify": "left", "caption_justify": "left"} | options)
+    made.add_column(heads[0], overflow="fold")
+    for head in heads[1:]:
+        made.add_column(head, justify="right")
+    for row in rows:
+        made.add_row(*row)
+    return made

@@ -74,15 +74,14 @@ def parse_accept_lengths(text: str) -> AcceptLengths:
         numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
     except ValueError:
         numbers = []
-    if not numbers or not all(_is_number(number) for number in numbers):
+    is_mean = len(numbers) == 1
+    if not numbers or not all(map(_is_number, numbers)) or (is_mean and not numbers[0] >= 1):
         raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
-    if len(numbers) == 1:
-        if not numbers[0] >= 1:
-            raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
+    if is_mean:
         return AcceptLengths(mean=float(numbers[0]))
-    if min(numbers) < 0 or abs(math.fsum(numbers) - 1) > 1e-3:
-        raise LanternError(f"accept lengths {quoted(text)} sum to {math.fsum(numbers):g}: give {_WANTED}")
     total = math.fsum(numbers)
+    if min(numbers) < 0 or abs(total - 1) > 1e-3:
+        raise LanternError(f"accept lengths {quoted(text)} sum to {total:g}: give {_WANTED}")
     return AcceptLengths(chances=tuple(number / total for number in numbers))
 
 

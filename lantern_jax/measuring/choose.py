@@ -16,6 +16,8 @@ from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, 
 Point = TypeVar("Point")
 # Nodes of the trees that are looked at, the root not counted.
 SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
+# What a candidate's entry in a file has under its own name.
+_WRITTEN = ("name", "nodes", "tokens_a_pass", "predicted", "measured", "speedup")
 # Windows that are looked at; neighbours stand beside each other.
 WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
 REACHES = (1, 2, 3, 4, 5, 6, 8)
@@ -35,6 +37,9 @@ class Candidate:
         ms: of a round, predicted.
         substituted: [n], the share of tokens that a relaxed rule put in place of the strict one's; empty if strict.
         distance: their mean codebook distance.
+        tokens_a_pass, predicted: (value, standard error); the latter in tokens a second.
+        measured: (tokens a second, standard error) of the confirming run; None where it had no part in it.
+        speedup: (times plain decoding's speed, standard error) there.
     """
 
     name: str
@@ -44,6 +49,18 @@ class Candidate:
     ms: float
     substituted: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     distance: float = 0.0
+    tokens_a_pass: tuple[float, float] = (0.0, 0.0)
+    predicted: tuple[float, float] = (0.0, 0.0)
+    measured: tuple[float, float] | None = None
+    speedup: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain numbers by name."""
+        values = {name: getattr(self, name) for name in _WRITTEN}
+        values |= {"knobs": dict(self.knobs), "ms_a_round": self.ms}
+        if len(self.substituted):
+            values |= {"substituted": float(self.substituted.mean()), "distance": self.distance}
+        return values
 
 
 @dataclass(frozen=True)

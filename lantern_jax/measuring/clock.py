@@ -1,9 +1,12 @@
-"""The time that a tuning has: nothing is begun that would not end within it."""
+"""Timing: several things in turns, and the time that a tuning has."""
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # What a piece is like before one of its kind was timed: on a CPU, the demo's drafters compile for twice as long as its
 # passes, and walking pictures for ranks takes twice as long as decoding them plainly.
@@ -11,7 +14,7 @@ _ALIKE = {"draft": (2, "program"), "ranks": (2, "plain"), "pictures": (1, "plain
 
 
 class Clock:
-    """Tells what is left of some seconds, and whether more pieces of work fit into it.
+    """Tells what is left of some seconds, and whether more pieces of work fit into it: none begins that would not end.
 
     A piece is predicted to take as long as the last of its kind, compiling included; of a new kind, as long as
     some pieces of another one.
@@ -59,3 +62,15 @@ class Clock:
     def fits(self, share: float = 1.0, **pieces: int) -> bool:
         """Tells whether these numbers of pieces of some kinds end before a share of the time is over."""
         return self.predicted(**pieces) < self.left(share)
+
+
+def alternate(tasks: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Runs all tasks in turns, every other time backwards; returns what each gives in each repetition.
+
+    So a slow minute of the machine slows all. A task is given the number of the repetition. Warm up and compile before.
+    """
+    given: dict[str, list[T]] = {name: [] for name in tasks}
+    for repeat in range(repeats):
+        for name in list(tasks)[:: -1 if repeat % 2 else 1]:
+            given[name].append(tasks[name](repeat))
+    return given

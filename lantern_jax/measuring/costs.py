@@ -1,25 +1,32 @@
 """What a round costs on this device: a pass by its nodes, a level of drafting by its width, a place of a window.
 
 Everything is a measured round of a compiled program of the checkpoint's real shapes, at the batch, dtype and guidance
-that are asked for; all programs take turns. What a single stage costs is a difference of two such rounds.
+that are asked for; all programs take turns. What a single stage costs is a difference of two such rounds, or drafts.
 
-Axes: none; all milliseconds are of a whole batch.
+Axes: B batch. All milliseconds are of a whole batch.
 """
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from lantern_jax.decoding.program import Program, State
 from lantern_jax.decoding.protocols import Draft, Drafting
+from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.engine.jobs import Job
+from lantern_jax.devices.compilation import compile_ahead, run_timed
+from lantern_jax.engine import programs
+from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.program_cache import ProgramKey
-from lantern_jax.measuring.alternate import alternate
-from lantern_jax.measuring.clock import Clock
+from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.subject import Subject
+from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 
 # Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one more.
@@ -30,6 +37,9 @@ WIDTHS = (1, 4, 16)
 MOST_STEPS = 9.0
 # Seconds that one timing should take.
 PIECE_SECONDS = 0.12
+_REPEATS = 5
+# Seconds of a call: long enough for its start and end not to count.
+_CALL_SECONDS = 0.05
 _SHORT, _LONG, _BUSHY, _WINDOW = 1, 5, 3, 16
 # Passes that are measured however long that takes, and of a tuning's time when measuring others ends.
 _LEAST_PASSES, _PASSES_UNTIL, _WINDOW_UNTIL = 2, 0.35, 0.5
@@ -165,13 +175,13 @@ class Stopwatch:
         return ms
 
 
-def _timed(watch: Stopwatch, jobs: Mapping[object, Job], repeats: int) -> tuple[dict[object, float], float]:
+def _timed(watch: Stopwatch, jobs: Mapping[object, Job]) -> tuple[dict[object, float], float]:
     """Returns the median milliseconds of a round of each job, in turns, and their relative standard error."""
     for job in jobs.values():
         watch.round(job)
     tasks = {name: (lambda repeat, job=job: watch.round(job)) for name, job in jobs.items()}
-    given = alternate(tasks, repeats)
-    errors = [np.std(times) / np.median(times) / repeats**0.5 for times in given.values()]
+    given = alternate(tasks, _REPEATS)
+    errors = [np.std(times) / np.median(times) / _REPEATS**0.5 for times in given.values()]
     return {name: float(np.median(times)) for name, times in given.items()}, float(np.median(errors))
 
 
@@ -179,8 +189,6 @@ def measure(
     subject: Subject,
     settings: Settings,
     clock: Clock,
-    *,
-    repeats: int = 5,
     report: Callable[[str], None] = lambda _: None,
 ) -> Costs:
     """Measures the costs of passes and of windows.
@@ -207,31 +215,26 @@ def measure(
     if clock.fits(_WINDOW_UNTIL, draft=1):
         jobs["window"] = subject.job(_with(settings, window, "jacobi"))
     report("timing all in turns")
-    times, error = _timed(watch, jobs, repeats)
+    times, error = _timed(watch, jobs)
     passes = _rising({nodes: ms for nodes, ms in times.items() if isinstance(nodes, int)})
-    begin = float(np.median([watch.begin(plain) for _ in range(repeats)]))
+    begin = float(np.median([watch.begin(plain) for _ in range(_REPEATS)]))
     costs = Costs(passes, begin, error=error)
     place = max(0.0, times.get("window", 0.0) - costs.a_pass(window.num_nodes)) / window.max_depth
-    return Costs(passes, begin, place, {}, error)
+    return replace(costs, place=place)
 
 
-def measure_drafts(
-    subject: Subject, settings: Settings, clock: Clock, kind: str, costs: Costs, repeats: int = 5
-) -> Costs:
+def measure_drafts(subject: Subject, settings: Settings, clock: Clock, kind: str, costs: Costs) -> Costs:
     """Adds the costs of a kind of drafter; a step is timed again beside it, to correct for the machine's pace."""
-    plain, watch = (
-        subject.job(settings, plain=True),
-        Stopwatch(subject, settings.batch),
-    )
-    jobs = {1: plain, **draft_jobs(subject, settings, kind)}
+    watch = Stopwatch(subject, settings.batch)
+    jobs = {1: subject.job(settings, plain=True), **draft_jobs(subject, settings, kind)}
     for job in jobs.values():
         with clock.piece("draft"):
             watch.round(job)
-    times, error = _timed(watch, jobs, repeats)
+    times, error = _timed(watch, jobs)
     pace = costs.passes[1] / times[1]
     times = {name: ms * pace for name, ms in times.items()}
     drafts = {**costs.drafts, kind: draft_costs(costs, times, kind)}
-    return Costs(costs.passes, costs.begin, costs.place, drafts, max(error, costs.error))
+    return replace(costs, drafts=drafts, error=max(error, costs.error))
 
 
 def draft_jobs(subject: Subject, settings: Settings, kind: str) -> dict[object, Job]:
@@ -278,3 +281,57 @@ def _filled(plain: Job, nodes: int) -> Job:
 def _with(settings: Settings, tree: DraftTree, drafting: str) -> Settings:
     """Returns the strict settings of a tree or a window."""
     return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")
+
+
+def levels_of(settings: Settings) -> int:
+    """Returns how many levels are drafted one after the other; 0 without a drafter."""
+    return 0 if settings.is_plain else DRAFTINGS[settings.drafting].levels(settings)
+
+
+def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | None:
+    """Returns the seconds that each level after the first adds to a draft; None where there are no others.
+
+    Args:
+        run: a batch that was just started with these settings, on one device.
+    """
+    levels = levels_of(settings)
+    if levels < 2 or len(run.state.length.devices()) > 1:
+        return None
+    batch = run.state.length.shape[0]
+    state = programs.unstack_scalars(run.state)
+    tasks = {}
+    for name, chosen in (("deep", settings), ("shallow", DRAFTINGS[settings.drafting].one_level(settings))):
+        job = subject.job(chosen)
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(batch))
+        arguments = (subject.engine.drafter(job.drafter), keys, job.sampling, state)
+        function = partial(_draft_again, job.program)
+        program, _ = compile_ahead(function, *arguments, jnp.int32(1))
+        tasks[name] = partial(_a_draft, program, arguments)
+    taken = alternate(tasks, _REPEATS)
+    differences = [deep - shallow for deep, shallow in zip(taken["deep"], taken["shallow"], strict=True)]
+    return max(statistics.median(differences), 0.0) / (levels - 1)
+
+
+def _a_draft(program, arguments, repeat: int) -> float:
+    """Returns the seconds of one draft, by a call of enough drafts to time."""
+    _, once = run_timed(program, *arguments, jnp.int32(2))
+    count = max(2, min(1000, int(2 * _CALL_SECONDS / max(once, 1e-6))))
+    return run_timed(program, *arguments, jnp.int32(count))[1] / count
+
+
+def _draft_again(program: Program, params, keys, sampling, state: State, count):
+    """Drafts ``count`` times in a row, each time as if the last round had accepted nothing."""
+    drafting, stream = program.drafting, Stream(program.target)
+
+    def draft(i, carry):
+        drafting_state, last = carry
+        pending = stream.pending(state.decoded, state.length, state.pending)
+        # Always 0, but not to the compiler: a draft comes after the one before it.
+        pending = pending.replace(tokens=pending.tokens + jnp.minimum(last, 0))
+        draws = program.coupling.draws(
+            keys, state.length, state.decoded.rounds + i, drafting.max_depth + 1, program.target.vocab_size, sampling
+        )  # fmt: skip
+        made, drafting_state = drafting.propose(params, drafting_state, pending, draws, sampling)
+        return drafting_state, jnp.max(made.tokens)
+
+    return lax.fori_loop(jnp.int32(0), count, draft, (state.drafting, jnp.int32(0)))[1]

@@ -24,7 +24,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.measuring.random_models import random_conditioning, random_model
+from lantern_jax.measuring.random_models import random_model
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.settings.recipe import Recipe
@@ -140,16 +140,16 @@ def _bytes(dtype) -> int:
 def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     """Describes what programs for n pictures read, but for the keys."""
     family = family_of(shapes.recipe.config)
-    target = _cast(family.shapes(shapes.recipe.config), shapes.recipe.dtype)
+    target = _shapes(family.shapes(shapes.recipe.config), shapes.recipe.dtype)
     target = quantized_shapes(target) if shapes.quantized else target
     drafting = None
     if job.drafter is not None:
         drafter = DRAFTERS[job.drafter].shapes(shapes.recipe.drafters[job.drafter])
         drafting = {
-            "drafter": _cast(drafter, shapes.recipe.dtype),
+            "drafter": _shapes(drafter, shapes.recipe.dtype),
             "head": jax.eval_shape(family.head, target),
         }
-    conditioning = jax.eval_shape(partial(random_conditioning, shapes.recipe.config, pictures))
+    conditioning = jax.eval_shape(partial(family.random_conditioning, shapes.recipe.config, pictures))
     guidance = None if job.guidance == 1 else _rows(pictures, np.float32)
     codebook, active = None if job.rule.is_strict else shapes.recipe.codebook, _rows(pictures, bool)
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
@@ -175,9 +175,6 @@ def _rows(count: int, dtype) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((count,), dtype)
 
 
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
-def _cast(tree: PyTree, dtype: np.dtype) -> PyTree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), tree)
+def _shapes(tree: PyTree, dtype: np.dtype | None = None) -> PyTree:
+    """Returns shapes in place of arrays, of one dtype or of their own."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype or leaf.dtype), tree)

@@ -7,24 +7,28 @@ Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 """
 
 import dataclasses
+import math
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring import machine
 from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
+from lantern_jax.measuring.clock import alternate
+from lantern_jax.measuring.costs import levels_of, seconds_a_level
 from lantern_jax.measuring.forced import Forced
-from lantern_jax.measuring.levels import seconds_a_level
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject
@@ -34,6 +38,8 @@ from lantern_jax.settings.settings import Settings
 
 PLAIN = "ar"
 LEAST_REPEATS = 3
+# Tables of which a pass reads a few rows, and what prefill alone reads.
+NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first that is timed.
 _WARM_UP = 4
 
@@ -158,15 +164,18 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     Raises:
         LanternError: a model whose numbers are not finite.
     """
-    cold, warm = _compile(subject, group, plan)
-    floors, levels, profiles = [], [], []
-    for member in group:
+    compiling, floors, found = _compile(subject, group, plan), [], []
+    for member, (cold, warm) in zip(group, compiling, strict=True):
         run = _begin(subject, member, 0)
-        floors.append(machine.bytes_a_pass(subject, member.settings, member.job, run))
-        levels.append(_level(subject, member, run) if plan.levels else None)
+        floors.append(bytes_a_pass(subject, member.settings, member.job, run))
+        level = seconds_a_level(subject, member.settings, run) if plan.levels else None
         run = subject.engine.advance(run, _WARM_UP)
-        profiles.append(profile_of_a_pass(subject.engine, run) if plan.parts else None)
+        profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
         del run
+        found.append({
+            "ms_a_level": None if level is None else 1e3 * level, "profile": profile,
+            "compile_cold": cold, "compile_warm": warm,
+        })  # fmt: skip
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
     for number, member in enumerate(group):
@@ -174,17 +183,12 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     taken = alternate(tasks, repeats)
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
-        _row(
-            subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number],
-            ms_a_level=levels[number], compile_cold=cold[number], compile_warm=warm[number],
-        )
+        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], **found[number])
         for number, member in enumerate(group)
-    ]  # fmt: skip
+    ]
 
 
-def compile_group(
-    subject: Subject, group: Sequence[Member], plan: Procedure, threads: int = 1
-) -> list[float]:
+def compile_group(subject: Subject, group: Sequence[Member], threads: int = 1) -> list[float]:
     """Compiles what a group needs; returns the seconds of every member, whose threads share the machine."""
     _ = subject.engine.parameters  # Reading them is not compiling.
     for member in group:
@@ -194,25 +198,21 @@ def compile_group(
         return list(pool.map(lambda member: _begin(subject, member, 0).timing.compiling, group))
 
 
-def _compile(subject: Subject, group: Sequence[Member], plan: Procedure):
+def _compile(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[tuple]:
     """Returns the seconds of every member with nothing kept, and with programs kept; None where not measured."""
     if not plan.compile_twice:
-        compile_group(subject, group, plan)
-        return [None] * len(group), [None] * len(group)
-    subject.engine.programs.clear()
-    cold = compile_group(subject, group, plan)
-    subject.engine.programs.clear()
-    return cold, compile_group(subject, group, plan)
+        compile_group(subject, group)
+        return [(None, None)] * len(group)
+    taken = []
+    for _ in range(2):
+        subject.engine.programs.clear()
+        taken.append(compile_group(subject, group))
+    return list(zip(*taken, strict=True))
 
 
 def _begin(subject: Subject, member: Member, repeat: int) -> Run:
     batch = member.settings.batch
     return subject.start(member.job, repeat * batch, batch)
-
-
-def _level(subject: Subject, member: Member, run: Run) -> float | None:
-    seconds = seconds_a_level(subject, member.settings, run)
-    return None if seconds is None else 1e3 * seconds
 
 
 def _decode(subject: Subject, member: Member, plan: Procedure, repeat: int) -> Batch:
@@ -255,14 +255,12 @@ def _row(
     floor_shares = [
         floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
     ]
-    tokens, rounds = (sum(getattr(sample, name) for sample in samples) for name in ("tokens", "rounds"))
-    substituted = sum(sample.substituted for sample in samples)
+    tokens, rounds, substituted, distance = (
+        sum(getattr(sample, name) for sample in samples)
+        for name in ("tokens", "rounds", "substituted", "distance")
+    )
     ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
     speedup, typical = statistics.median(speedups), statistics.median(seconds)
-    relaxed = {"substituted": None, "distortion": None}
-    if not is_forced:
-        distance = sum(sample.distance for sample in samples)
-        relaxed = {"substituted": substituted / tokens, "distortion": distance / max(substituted, 1)}
     return Row(
         model=subject.name,
         pixels=subject.pixels,
@@ -288,8 +286,9 @@ def _row(
         efficiency=speedup * rounds / tokens,
         floor_share=statistics.median(floor_shares),
         bandwidth=statistics.median(speeds),
-        peak_memory=machine.peak_memory(),
-        **relaxed,
+        peak_memory=_peak_memory(),
+        substituted=None if is_forced else substituted / tokens,
+        distortion=None if is_forced else distance / max(substituted, 1),
         forced=is_forced,
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,
@@ -308,3 +307,40 @@ def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
 
 def _quartiles(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.quantile(values, (0.25, 0.75))]
+
+
+def _peak_memory() -> int:
+    """Returns the most bytes that this process held on the device, or on the host where the device does not tell."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
+    """Returns the bytes that a pass reads at least on a device: weights and caches of target and drafter, once a run.
+
+    Left out are tables that are looked up by the row, and prefill's own weights.
+    """
+    total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
+    if job.drafter is None:
+        return total
+    # The heads of some drafters all run together.
+    runs = 1 if DRAFTERS[job.drafter].one_pass else max(levels_of(settings), 1)
+    own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
+    cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
+    return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
+
+
+def _size(tree: Any) -> int:
+    """Returns the bytes of arrays on one device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
+    )

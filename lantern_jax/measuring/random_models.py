@@ -83,13 +83,8 @@ class RandomModel:
         return Recipe(self.config, {"eagle": self.drafter}, np.dtype(dtype), codebook=codebook)
 
     def conditioning(self, count: int) -> PyTree:
-        """Returns the conditioning of ``count`` prompts that differ: leaves [n, ...]."""
-        return random_conditioning(self.config, count)
-
-
-def random_conditioning(config: TargetConfig, count: int) -> PyTree:
-    """Returns conditioning of ``count`` prompts for a target: leaves [n, ...], of labels, captions or tokens."""
-    return family_of(config).random_conditioning(config, count)
+        """Returns conditioning of ``count`` prompts that differ: leaves [n, ...], of labels, captions or tokens."""
+        return family_of(self.config).random_conditioning(self.config, count)
 
 
 def random_model(size: str) -> RandomModel:

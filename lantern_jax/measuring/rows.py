@@ -134,14 +134,12 @@ def read_rows(file: str | Path) -> list[Row]:
     Raises:
         LanternError: the file cannot be read, or a line of it is no row.
     """
+    rows, wanted = [], "give a file that `lantern bench --out` wrote"
     try:
         lines = read_text(file, _LARGEST).splitlines()
     except ValueError as error:
         why = errors.short(str(error).removeprefix(f"{file} "))
-        raise LanternError(
-            f"cannot read {file} ({why}): give a file that `lantern bench --out` wrote"
-        ) from None
-    rows = []
+        raise LanternError(f"cannot read {file} ({why}): {wanted}") from None
     for number, line in enumerate(filter(str.strip, lines), 1):
         try:
             rows.append(row_of(parse_json(line, "it")))
@@ -149,11 +147,9 @@ def read_rows(file: str | Path) -> list[Row]:
             if not all(isinstance(getattr(rows[-1], name), int | float | None) for name in COMPARED):
                 raise LanternError("a number that is none")
         except (ValueError, TypeError, AttributeError):
-            raise LanternError(
-                f"{file}: line {number} is no row: give a file that `lantern bench --out` wrote"
-            ) from None
+            raise LanternError(f"{file}: line {number} is no row: {wanted}") from None
     if not rows:
-        raise LanternError(f"{file} holds no row: give a file that `lantern bench --out` wrote")
+        raise LanternError(f"{file} holds no row: {wanted}")
     return rows
 
 

@@ -111,22 +111,22 @@ def _knobs(row: str) -> dict[str, Any]:
         knob, _, value = pair.partition("=")
         if knob not in KNOBS:
             raise LanternError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
-        declared = KNOBS[knob]
-        knobs[knob] = declared.read(value) if declared.type in (int, float) else value
+        knobs[knob] = _value(knob, value)
     return knobs
 
 
 def parse_list(name: str, text: str) -> list[Any]:
     """Returns the values of a knob's list, ``a,b,c``; LanternError where one is not valid, or there is none."""
-    declared = KNOBS[name]
-    values: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
+    values = [_value(name, part.strip()) for part in text.split(",") if part.strip()]
     if not values:
         raise errors.invalid(f"--{name}", text, "one value or several with commas")
-    for place, value in enumerate(values):
-        if declared.type in (int, float):
-            values[place] = declared.read(value)
-        elif name == "rule":
+    for value in values:
+        if name == "rule":
             RULES.find(value)
         elif name == "tree" and value != "dynamic":
             resolve_tree(value)
     return values
+
+
+def _value(name: str, text: str) -> Any:
+    return KNOBS[name].read(text) if KNOBS[name].type in (int, float) else text

@@ -7,7 +7,7 @@ Axes: n pictures, T stream tokens.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,8 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring import choose, costs, paths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.choose import Budget, Candidate, WindowPoint
-from lantern_jax.measuring.clock import Clock
+from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.costs import Costs
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
@@ -61,34 +60,6 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Rated:
-    """A candidate with what was predicted and measured of it.
-
-    Attributes:
-        candidate: the candidate.
-        tokens_a_pass, predicted: (value, standard error); the latter in tokens a second.
-        measured: (tokens a second, standard error) of the confirming run; None where it had no part in it.
-        speedup: (times plain decoding's speed, standard error) there.
-    """
-
-    candidate: Candidate
-    tokens_a_pass: tuple[float, float]
-    predicted: tuple[float, float]
-    measured: tuple[float, float] | None = None
-    speedup: tuple[float, float] | None = None
-
-    def to_json(self) -> dict:
-        """Returns plain numbers by name."""
-        made, relaxed = self.candidate, len(self.candidate.substituted) > 0
-        values = {"name": made.name, "knobs": dict(made.knobs), "nodes": made.nodes, "ms_a_round": made.ms,
-                  "tokens_a_pass": self.tokens_a_pass, "predicted": self.predicted, "measured": self.measured,
-                  "speedup": self.speedup}  # fmt: skip
-        return values | (
-            {"substituted": float(made.substituted.mean()), "distance": made.distance} if relaxed else {}
-        )
-
-
-@dataclass(frozen=True)
 class Tuning:
     """What a tuning found.
 
@@ -99,7 +70,7 @@ class Tuning:
     """
 
     tuned: Tuned
-    rows: tuple[Rated, ...]
+    rows: tuple[Candidate, ...]
     default: str
 
 
@@ -131,6 +102,7 @@ class Tuner:
         self.kinds = [kind for kind in DRAFTERS if kind in subject.recipe.drafters]
         self.run_lengths, self.tokens = Stream(subject.recipe.target()).run, len(subject.free)
         self.statistics: dict[str, Any] = {}
+        self.costs = Costs({})
 
     def run(self) -> Tuning:
         """Finds the fastest way of decoding; LanternError for numbers that are not finite."""
@@ -138,25 +110,33 @@ class Tuner:
         self.report("decoding plainly")
         with self.clock.piece("plain"):
             plain = subject.decode(subject.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
-        measured = costs.measure(subject, self.settings, self.clock, report=self.report)
+        self.costs = costs.measure(subject, self.settings, self.clock, report=self.report)
+        step = self.costs.a_pass(1)
         # Of plain decoding and two others that are no slower.
-        self.clock.keep(self._confirming([self.tokens * measured.a_pass(1) / 1e3] * 3))
-        held_out = plain.rounds[plan.pictures :]
-        found = [Candidate(PLAIN, {"method": "ar"}, 1, held_out, measured.a_pass(1))]
+        self.clock.keep(self._confirming([self.tokens * step / 1e3] * 3))
+        found = [self._candidate(PLAIN, {"method": "ar"}, 1, plain.rounds[plan.pictures :], step)]
         for kind in self.kinds[:1]:
-            measured, trees = self._drafted(kind, plain, measured, _TREES_UNTIL)
-            found += trees
-        found += self._windows(measured)
+            found += self._trees(kind, plain, _TREES_UNTIL)
+        found += self._windows()
         for kind in self.kinds[1:]:
-            measured, trees = self._drafted(kind, plain, measured, _KINDS_UNTIL)
-            found += trees
-        rows = sorted(map(self._row(measured), found), key=lambda row: -row.predicted[0])
+            found += self._trees(kind, plain, _KINDS_UNTIL)
+        rows = sorted(found, key=_speed)
         if plan.budget.allows_relaxed:
-            relaxed = self._relaxed([row.candidate for row in rows if row.candidate.name != PLAIN])
-            rows = sorted([*rows, *map(self._row(measured), relaxed)], key=lambda row: -row.predicted[0])
-        default = self._default(rows, measured)
-        rows = self._confirmed(rows, default, measured)
-        return Tuning(self._tuned(rows, default, measured), tuple(rows), default.candidate.name)
+            relaxed = self._relaxed([row for row in rows if row.name != PLAIN])
+            rows = sorted([*rows, *relaxed], key=_speed)
+        default = self._default(rows)
+        rows = self._confirmed(rows, default)
+        return Tuning(self._tuned(rows, default), tuple(rows), default.name)
+
+    def _candidate(
+        self, name: str, knobs: Mapping[str, Any], nodes: int, rounds, ms: float, *relaxed
+    ) -> Candidate:
+        """Returns a candidate with what is predicted of it; arguments as its fields."""
+        rate = choose.tokens_a_second(
+            rounds, ms, tokens=self.tokens, begin=self.costs.begin, batch=self.settings.batch, error=self.costs.error
+        )  # fmt: skip
+        made = Candidate(name, knobs, nodes, rounds, ms, *relaxed)
+        return replace(made, tokens_a_pass=paths.tokens_a_pass(rounds, self.tokens - 1), predicted=rate)
 
     def _confirming(self, seconds: list[float]) -> float:
         """Returns the least seconds of a confirming run of candidates that decode in these; plain's is compiled."""
@@ -171,19 +151,16 @@ class Tuner:
     def _job(self, knobs: Mapping[str, Any]) -> Job:
         return self.subject.job(self.subject.settings(self.base | dict(knobs)))
 
-    def _drafted(
-        self, kind: str, plain: Decodings, measured: Costs, until: float
-    ) -> tuple[Costs, list[Candidate]]:
-        """Adds a drafter's costs, and its trees; neither where that would take too long."""
+    def _trees(self, kind: str, plain: Decodings, until: float) -> list[Candidate]:
+        """Returns the grown trees that pay best, and all named ones, with the rounds they take on other pictures.
+
+        Adds the drafter's costs before; does neither where that would take too long.
+        """
         programs = len(costs.draft_jobs(self.subject, self.settings, kind))
         if not self.clock.fits(until, ranks=1, draft=programs):
-            return measured, []
+            return []
         self.report(f"timing the {kind} drafter")
-        measured = costs.measure_drafts(self.subject, self.settings, self.clock, kind, measured)
-        return measured, self._trees(kind, plain, measured)
-
-    def _trees(self, kind: str, plain: Decodings, measured: Costs) -> list[Candidate]:
-        """Returns the grown trees that pay best, and all named ones, with the rounds they take on other pictures."""
+        self.costs = costs.measure_drafts(self.subject, self.settings, self.clock, kind, self.costs)
         self.report(f"ranks of the {kind} drafter")
         count = self.plan.pictures
         with self.clock.piece("ranks"):
@@ -192,12 +169,12 @@ class Tuner:
         counts = paths.path_counts(grown_on)
 
         def cost(nodes: int, expanded: tuple[int, ...]) -> float:
-            return measured.tree(kind, nodes, expanded)
+            return self.costs.tree(kind, nodes, expanded)
 
         def candidate(name: str, given: Any, tree: DraftTree) -> Candidate:
             knobs = {"method": "gumbel", "drafting": kind, "tree": given}
             rounds = paths.rounds_of(ranks[count:], tree, self.run_lengths)
-            return Candidate(name, knobs, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
+            return self._candidate(name, knobs, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
 
         def tokens(grown: list[TreePath]) -> float:
             # Not the counts' sum: where much is accepted there are few rounds.
@@ -232,9 +209,9 @@ class Tuner:
             "tokens_a_pass": expected,
         }
 
-    def _windows(self, measured: Costs) -> list[Candidate]:
+    def _windows(self) -> list[Candidate]:
         """Climbs from the platform's own windows: tokens a pass are measured, costs predicted."""
-        kind = next(iter(measured.drafts), None)
+        kind = next(iter(self.costs.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
         starts = {}
         for method in ("led", "jacobi") if kind else ("jacobi",):
@@ -254,9 +231,9 @@ class Tuner:
                 name, knobs = f"{name}, reach {reach}", knobs | {"reach": reach}
             if levels:
                 name = f"{name}, {branches} guesses for {levels}"
-            ms = measured.window(tree, kind if reach else None, reach)
-            made[point] = Candidate(name, knobs, tree.num_nodes, self._decoded(knobs).rounds, ms)
-            return self._row(measured)(made[point]).predicted[0]
+            ms = self.costs.window(tree, kind if reach else None, reach)
+            made[point] = self._candidate(name, knobs, tree.num_nodes, self._decoded(knobs).rounds, ms)
+            return made[point].predicted[0]
 
         def near(point: WindowPoint) -> list[WindowPoint]:
             return [other for other in choose.window_neighbours(point) if other[1] <= codes]
@@ -284,26 +261,16 @@ class Tuner:
                         bound = next(f"{name} {value:g}" for name, value in rule.items() if name != "rule")
                         name = f"{base.name}, {rule['rule']} with {bound}"
                         given = decoded.rounds, base.ms, decoded.substituted, decoded.distance
-                        made.append(Candidate(name, knobs, base.nodes, *given))
+                        made.append(self._candidate(name, knobs, base.nodes, *given))
                         break
         return made
 
-    def _row(self, measured: Costs) -> Callable[[Candidate], Rated]:
-        def row(candidate: Candidate) -> Rated:
-            rate = choose.tokens_a_second(
-                candidate.rounds, candidate.ms, tokens=self.tokens, begin=measured.begin,
-                batch=self.settings.batch, error=measured.error,
-            )  # fmt: skip
-            return Rated(candidate, paths.tokens_a_pass(candidate.rounds, self.tokens - 1), rate)
-
-        return row
-
-    def _confirmed(self, rows: list[Rated], default: Rated, measured: Costs) -> list[Rated]:
+    def _confirmed(self, rows: list[Candidate], default: Candidate) -> list[Candidate]:
         """Decodes the best by prediction, the default and plain decoding side by side on pictures of their own."""
-        plain = next(row for row in rows if row.candidate.name == PLAIN)
+        plain = next(row for row in rows if row.name == PLAIN)
         chosen = self._to_confirm(rows, plain, default)
         batch, first = self.settings.batch, 2 * self.plan.pictures
-        jobs = {name: self._job(row.candidate.knobs) for name, row in chosen.items()}
+        jobs = {name: self._job(row.knobs) for name, row in chosen.items()}
         for name, job in jobs.items():
             self.report(f"compiling: {name}")
             self.subject.decode(job, first, batch, batch)
@@ -315,81 +282,69 @@ class Tuner:
             return lambda repeat: self.subject.decode(job, first + repeat * batch, batch, batch)
 
         given = alternate({name: task(job) for name, job in jobs.items()}, repeats)
-        confirmed = [
-            self._measured(row, given[name], given[plain.candidate.name]) for name, row in chosen.items()
-        ]
+        confirmed = [self._measured(row, given[name], given[PLAIN]) for name, row in chosen.items()]
         confirmed.sort(key=lambda row: -row.measured[0])
-        return confirmed + [row for row in rows if row.candidate.name not in chosen]
+        return confirmed + [row for row in rows if row.name not in chosen]
 
-    def _to_confirm(self, rows: list[Rated], plain: Rated, default: Rated) -> dict[str, Rated]:
+    def _to_confirm(
+        self, rows: list[Candidate], plain: Candidate, default: Candidate
+    ) -> dict[str, Candidate]:
         """Returns the fastest three, or fewer if time is short, by name, with plain decoding and the default."""
         fastest = [row for row in rows if row is not plain][:_FASTEST]
-        chosen = {row.candidate.name: row for row in [plain, *fastest[:1], default]}
+        chosen = {row.name: row for row in [plain, *fastest[:1], default]}
         self.clock.keep(0.0)
         for row in fastest[1:]:
-            more = chosen | {row.candidate.name: row}
+            more = chosen | {row.name: row}
             if self._confirming(list(map(self._seconds, more.values()))) < self.clock.left():
                 chosen = more
         return chosen
 
-    def _seconds(self, row: Rated) -> float:
+    def _seconds(self, row: Candidate) -> float:
         """Returns the predicted seconds of a batch."""
         return self.tokens * self.settings.batch / row.predicted[0]
 
-    def _default(self, rows: list[Rated], measured: Costs) -> Rated:
+    def _default(self, rows: list[Candidate]) -> Candidate:
         """Returns how a call decodes without tuning: one of the rows, or another one."""
         settings = self.subject.settings(self.base)
         for row in rows:
-            if self.subject.settings(self.base | dict(row.candidate.knobs)) == settings:
+            if self.subject.settings(self.base | dict(row.knobs)) == settings:
                 return row
         # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding.
-        plain = next(row.candidate for row in rows if row.candidate.name == PLAIN)
+        plain = next(row for row in rows if row.name == PLAIN)
         rounds = self._decoded({}).rounds if self.clock.fits(pictures=1) else plain.rounds
         # A round of it was not predicted: it is what others are compared with.
-        candidate = Candidate(
-            DEFAULT, {}, settings.tree.num_nodes, rounds, measured.a_pass(settings.tree.num_nodes)
-        )
-        return self._row(measured)(candidate)
+        nodes = settings.tree.num_nodes
+        return self._candidate(DEFAULT, {}, nodes, rounds, self.costs.a_pass(nodes))
 
-    def _measured(self, row: Rated, made: list[Decodings], plain: list[Decodings]) -> Rated:
+    def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
         """Adds what the confirming run measured; a relaxed rule's cost is then of all its pictures."""
         seconds = np.array([part.timing.decoding for part in made])
-        rate = self.tokens * self.settings.batch * len(made) / seconds.sum()
-        spread = seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5
-        times = np.array([part.timing.decoding for part in plain]) / seconds
-        speedup = sum(part.timing.decoding for part in plain) / seconds.sum()
-        candidate, relaxed = row.candidate, [part.substituted for part in made]
-        if len(candidate.substituted):
+        rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
+        spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)
+        plainly = np.array([part.timing.decoding for part in plain])
+        error = float((plainly / seconds).std(ddof=1) / len(seconds) ** 0.5)
+        if len(row.substituted):
             distance = float(np.mean([part.distance for part in made]))
-            candidate = Candidate(
-                candidate.name, candidate.knobs, candidate.nodes, candidate.rounds, candidate.ms,
-                np.concatenate([candidate.substituted, *relaxed]), max(candidate.distance, distance),
-            )  # fmt: skip
-        error = float(times.std(ddof=1) / len(times) ** 0.5)
-        return Rated(
-            candidate,
-            row.tokens_a_pass,
-            row.predicted,
-            (float(rate), float(rate * spread)),
-            (float(speedup), error),
-        )
+            shares = np.concatenate([row.substituted, *(part.substituted for part in made)])
+            row = replace(row, substituted=shares, distance=max(row.distance, distance))
+        speedup = float(plainly.sum() / seconds.sum()), error
+        return replace(row, measured=(rate, rate * spread), speedup=speedup)
 
-    def _tuned(self, rows: list[Rated], default: Rated, measured: Costs) -> Tuned:
+    def _tuned(self, rows: list[Candidate], default: Candidate) -> Tuned:
         budget = self.plan.budget
-        best = next(row for row in rows if budget.holds(row.candidate.substituted, row.candidate.distance))
+        best = next(row for row in rows if budget.holds(row.substituted, row.distance))
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
-        shares = best.candidate.substituted
         return Tuned(
             key=self.key,
-            knobs=dict(best.candidate.knobs),
-            name=best.candidate.name,
+            knobs=dict(best.knobs),
+            name=best.name,
             speedup=best.speedup[0],
-            substituted=float(shares.mean()) if len(shares) else 0.0,
+            substituted=float(best.substituted.mean()) if len(best.substituted) else 0.0,
             budget={name: bound for name, bound in bounds.items() if bound is not None},
             found={
                 "candidates": [row.to_json() for row in rows],
-                "default": default.candidate.name,
-                "costs": measured.to_json(),
+                "default": default.name,
+                "costs": self.costs.to_json(),
                 "paths": self.statistics,
                 "prompts": self.subject.prompts,
                 "pictures": self.plan.pictures,
@@ -397,3 +352,8 @@ class Tuner:
                 "versions": versions(),
             },
         )
+
+
+def _speed(row: Candidate) -> float:
+    """Sorts by the predicted speed, the fastest first."""
+    return -row.predicted[0]

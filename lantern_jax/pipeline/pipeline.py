@@ -79,7 +79,6 @@ class Pipeline:
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
-        devices = device_grid(devices)
         self.checkpoint, self._tuned = checkpoint, tuned
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
@@ -98,6 +97,12 @@ class Pipeline:
     def draws(self) -> bool:
         """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens and no pictures."""
         return self.checkpoint.tokenizer_params is not None
+
+    def check_draws(self) -> None:
+        """Raises LanternError where the checkpoint has no VQ tokenizer."""
+        if not self.draws:
+            what = f"{self.checkpoint.model} has no VQ tokenizer to draw with"
+            raise LanternError(f"{what}: convert it again with one")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
@@ -148,13 +153,12 @@ class Pipeline:
         Raises:
             LanternError: as ``generate``.
         """
-        numbers = num, seed, first
+        call = (num, seed, first), start, keep_rows, knobs
         if isinstance(prompts, EncodedPrompts):
             rows = self._encoder.from_encoded(prompts)
-            return self._plan(prompts.prompts, lambda: rows, numbers, start, keep_rows, knobs)
+            return self._plan(prompts.prompts, lambda: rows, *call)
         prompts = listed(prompts)
-        encode = partial(self._encoded, prompts)
-        plan = self._plan(tuple(map(str, prompts)), encode, numbers, start, keep_rows, knobs)
+        plan = self._plan(tuple(map(str, prompts)), partial(self._encoded, prompts), *call)
         self._encoder.check_prompts(prompts)
         return plan
 
@@ -206,8 +210,8 @@ class Pipeline:
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
         one call; raises what it would raise.
         """
-        rows, numbers = self._encoder.from_encoded(conditioning), (num, seed, first)
-        plan = self._plan(conditioning.prompts, lambda: rows, numbers, None, None, knobs, most=2**32)
+        rows, call = self._encoder.from_encoded(conditioning), ((num, seed, first), None, None, knobs)
+        plan = self._plan(conditioning.prompts, lambda: rows, *call, most=2**32)
         return plan, plan.job
 
     def iterate(
@@ -263,8 +267,7 @@ class Pipeline:
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
         """Returns pictures of their codes; LanternError for other models' codes, or without a sound VQ tokenizer."""
-        if not self.draws:
-            raise LanternError("this checkpoint has no VQ tokenizer to draw with: convert it again with one")
+        self.check_draws()
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(self, prompts, encode, numbers, start, keep_rows, knobs, most=MOST_PICTURES) -> Plan:
@@ -274,11 +277,10 @@ class Pipeline:
         found = self.tuning(count, **knobs)
         given = {name: value for name, value in knobs.items() if value is not None}
         settings = self.settings({**found.knobs, **given})
-        notes = (found.note,) if found.note else ()
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
         return Plan(
             settings=settings,
-            notes=notes + without_effect(given, settings),
+            notes=(*filter(None, [found.note]), *without_effect(given, settings)),
             prompts=prompts,
             num=int(num),
             seed=int(seed),

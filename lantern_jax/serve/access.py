@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lantern_jax.serve.answers import encode_json
+from lantern_jax.serve.answers import refusal
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Refused
 
@@ -88,12 +88,8 @@ class Guard:
         try:
             self._access.check(scope["path"], Headers(scope=scope))
         except (Refused, ValueError) as error:
-            refusal = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
-            headers = {"content-type": "application/json", **refusal.headers}
-            pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-            body = encode_json(refusal.to_json())
-            await answer({"type": "http.response.start", "status": refusal.status, "headers": pairs})
-            await answer({"type": "http.response.body", "body": body})
+            refused = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
+            await refusal(refused)(scope, receive, answer)
         else:
             await self._app(scope, receive, answer)
 

@@ -3,12 +3,15 @@
 import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from starlette.responses import Response
 
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.recipe import without_effect
@@ -21,6 +24,16 @@ _EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")
 def encode_json(value: Any) -> bytes:
     """Returns JSON in ASCII, which any text can be sent as."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns an answer in JSON."""
+    return Response(encode_json(value), status, headers, "application/json")
+
+
+def refusal(refused: Refused) -> Response:
+    """Returns the answer to a request that is not served."""
+    return json_answer(refused.to_json(), refused.status, refused.headers)
 
 
 def encode_event(value: dict[str, Any]) -> bytes:
@@ -129,8 +142,7 @@ def example_prompt(pipeline: Pipeline) -> str:
 def picture_side(pipeline: Pipeline) -> int:
     """Returns the pixels of a side of the model's pictures. Raises LanternError where it draws none."""
     checkpoint = pipeline.checkpoint
-    if not pipeline.draws:
-        raise LanternError(f"{checkpoint.model} has no VQ tokenizer to draw with: convert it again with one")
+    pipeline.check_draws()
     return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
 
 

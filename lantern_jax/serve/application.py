@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -100,7 +100,7 @@ class _Server:
         return HTMLResponse(self.html)
 
     async def health(self, request: Request) -> Response:
-        return _json({"status": "ok", "warm": self.worker.is_warm})
+        return answers.json_answer({"status": "ok", "warm": self.worker.is_warm})
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
@@ -116,14 +116,14 @@ class _Server:
         )
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self.entry]})
+        return answers.json_answer({"object": "list", "data": [self.entry]})
 
     async def model(self, request: Request) -> Response:
         if request.path_params["name"] != self.entry["id"]:
             raise Refused(
                 404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
-        return _json(self.entry)
+        return answers.json_answer(self.entry)
 
     async def images(self, request: Request) -> Response:
         began = time.perf_counter()
@@ -143,7 +143,7 @@ class _Server:
         if made is None:
             return Response(status_code=400)  # The client is gone.
         self.counters.answered(time.perf_counter() - began)
-        return _json(answers.whole_answer(ticket, made, self.side))
+        return answers.json_answer(answers.whole_answer(ticket, made, self.side))
 
     async def _all(self, ticket: Ticket) -> list[Done]:
         with _in_time(self.limits.seconds) as deadline:
@@ -247,24 +247,16 @@ async def _body(request: Request, limits: Limits) -> bytes:
     return bytes(content)
 
 
-def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(answers.encode_json(content), status, headers, "application/json")
-
-
-async def _refusal(request: Request, refusal: Refused) -> Response:
-    return _json(refusal.to_json(), refusal.status, refusal.headers)
+async def _refusal(request: Request, refused: Refused) -> Response:
+    return answers.refusal(refused)
 
 
 async def _missing(request: Request, error: HTTPException) -> Response:
     message = {404: "there is nothing at this path", 405: "this path takes another method"}.get(
         error.status_code, error.detail
     )
-    refusal = Refused(error.status_code, message, headers=error.headers or {})
-    return await _refusal(request, refusal)
+    return answers.refusal(Refused(error.status_code, message, headers=error.headers or {}))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return _json(
-        Refused(500, BUG).to_json(),
-        500,
-    )
+    return answers.refusal(Refused(500, BUG))

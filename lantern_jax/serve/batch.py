@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.engine.engine import Engine
-from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
@@ -111,13 +111,20 @@ class Batch:
         # Slots of repeated pictures are free.
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
-        self._run = tools.engine.start(
-            orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
+        self._spent = 0.0
+        self._go_on_with(
+            tools.engine.start(
+                orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
+            )
         )
-        tools.counters.seconds += self._run.timing.decoding
         now = time.perf_counter()
         for order in orders:
             order.waited = now - order.asked
+
+    def _go_on_with(self, run: Run) -> None:
+        """Takes a run in place of the one before, and counts the seconds that went into it."""
+        self._tools.counters.seconds += run.timing.decoding - self._spent
+        self._run, self._spent = run, run.timing.decoding
 
     @property
     def orders(self) -> list[Order]:
@@ -128,16 +135,15 @@ class Batch:
         """Resizes the run to the unfinished and ``waiting`` pictures, if it has a compiled program of that size."""
         live = [slot for slot, order in enumerate(self.slots) if order is not None]
         count = self._tools.slots(len(live) + waiting) if live else len(self.slots)
-        engine, before = self._tools.engine, self._run.timing.decoding
+        engine = self._tools.engine
         if count == len(self.slots) or not self.fits or not engine.has_program(self._run, count):
             return
         try:
-            self._run = engine.regroup(self._run, np.resize(live, count))
+            self._go_on_with(engine.regroup(self._run, np.resize(live, count)))
         except (NotRefillable, jax.errors.JaxRuntimeError):
             # There may be too little memory for both runs: this one is unchanged.
             self.fits = False
             return
-        self._tools.counters.seconds += self._run.timing.decoding - before
         self.slots = [*(self.slots[slot] for slot in live), *[None] * (count - len(live))]
 
     def room(self, waiting: int) -> int:
@@ -149,11 +155,10 @@ class Batch:
     def take(self, orders: list[Order]) -> None:
         """Begins orders in free slots. Raises NotRefillable as ``Engine.refill``; nothing has changed then."""
         empty = [slot for slot, order in enumerate(self.slots) if order is None][: len(orders)]
-        before = self._run.timing.decoding
-        self._run = self._tools.engine.refill(
-            self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders)
+        before, refill = self._spent, self._tools.engine.refill
+        self._go_on_with(
+            refill(self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders))
         )
-        self._tools.counters.seconds += self._run.timing.decoding - before
         now = time.perf_counter()
         for slot, order in zip(empty, orders, strict=True):
             self.slots[slot] = order
@@ -163,9 +168,7 @@ class Batch:
         """Decodes a piece; with ``hurry`` no longer than until about the next picture is done."""
         live = np.array([order is not None for order in self.slots])
         most = until_next(self._run, live, given=0) if hurry else None
-        before = self._run.timing.decoding
-        self._run = self._tools.engine.advance_for(self._run, PIECE_SECONDS, most)
-        self._tools.counters.seconds += self._run.timing.decoding - before
+        self._go_on_with(self._tools.engine.advance_for(self._run, PIECE_SECONDS, most))
 
     def settle(self) -> None:
         """Sends finished pictures and progress, and frees the slots of finished and dropped pictures."""
@@ -193,7 +196,7 @@ class Batch:
 
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
         counters = self._tools.counters
-        seconds = self._run.timing.decoding - order.began
+        seconds = self._spent - order.began
         picture = self._tools.painter.draw(codes)
         counters.pictures += 1
         counters.tokens += len(codes)
@@ -227,7 +230,7 @@ class Batch:
                 if partial is not None:  # OpenAI's clients get no transparency.
                     sketch = sketch[..., :3]
                 order.sketched = time.perf_counter()
-            figures = order.index, known, len(codes), rounds, self._run.timing.decoding - order.began
+            figures = order.index, known, len(codes), rounds, self._spent - order.began
 
             def make(figures=figures, sketch=sketch, partial=partial) -> Progress:
                 return Progress(*figures, None if sketch is None else encode_png(sketch), partial)

@@ -23,7 +23,7 @@ class Connections:
     """The connections of a server, within ``limits``."""
 
     def __init__(self, limits: Limits, counters: Counters):
-        self.limits, self._counters = limits, counters
+        self.limits, self.counters = limits, counters
         # The one that has waited longest comes first, of all and of each address.
         self._all: dict[Connection, str] = {}
         self._of: dict[str, dict[Connection, None]] = {}
@@ -63,14 +63,6 @@ class Connections:
             del self._of[address][connection]
             if not self._of[address]:
                 del self._of[address]
-
-    def count_ended(self, why: str) -> None:
-        """Counts a connection that was ended, by what it did not do in time, or ``room``."""
-        self._counters.ended[why] += 1
-
-    def count_refusal(self, refusal: Refused) -> None:
-        """Counts an answer to what is no request."""
-        self._counters.requests[refusal.status] += 1
 
     def _put(self, connection: "Connection", address: str) -> None:
         self._all[connection] = address
@@ -141,7 +133,7 @@ class Connection(H11Protocol):
 
     def end(self, why: str) -> None:
         """Ends it without an answer."""
-        self._connections.count_ended(why)
+        self._connections.counters.ended[why] += 1
         self.transport.abort()
 
     def _settle(self) -> None:
@@ -180,7 +172,7 @@ class Connection(H11Protocol):
             else:
                 self.end("answer")
         elif what == "headers" and self.conn.trailing_data[0] and not self.transport.is_closing():
-            self._connections.count_ended(what)
+            self._connections.counters.ended[what] += 1
             limit = self._seconds[what]
             self._refuse(Refused(408, f"the headers did not come within {limit:g} seconds: send them faster"))
         else:
@@ -188,7 +180,7 @@ class Connection(H11Protocol):
 
     def _refuse(self, refusal: Refused) -> None:
         """Answers what is no request, and ends the connection."""
-        self._connections.count_refusal(refusal)
+        self._connections.counters.requests[refusal.status] += 1
         body = encode_json(refusal.to_json())
         head = [
             f"HTTP/1.1 {refusal.status} {http.HTTPStatus(refusal.status).phrase}",

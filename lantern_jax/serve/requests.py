@@ -5,6 +5,7 @@ import secrets
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from lantern_jax.decoding.knobs import check_seed
@@ -30,6 +31,7 @@ _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
 }  # fmt: skip
 _TREES = (NO_TREE, "dynamic")
+_quoted = partial(errors.quoted, most=60)
 # No field takes a longer whole number.
 _DIGITS = 40
 
@@ -80,7 +82,7 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
     prompt = fields.get("prompt")
     _check_prompt(prompt, limits.prompt_letters)
     if fields.get("model", model) != model:
-        message = f"model {_short(fields['model'])} is not served here: give {model!r}, or leave it out"
+        message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
     _check_size(fields.get("size", "auto"), side)
     seed = fields.get("seed")
@@ -116,23 +118,23 @@ def _decoded(content: bytes) -> dict[str, Any]:
 def _check_field(name: str, value: Any) -> None:
     """Raises Refused for an unknown field, or a value that asks for what is not done."""
     if name == "response_format" and value != "b64_json":
-        message = f"response_format {_short(value)} is not served: pictures are in the answer, as b64_json"
+        message = f"response_format {_quoted(value)} is not served: pictures are in the answer, as b64_json"
         raise Refused(400, message, name)
     if name in HARMLESS:
         values = HARMLESS[name]
         if not (isinstance(value, str) if values is None else value in values):
             wanted = "text" if values is None else f"one of {', '.join(values)}"
-            raise Refused(400, f"{name} {_short(value)} is not served: give {wanted}, or leave it out", name)
+            raise Refused(400, f"{name} {_quoted(value)} is not served: give {wanted}, or leave it out", name)
     elif name not in OWN and name not in KNOBS:
         known = ", ".join((*OWN, *KNOBS))
-        raise Refused(400, f"unknown field {_short(name)}: choose from {known}", errors.printable(name[:60]))
+        raise Refused(400, f"unknown field {_quoted(name)}: choose from {known}", errors.printable(name[:60]))
 
 
 def _check_prompt(prompt: Any, letters: int) -> None:
     if isinstance(prompt, int) and not isinstance(prompt, bool) and 0 <= prompt < 2**31:
         return
     if not isinstance(prompt, str):
-        raise Refused(400, f"prompt {_short(prompt)} is not text: say in words what to draw", "prompt")
+        raise Refused(400, f"prompt {_quoted(prompt)} is not text: say in words what to draw", "prompt")
     if len(prompt) > letters:
         message = f"the prompt has {len(prompt)} letters: give at most {letters}"
         raise Refused(400, message, "prompt", "prompt_too_long")
@@ -144,7 +146,9 @@ def _check_prompt(prompt: Any, letters: int) -> None:
 def _check_size(size: Any, side: int) -> None:
     wanted = f"{side}x{side}"
     if size not in ("auto", wanted):
-        raise Refused(400, f"size {_short(size)} is not what this model draws: give {wanted} or auto", "size")
+        raise Refused(
+            400, f"size {_quoted(size)} is not what this model draws: give {wanted} or auto", "size"
+        )
 
 
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,9 +163,9 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
     tree = knobs.get("tree")
     if isinstance(tree, str) and tree not in (*tree_names(), *_TREES):
         known = ", ".join((*tree_names(), *_TREES))
-        raise Refused(400, f"unknown tree {_short(tree)}: choose one of {known}, or give paths", "tree")
+        raise Refused(400, f"unknown tree {_quoted(tree)}: choose one of {known}, or give paths", "tree")
     if not isinstance(tree, str | list | None):
-        raise Refused(400, f"tree {_short(tree)} is neither a name nor a list of paths", "tree")
+        raise Refused(400, f"tree {_quoted(tree)} is neither a name nor a list of paths", "tree")
     for name, value in knobs.items():
         _checked(KNOBS[name].check, name, value)
     return knobs
@@ -170,7 +174,7 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _number(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise Refused(
-            400, f"{name} {_short(value)} is not valid: give a whole number from {least} to {most}", name
+            400, f"{name} {_quoted(value)} is not valid: give a whole number from {least} to {most}", name
         )
     return value
 
@@ -178,7 +182,7 @@ def _number(name: str, value: Any, least: int, most: int) -> int:
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
-        raise Refused(400, f"{name} {_short(value)} is not valid: give true or false", name)
+        raise Refused(400, f"{name} {_quoted(value)} is not valid: give true or false", name)
     return value
 
 
@@ -187,9 +191,3 @@ def _checked(check, name: str, value: Any) -> Any:
         return check(value)
     except ValueError as error:
         raise Refused(400, str(error), name) from None
-
-
-def _short(value: Any, most: int = 60) -> str:
-    """Returns a value for a line, cut."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."

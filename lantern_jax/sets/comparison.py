@@ -19,7 +19,7 @@ from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 from lantern_jax.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
 from lantern_jax.metrics.registry import READERS
 from lantern_jax.metrics.scores import Score
-from lantern_jax.sets.sources import NumberedPicture
+from lantern_jax.sets.reading import SetPicture
 from lantern_jax.sets.statistics import Statistics
 
 # Bootstrap replicates of a Fréchet distance, and up to how many features: a replicate must take little time.
@@ -116,9 +116,7 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
         )
 
 
-def score_pictures(
-    score: Score, pictures: Iterable[NumberedPicture], steps: Sequence[Step]
-) -> dict[str, Any]:
+def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence[Step]) -> dict[str, Any]:
     """Returns a score's mean over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
 
     The interval holds 95 % under a normal law of the mean.

@@ -23,19 +23,19 @@ SUMS_FILE = "moments.npz"
 
 @dataclass(frozen=True)
 class SetPicture:
-    """A picture of a set.
+    """A picture of a set, or of other pictures that are measured like one.
 
     Attributes:
-        number: in the set, from 0.
-        prompt: what it was made from.
+        number: in the set, from 0; None where it carries none.
+        prompt: what it was made from; likewise.
         picture: uint8 [H, W, 3].
-        tokens: int32 [T], its codes.
+        tokens: int32 [T], its codes; None for pictures of no set.
     """
 
-    number: int
-    prompt: str
+    number: int | None
+    prompt: str | None
     picture: UInt8[np.ndarray, "H W 3"]
-    tokens: Int[np.ndarray, " T"] | None
+    tokens: Int[np.ndarray, " T"] | None = None
 
 
 @dataclass(frozen=True)

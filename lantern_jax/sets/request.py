@@ -81,8 +81,7 @@ def open_set(request: SetRequest) -> OpenedSet:
     pipeline = load(request.model, request.dtype, mesh=request.mesh)
     pipeline.settings(request.knobs)
     _check_prompts(request.prompts, pipeline)
-    if not pipeline.draws:
-        raise LanternError(f"{request.model} has no VQ tokenizer to draw with: convert it again with one")
+    pipeline.check_draws()
     reader = _reader(request)
     # Looked up once for the whole set, so that all of it is decoded in the same way.
     tuned = pipeline.tuning(len(request.prompts) * request.num, **request.knobs)

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -16,7 +15,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_header
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture
-from lantern_jax.sets.reading import is_set, read_set
+from lantern_jax.sets.reading import SetPicture, is_set, read_set
 
 # The key of pictures in an .npz file, as in ADM's samples and references.
 ARRAY = "arr_0"
@@ -24,15 +23,7 @@ ARRAY = "arr_0"
 _GRID = "grid.png"
 
 
-class NumberedPicture(NamedTuple):
-    """A picture uint8 [H, W, 3] with the number and the prompt that it carries, if any."""
-
-    number: int | None
-    prompt: str | None
-    picture: UInt8[np.ndarray, "H W 3"]
-
-
-def read_pictures(path: str | Path) -> Iterator[NumberedPicture]:
+def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
     Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
@@ -47,15 +38,15 @@ def read_pictures(path: str | Path) -> Iterator[NumberedPicture]:
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():
-        return (NumberedPicture(None, None, picture) for picture in _array_pictures(path))
+        return (SetPicture(None, None, picture) for picture in _array_pictures(path))
     if not path.is_dir():
         raise LanternError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
     if is_set(path):
-        return (NumberedPicture(one.number, one.prompt, one.picture) for one in read_set(path))
+        return read_set(path)
     return _folder_pictures(path)
 
 
-def _folder_pictures(folder: Path) -> Iterator[NumberedPicture]:
+def _folder_pictures(folder: Path) -> Iterator[SetPicture]:
     files = [
         file
         for file in folder.rglob("*")
@@ -74,7 +65,7 @@ def _natural(file: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _file_picture(file: Path) -> NumberedPicture:
+def _file_picture(file: Path) -> SetPicture:
     image = open_picture(file)
     texts = getattr(image, "text", {})
     number = texts.get("number")
@@ -83,7 +74,7 @@ def _file_picture(file: Path) -> NumberedPicture:
             f"{file}: its number {errors.short(repr(number))} is not valid: give whole numbers, or none at all"
         )
     prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
-    return NumberedPicture(None if number is None else int(number), prompt, picture)
+    return SetPicture(None if number is None else int(number), prompt, picture)
 
 
 def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
@@ -106,8 +97,8 @@ def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
 
 
 def with_prompts(
-    pictures: Iterable[NumberedPicture], prompts: Sequence[str] | None = None
-) -> Iterator[NumberedPicture]:
+    pictures: Iterable[SetPicture], prompts: Sequence[str] | None = None
+) -> Iterator[SetPicture]:
     """Yields the same pictures, each with its number and its prompt.
 
     A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
@@ -128,13 +119,13 @@ def with_prompts(
         if number in seen:
             raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
         seen.add(number)
-        yield NumberedPicture(number, _prompt(picture, number, prompts), picture.picture)
+        yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)
         count += 1
     if prompts is not None and not numbered and count != len(prompts):
         raise _unequal(count, prompts)
 
 
-def _prompt(picture: NumberedPicture, number: int, prompts: Sequence[str] | None) -> str:
+def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:
     if prompts is None:
         if picture.prompt is None:
             raise LanternError(f"picture {number} does not carry its prompt: give --prompts FILE, one a line")

@@ -75,7 +75,7 @@ def statistics_of(path: str | Path, reader: FeatureReader) -> Statistics:
     if is_statistics(path):
         names = _names(path)
         return _stored(path, reader) if _READERS in names else _foreign(path, reader, names)
-    return read_statistics(reader, (picture for _, _, picture in read_pictures(path)))
+    return read_statistics(reader, (one.picture for one in read_pictures(path)))
 
 
 def is_statistics(path: str | Path) -> bool:
@@ -144,7 +144,7 @@ def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
     normal = Normal.of_covariance(arrays["mu"], arrays["sigma"])
     if ARRAY not in names:
         return Statistics(reader.name, normal)
-    pictures = (picture for _, _, picture in read_pictures(path))
+    pictures = (one.picture for one in read_pictures(path))
     return replace(read_statistics(reader, pictures), normal=normal)
 
 

@@ -15,9 +15,8 @@ from lantern_jax.devices import hosts
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Progress
 from lantern_jax.engine.jobs import Job
-from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pipeline.drawing import why_not_finite
+from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.plan import Plan, batches
 from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers, shard_paths
 from lantern_jax.sets.request import OpenedSet
@@ -158,7 +157,5 @@ def _drawn(engine: Engine, tokens: Int[np.ndarray, "n C"]) -> Iterator[UInt8[np.
     """Draws pictures, always by the same program."""
     for part in batches(len(tokens), DRAWN):
         group = tokens[part]
-        pictures, finite, _ = engine.draw(np.resize(group, (DRAWN, group.shape[1])))
-        if not finite.all():
-            raise LanternError(why_not_finite(engine, "the pictures", ("tokenizer",)))
+        pictures, _ = draw_codes(engine, np.resize(group, (DRAWN, group.shape[1])))
         yield pictures[: len(group)]

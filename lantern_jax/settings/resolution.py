@@ -175,32 +175,29 @@ def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters
 
 
 def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
-    tree, coupling = values["tree"], values["coupling"]
+    tree, coupling, drafting, rule = (values[name] for name in ("tree", "coupling", "drafting", "rule"))
+    dynamic = isinstance(tree, DynamicTree)
     if tree.max_rank >= vocab_size:
         raise LanternError(
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
         )
-    if isinstance(tree, DynamicTree):
-        if tree.ranking == "gap" and coupling != "gumbel":
-            raise LanternError(
-                f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
-            )
-        if coupling == "block":
-            raise LanternError("the coupling block needs a chain: give tree chain")
-    elif coupling == "rejection" and tree.has_rank_gaps:
+    if dynamic and tree.ranking == "gap" and coupling != "gumbel":
+        raise LanternError(
+            f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+        )
+    if coupling == "rejection" and not dynamic and tree.has_rank_gaps:
         raise LanternError(
             "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
         )
-    elif coupling == "block" and tree.num_nodes != tree.max_depth + 1:
-        raise LanternError("the coupling block needs a chain: give tree chain")
-    drafting, rule = values["drafting"], values["rule"]
-    if coupling == "block" and coupling not in RULES[rule].couplings:
-        raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {rule}")
-    redrawn = "redraw" in DRAFTINGS[drafting].reads
-    if coupling == "block" and redrawn and values["redraw"] != "independent":
-        raise LanternError(
-            f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
-        )
+    if coupling == "block":
+        if dynamic or tree.num_nodes != tree.max_depth + 1:
+            raise LanternError("the coupling block needs a chain: give tree chain")
+        if coupling not in RULES[rule].couplings:
+            raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {rule}")
+        if "redraw" in DRAFTINGS[drafting].reads and values["redraw"] != "independent":
+            raise LanternError(
+                f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
+            )
     for what, couplings in (
         (f"drafting {drafting}", DRAFTINGS[drafting].couplings), (f"rule {rule}", RULES[rule].couplings),
     ):  # fmt: skip

@@ -86,13 +86,11 @@ class Key:
         if self.checkpoint != other.checkpoint:
             same = " of other contents" if self.model == other.model else ""
             return [f"model {errors.short(self.model, 200)}{same}"]
-        pairs = [
-            (name, value, asdict(other)[name]) for name, value in asdict(self).items() if name != "model"
-        ]
+        theirs = asdict(other)
         return [
-            f"{name} {errors.short(ours, 200)}, not {theirs}"
-            for name, ours, theirs in pairs
-            if ours != theirs
+            f"{name} {errors.short(ours, 200)}, not {theirs[name]}"
+            for name, ours in asdict(self).items()
+            if name != "model" and ours != theirs[name]
         ]
 
 
@@ -195,14 +193,13 @@ class Shelf:
             return Found()
         good, bad = self._read
         key = key_of() if good else None
+        notes = []
         for tuned in good:
-            if not tuned.key.differences(key):
+            differences = tuned.key.differences(key)
+            if not differences:
                 return Found(tuned.knobs, errors.printable(f"tuned: {tuned.words} ({tuned.file})"))
-        notes = [
-            (len(differences), tuned.file, differences)
-            for tuned in good
-            if (differences := tuned.key.differences(key)) and (self.named or tuned.key.model == key.model)
-        ]
+            if self.named or tuned.key.model == key.model:
+                notes.append((len(differences), tuned.file, differences))
         if notes:
             _, file, differences = min(notes, key=lambda note: note[:2])
             return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))

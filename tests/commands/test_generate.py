@@ -12,7 +12,6 @@ import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
 from lantern_jax.commands.main import main, make_parser
-from lantern_jax.commands.options import given_knobs
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
 from lantern_jax.settings import recipe
@@ -263,7 +262,7 @@ def test_flags_set_the_knobs_of_their_names():
         number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5
         value = given.get(name, tuple(knob.choices)[-1] if knob.choices else number)
         arguments = make_parser().parse_args(["generate", PROMPT, f"--{name.replace('_', '-')}", str(value)])
-        found = {name: knob for name, knob in given_knobs(arguments).items() if knob is not None}
+        found = arguments.knobs
         assert found == {name: value} and type(found[name]) is type(value)
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lantern_jax.measuring import bandwidth, levels
+from lantern_jax.measuring import bandwidth, costs
 
 
 @pytest.fixture(autouse=True)
 def quick_clock(monkeypatch):
     monkeypatch.setitem(bandwidth._BYTES, "cpu", 1 << 20)
-    monkeypatch.setattr(levels, "_CALL_SECONDS", 0.005)
+    monkeypatch.setattr(costs, "_CALL_SECONDS", 0.005)

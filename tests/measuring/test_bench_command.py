@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         lantern_jax.pipeline.pipeline,
         "load",
-        lambda model, dtype=None, mesh=None: tiny_pipeline() if model == "demo" else load(model, dtype),
+        lambda model, dtype=None, *_: tiny_pipeline() if model == "demo" else load(model, dtype),
     )
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))

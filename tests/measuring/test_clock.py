@@ -80,5 +80,5 @@ def test_a_tuning_ends_in_time(minutes, monkeypatch):
     made = tune.Tuner(subject, goal, key, lambda text: None, Clock(60 * minutes, now)).run()
     confirmed = [row for row in made.rows if row.measured is not None]
     assert now.now <= 60 * minutes
-    assert 2 <= len(confirmed) <= 5 and made.tuned.name in {row.candidate.name for row in confirmed}
+    assert 2 <= len(confirmed) <= 5 and made.tuned.name in {row.name for row in confirmed}
     assert (len(made.tuned.found["costs"]["ms_a_pass"]) == len(costs.NODES)) == (minutes == 60)

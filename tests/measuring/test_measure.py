@@ -12,12 +12,12 @@ from jax.sharding import SingleDeviceSharding
 
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import family_of
-from lantern_jax.measuring import machine, profile
+from lantern_jax.measuring import profile
 from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.alternate import alternate
 from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.levels import levels_of, seconds_a_level
-from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, measure, members
+from lantern_jax.measuring.clock import alternate
+from lantern_jax.measuring.costs import levels_of, seconds_a_level
+from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, bytes_a_pass, measure, members
 from lantern_jax.measuring.random_models import random_model
 from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_methods
@@ -186,7 +186,7 @@ def test_bytes_that_a_pass_must_read():
 
     def counted(member):
         run = subject.engine.start(member.job, subject.rows(0, 1))
-        return machine.bytes_a_pass(subject, member.settings, member.job, run)
+        return bytes_a_pass(subject, member.settings, member.job, run)
 
     assert counted(plain) == 4 * (weights + config.num_layers * slots(1))
     drafter = layer - dim + 2 * dim * dim + dim + dim * codes + slots(6) - 2 * 2 * dim

@@ -6,7 +6,8 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from lantern_jax.sets import sources
-from lantern_jax.sets.sources import NumberedPicture, read_pictures, with_prompts
+from lantern_jax.sets.reading import SetPicture
+from lantern_jax.sets.sources import read_pictures, with_prompts
 from tests.sets.making import refused
 
 
@@ -90,9 +91,7 @@ def test_sets_that_are_none(tmp_path):
 
 def numbered(*numbers, prompts=None):
     prompts = prompts or [None] * len(numbers)
-    return [
-        NumberedPicture(number, prompt, picture(1)) for number, prompt in zip(numbers, prompts, strict=True)
-    ]
+    return [SetPicture(number, prompt, picture(1)) for number, prompt in zip(numbers, prompts, strict=True)]
 
 
 def test_numbers_decide_which_prompt_belongs_to_a_picture():
