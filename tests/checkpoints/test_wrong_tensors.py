@@ -128,7 +128,7 @@ NO_END = "these tensors name a part .*, expected less than"
         ("CLIP", {PATCHES: (8, 64)}, "7 patches are not a square"),
         ("CLIP", {"text_model.embeddings.position_embedding.weight": (16, 65)}, "how many heads a text"),
         ("ImageReward", {"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
-        ("ImageReward", {"blip.visual_encoder.pos_embed": (1, 9, 64)}, "its patches are not a square"),
+        ("ImageReward", {"blip.visual_encoder.pos_embed": (1, 9, 64)}, "8 patches are not a square"),
         # Grouped queries; torchvision's Inception, which has other classes.
         ("GPT", {"layers.0.attention.wqkv.weight": (64, 32)}, r"wqkv\.weight is \[64, 32\], expected \[96, 32\]"),
         ("Inception", {"fc.weight": (1000, 2048), "fc.bias": (1000,)}, "2 unexpected: fc.weight, fc.bias"),
