@@ -4,6 +4,8 @@ Axes: G guidance rows, B batch, H heads, S slots (prefix first, then tokens), E 
 L path length, P prefix length.
 """
 
+from functools import partial
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -108,10 +110,10 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
     check_room(cache.length, cache.layers[0][0].shape[-2] - prefix, path, block[0][0].shape[-2])
     start = prefix + cache.length
     arguments = cache.layers, block, path, start
-    if shards() > 1 or not fits(cache.layers[0][0]):
-        layers = _append_to_each(*arguments)
-    else:
-        layers = lax.platform_dependent(*arguments, cuda=_append_to_all, default=_append_to_each)
+    ways = {"tpu": partial(_append_to_each, choose=_choose_by_product), "default": _append_to_each}
+    if shards() == 1 and fits(cache.layers[0][0]):
+        ways["cuda"] = _append_to_all
+    layers = lax.platform_dependent(*arguments, **ways)
     return cache.replace(layers=layers, length=cache.length + count)
 
 
@@ -126,9 +128,20 @@ def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], no
         )
 
 
-def _append_to_each(layers: Block, block: Block, path, start) -> Block:
+def _choose(rows, path):
+    return jnp.take_along_axis(rows, path[None, :, None, :, None], axis=3)
+
+
+def _choose_by_product(rows, path):
+    """Does the same for TPUs, where gathering costs more than a product whose sums have one term each."""
+    chosen = jax.nn.one_hot(path, rows.shape[3], dtype=rows.dtype)
+    return jnp.einsum("bln,gbhne->gbhle", chosen, rows, precision="highest")
+
+
+def _append_to_each(layers: Block, block: Block, path, start, choose=_choose) -> Block:
     def append(slots, rows):
-        rows = jnp.take_along_axis(rows, path[None, :, None, :, None], axis=3)
+        # A block of one node is its path.
+        rows = rows if path.shape[1] == rows.shape[3] == 1 else choose(rows, path)
         return write_rows(slots, rows, start)
 
     return jax.tree.map(append, layers, block)

@@ -79,16 +79,18 @@ def _set(options: dict[str, Any]) -> None:
 
 
 def compile_ahead(
-    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None
+    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None
 ) -> tuple[Callable, float]:
     """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
-        results: shardings of the results; None where that is left to the compiler.
+        results: shardings or formats of the results; None where that is left to the compiler.
+        formats: likewise of the arguments; None where they stay as they are.
     """
     start = time.perf_counter()
     shardings = {} if results is None else {"out_shardings": results}
+    shardings |= {} if formats is None else {"in_shardings": formats}
     jitted = jax.jit(function, donate_argnames=donate, **shardings)
     compiled = jitted.lower(*arguments).compile()
     return compiled, time.perf_counter() - start

@@ -90,20 +90,19 @@ class Engine:
             "advance", size, groups, shapes_of(taken), job.program, job.sampling.greedy, job.sampling.filters,
             job.guidance != 1, jax.tree.structure(job.rule),
         )  # fmt: skip
-        parameters = self.placement.on(groups)
-        drafting = None if job.drafter is None else self.drafter(job.drafter)
-        codebook = None if job.rule.is_strict else parameters.codebook
-        guidance = programs.scales(job.guidance, size)
-        inputs = Inputs(
-            parameters.target, drafting, None, None, guidance, None, job.sampling, job.rule, codebook
-        )
-        inputs = self.placement.given(inputs)
+        conditioning = self.placement.given(conditioning)
         sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))
-        beginning = programs.beginning(inputs, self.placement.given(conditioning), inputs.guidance)
+
+        def read() -> tuple[Inputs, Inputs]:
+            inputs = self.placement.inputs(job, groups, size)
+            return programs.beginning(inputs, conditioning, inputs.guidance), inputs
+
+        laying = self.placement.lay_out(self.programs, key, job.drafter, sequences, read)
+        beginning, inputs = read()
         starter, compiling = self._compile_both(key, beginning, sequences, inputs)
         active = self.placement.given(rows < count)
         (keys, state), seconds = run_timed(starter, beginning.replace(active=active), sequences)
-        lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
+        lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, laying + compiling)
         one = jax.tree.map(lambda leaf: leaf[:1], taken)
         return Run(job, seeds, numbers, lengths, timing, inputs.replace(keys=keys), state, one, key)
 
@@ -278,7 +277,8 @@ class Engine:
         idle, one = self.placement.given((np.zeros(key.size, bool), np.int32(1)))
         begin = partial(programs.start, key.program, self.placement.mesh(key.groups))
         nothing = beginning.replace(active=idle)
-        starter, seconds = self._compile(start_key, begin, nothing, sequences)
+        state_lies = self.placement.state_lies(self.programs.get(key))
+        starter, seconds = self._compile(start_key, begin, nothing, sequences, results=state_lies)
         (keys, state), spent = run_timed(starter, nothing, sequences)
         inputs = inputs.replace(keys=keys)
         step, more = self._compile_step(key, inputs, state, one)

@@ -6,15 +6,20 @@ Axes: n sequences asked for, B sequences of a program (with padding).
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices import hosts
 from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, where_on
-from lantern_jax.engine import programs
+from lantern_jax.engine import layouts, programs
+from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey
 from lantern_jax.engine.programs import Parameters
 
 
@@ -30,7 +35,10 @@ class Placement:
         self.read, self.read_drafter = read, read_drafter
         self.devices = device_grid(devices)
         self.spans = hosts.spans(self.devices)
+        self.chooses_layouts = layouts.are_chosen(self.devices[0, 0].platform)
         self._parameters: Parameters | None = None
+        # Whose parameters lie as the compiler chose: "target" and drafters' names.
+        self._laid: set[str] = set()
         self._groups = 0
         self._reading = threading.RLock()
 
@@ -46,7 +54,7 @@ class Placement:
                 where = where_on(self.devices[:groups])
                 parameters = self._parameters or self.read(where)
                 parts = jax.block_until_ready(place(vars(parameters), where))
-                self._parameters, self._groups = Parameters(**parts), groups
+                self._parameters, self._groups, self._laid = Parameters(**parts), groups, set()
             return self._parameters
 
     def drafter(self, name: str) -> PyTree:
@@ -58,6 +66,66 @@ class Placement:
                 drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
                 self._parameters = replace(parameters, drafters=drafters)
             return self._parameters.drafters[name]
+
+    def inputs(self, job: Job, groups: int, size: int) -> Inputs:
+        """Returns what a program of ``size`` sequences reads, on the devices, but for conditioning and keys."""
+        parameters = self.on(groups)
+        drafting = None if job.drafter is None else self.drafter(job.drafter)
+        codebook = None if job.rule.is_strict else parameters.codebook
+        guidance = programs.scales(job.guidance, size)
+        return self.given(
+            Inputs(parameters.target, drafting, None, None, guidance, None, job.sampling, job.rule, codebook)
+        )
+
+    def lay_out(
+        self, cache: ProgramCache, key: ProgramKey, drafter: str | None, sequences: Any, read: Callable[[], tuple]
+    ) -> float:  # fmt: skip
+        """Puts parameters into the layouts that the program chooses that advances a batch, where compilers choose any.
+
+        Args:
+            cache: takes that program, under its ``key``.
+            drafter: whose parameters it reads besides the target's; None for none.
+            read: returns what prefilling and advancing read; not held, else parameters would be in memory twice.
+
+        Returns:
+            the seconds of compiling.
+        """
+        if not self.chooses_layouts or key in cache:
+            return 0.0
+        mesh = self.mesh(key.groups)
+        begin, step = (
+            partial(function, key.program, mesh) for function in (programs.start, programs.advance)
+        )
+        with self._reading:
+            beginning, inputs = jax.tree.map(layouts.shape, read())
+            beginning = beginning.replace(active=jax.ShapeDtypeStruct((key.size,), bool))
+            keys, state = layouts.state_shapes(begin, beginning, sequences, mesh, self.devices[0, 0])
+            laid = "target" in self._laid, drafter in self._laid
+            program, seconds = cache.obtain(
+                key,
+                lambda: layouts.compile_for_chosen(step, inputs.replace(keys=keys), state, np.int32(1), laid),
+            )
+            formats = program.input_formats[0][0]
+            self._lay(formats.target_params, drafter, formats.drafting_params)
+        return seconds
+
+    def _lay(self, target: PyTree, drafter: str | None, drafting: PyTree) -> None:
+        """Puts parameters into layouts, by their leaves, unless they lie in chosen ones."""
+        parameters, placed = self._parameters, {}
+        tree, drafters = [parameters.target], dict(parameters.drafters)
+        # Nobody but these two holds the arrays from here on: each is forgotten once it lies anew.
+        others, self._parameters = replace(parameters, target=None, drafters={}), None
+        groups, self._groups = self._groups, 0
+        del parameters
+        held = tree.pop() if "target" in self._laid else layouts.put(tree, target, placed)
+        if drafter is not None and drafter not in self._laid:
+            drafters[drafter] = layouts.put([drafters.pop(drafter)], drafting, placed)
+        self._laid |= {"target", drafter} - {None}
+        self._parameters, self._groups = replace(others, target=held, drafters=drafters), groups
+
+    def state_lies(self, program: Callable | None) -> tuple | None:
+        """Returns how (keys, state) lie that a compiled program advances; None where that is left to the compiler."""
+        return (None, program.input_formats[0][1]) if self.chooses_layouts else None
 
     def mesh(self, groups: int) -> Mesh | None:
         """Returns the mesh of the first ``groups`` groups of devices."""
@@ -73,6 +141,8 @@ class Placement:
         return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
     def kept(self, *results: PyTree) -> tuple | None:
-        """Returns shardings that keep results where they are; None without a model axis, where there is no choice."""
+        """Returns what keeps results where and as they are; None where there is no choice."""
+        if self.chooses_layouts:
+            return (*jax.tree.map(layouts.kept, results), None)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
         return None if self.devices.shape[1] == 1 else (*shardings, None)

@@ -10,6 +10,7 @@ H heads, E head width, D model width, F feed-forward width.
 
 import functools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -29,6 +30,8 @@ from lantern_jax.models.sizes import check_sizes
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")
+# Attention of fewer queries is compiled for TPUs as sums over the whole cache, not as a matrix product.
+_TPU_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,24 @@ def rotate(
     return rotated.astype(x.dtype)
 
 
+def rotate_by_product(
+    x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
+) -> Float[Array, "*rows H N E"]:
+    """Computes ``rotate``, whose halves change places by a product with a permutation: every sum has one term."""
+    half = x.shape[-1] // 2
+    swap = np.roll(np.eye(x.shape[-1], dtype=np.float32), half, axis=1)
+    swapped = jnp.einsum(
+        "...e,ef->...f",
+        x,
+        jnp.asarray(swap, x.dtype),
+        precision="highest",
+        preferred_element_type=jnp.float32,
+    )
+    cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
+    cos, sin = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+    return (x.astype(jnp.float32) * cos + swapped * sin).astype(x.dtype)
+
+
 def rotate_and_attend(
     qkv: Float[Array, "*rows N 3 H E"],
     rotary: Float[Array, "*rows N E/2 2"],
@@ -150,17 +171,38 @@ def rotate_and_attend(
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
     if shards() > 1 or not fits(qkv):
-        return _by_products(*arguments)
-    return jax.lax.platform_dependent(*arguments, cuda=_by_kernel, default=_by_products)
+        return jax.lax.platform_dependent(*arguments, tpu=_by_tall_products, default=_by_products)
+    return jax.lax.platform_dependent(
+        *arguments, cuda=_by_kernel, tpu=_by_tall_products, default=_by_products
+    )
 
 
-def _by_products(qkv, rotary, block_mask, past, past_masks):
+# Layers of one shape share one trace.
+@partial(jax.jit, inline=True, static_argnames=("rotate", "least"))
+def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, least=1):
+    count = qkv.shape[-4]
     queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
     queries, keys = rotate(queries, rotary), rotate(keys, rotary)
     queries, keys, values = (split(states, -3) for states in (queries, keys, values))
     places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
-    attended = attend(queries, *places, (keys, values, block_mask))
+    places = [(*states, _taller(mask, least)) for *states, mask in (*places, (keys, values, block_mask))]
+    attended = attend(_taller(queries, least), *places)[..., :count, :]
     return jnp.swapaxes(attended, -2, -3), (keys, values)
+
+
+def _by_tall_products(*arguments):
+    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, and moves the halves
+    of a rotation at the price of a product each."""
+    return _by_products(*arguments, rotate=rotate_by_product, least=_TPU_ROWS)
+
+
+def _taller(rows, least: int):
+    """Repeats the last row until there are ``least``, but where one row stands for all (a mask's)."""
+    count = rows.shape[-2]
+    if count == 0 or count >= least or (rows.dtype == bool and count == 1):
+        return rows
+    last = jnp.broadcast_to(rows[..., -1:, :], (*rows.shape[:-2], least - count, rows.shape[-1]))
+    return jnp.concatenate([rows, last], axis=-2)
 
 
 @jax.custom_jvp

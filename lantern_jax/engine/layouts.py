@@ -1,0 +1,115 @@
+"""How parameters and states lie in memory: as the compiler of the program that advances a batch wants them.
+
+A TPU reads matrices and caches in tiles, and which of an array's axes make up a tile is the compiler's choice. Arrays
+that lie otherwise are copied whenever a piece begins and ends, parameters included: a second model in memory. So the
+program that runs most is compiled first, for layouts of its own choice, and its arrays are put into them once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jaxtyping import Array, PyTree
+
+from lantern_jax.decoding.program import Inputs
+from lantern_jax.devices.compilation import compile_ahead
+from lantern_jax.devices.partition import DATA, MODEL
+
+# Where the compiler chooses; elsewhere the order of an array's axes is as good as any.
+_PLATFORMS = ("tpu",)
+
+
+def are_chosen(platform: str) -> bool:
+    """Tells whether compilers for a platform choose layouts."""
+    return platform in _PLATFORMS
+
+
+def kept(leaf: Any) -> Format | Sharding | None:
+    """Returns where and how a leaf lies; random keys have no layout to ask for, other values no place."""
+    if getattr(leaf, "sharding", None) is None or not getattr(leaf, "committed", True):
+        return None
+    return getattr(leaf, "format", leaf.sharding)
+
+
+def shape(leaf: Any) -> Any:
+    """Returns an array's shape, dtype, place and layout without the array; other leaves as they are."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=kept(leaf))
+
+
+def state_shapes(begin: Callable, beginning: Any, sequences: Any, mesh: Mesh | None, device: Any) -> tuple:
+    """Returns shapes and shardings of (keys, state) as ``begin`` makes them.
+
+    Over a model axis its compiler decides how a state is split, so it is compiled for that; else nothing is.
+    """
+    shapes = jax.eval_shape(begin, beginning, sequences)
+    if mesh is not None and MODEL in mesh.axis_names:
+        begin, _ = compile_ahead(begin, beginning, sequences)
+        return jax.tree.map(_placed, shapes, begin.output_shardings)
+    rows = (
+        jax.sharding.SingleDeviceSharding(device)
+        if mesh is None
+        else NamedSharding(mesh, PartitionSpec(DATA))
+    )
+    return jax.tree.map(lambda leaf: _placed(leaf, rows), shapes)
+
+
+def compile_for_chosen(
+    function: Callable, inputs: Inputs, state: PyTree, rounds: Any, laid: tuple[bool, bool] = (False, False)
+) -> tuple[Callable, float]:
+    """Compiles a program that advances a batch, for layouts that its compiler chooses; returns it and the seconds.
+
+    Args:
+        function: (inputs, state, rounds) -> (state, lengths); its state is donated.
+        inputs, state, rounds: arrays, or shapes with shardings.
+        laid: whether the parameters of the target and of the drafting lie in chosen layouts already, and stay there.
+    """
+    parameters = (inputs.target_params, inputs.drafting_params)
+    formats = [
+        jax.tree.map(kept if lie else _chosen, tree) for tree, lie in zip(parameters, laid, strict=True)
+    ]
+    # A shape whose layout is to be chosen must have none.
+    target, drafting = (
+        tree if lie else jax.tree.map(_bare, tree) for tree, lie in zip(parameters, laid, strict=True)
+    )
+    others = jax.tree.map(kept, inputs.replace(target_params=None, drafting_params=None))
+    state_lies = jax.tree.map(_chosen, state)
+    return compile_ahead(
+        function, inputs.replace(target_params=target, drafting_params=drafting), jax.tree.map(_bare, state), rounds,
+        donate="state", results=(state_lies, None),
+        formats=(others.replace(target_params=formats[0], drafting_params=formats[1]), state_lies, None),
+    )  # fmt: skip
+
+
+def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:
+    """Puts a tree's arrays into layouts, one after the other, and forgets each as it goes.
+
+    Args:
+        tree: a list with the tree as its only entry, which is taken out: nobody else should hold the arrays.
+        formats: of its leaves; None where nobody asked for one.
+        placed: arrays that were put before, by the identity of the old ones; grows.
+    """
+    leaves, structure = jax.tree.flatten(tree.pop())
+    wanted = jax.tree.leaves(formats, is_leaf=lambda leaf: leaf is None or isinstance(leaf, Format))
+    for number, format in enumerate(wanted):
+        leaf, leaves[number] = leaves[number], None
+        if id(leaf) not in placed:
+            fits = format is None or format.layout is None or format == leaf.format
+            placed[id(leaf)] = leaf if fits else jax.block_until_ready(jax.device_put(leaf, format))
+        leaves[number] = placed[id(leaf)]
+    return structure.unflatten(leaves)
+
+
+def _placed(leaf, sharding: Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _bare(leaf) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _chosen(leaf) -> Format:
+    return Format(Layout.AUTO, leaf.sharding)

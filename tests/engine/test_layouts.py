@@ -1,0 +1,37 @@
+"""Layouts that a compiler chooses: parameters are put into them once, and no token changes."""
+
+import numpy as np
+import pytest
+
+from lantern_jax.engine import layouts
+from lantern_jax.engine.engine import Engine
+from lantern_jax.measuring.random_models import TINY, random_model
+
+KNOBS = {"plain": {}, "eagle": {"drafting": "eagle"}, "window": {"drafting": "jacobi", "window": 4}}
+
+
+def decoded(knobs, devices):
+    model = random_model(TINY)
+    recipe = model.recipe(np.float32)
+    job = recipe.job(recipe.settings(knobs), plain=not knobs)
+    engine = Engine(
+        lambda where: model.read(np.dtype("float32"), where), devices=devices,
+        read_drafter=lambda name, parameters, where: model.read_drafter(np.dtype("float32"), name, parameters, where),
+    )  # fmt: skip
+    run = engine.advance(engine.start(job, model.conditioning(2), seed=1), 3)
+    run = engine.refill(run, np.array([0]), model.conditioning(1), np.array([7]))
+    if len(engine.devices) == 1:
+        run = engine.regroup(run, np.array([1, 0]))
+    run = engine.advance(run)
+    assert run.done
+    return engine.finish(run).tokens, engine
+
+
+@pytest.mark.parametrize("devices", ["data=1,model=1", "data=2,model=1", "data=1,model=2"])
+@pytest.mark.parametrize("method", KNOBS)
+def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
+    expected, _ = decoded(KNOBS[method], devices)
+    monkeypatch.setattr(layouts, "_PLATFORMS", ("cpu",))
+    tokens, engine = decoded(KNOBS[method], devices)
+    assert engine.placement.chooses_layouts
+    np.testing.assert_array_equal(tokens, expected)
