@@ -23,12 +23,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compiles, prints a table and writes the rows."""
     parser = Parser(prog="python -m eval.ahead", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--for", dest="devices", required=True, metavar="A,B", help="devices or slices: v5e, v5e:4x4, h100, h100:8")
+    add(
+        "--for",
+        dest="devices",
+        required=True,
+        metavar="A,B",
+        help="devices or slices: v5e, v5e:4x4, h100, h100:8",
+    )
     add("--mesh", metavar="data=D,model=M", help="over each slice (default: a whole model on every device)")
     add("--size", default="demo", metavar="NAME", help="demo, or a published size such as llamagen-xl")
-    add("--methods", default=METHODS, metavar="LIST", help=f"as `lantern bench` takes them (default: {METHODS})")
+    add(
+        "--methods",
+        default=METHODS,
+        metavar="LIST",
+        help=f"as `lantern bench` takes them (default: {METHODS})",
+    )
     add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
-    add("--programs", default="start,advance,draw", metavar="LIST", help="also refill, regroup")
+    add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
     add("--dtype", default="bfloat16", help="of parameters and products (default: bfloat16)")
     add("--json", type=Path, metavar="FILE", help="write the rows")
     add("--against", type=Path, metavar="FILE", help="show what is other than in a file of rows")

@@ -16,20 +16,51 @@ from lantern_jax.ahead.devices import GPU, Device
 from lantern_jax.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
 from lantern_jax.measuring.profile import part_of
 
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+)
 # Custom calls of the TPU's compiler that are bookkeeping: they move nothing and compute nothing.
-_NOTHING = ("ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "xla.sdy.FuncResultSharding")
+_NOTHING = (
+    "ConcatBitcast",
+    "AllocateBuffer",
+    "AssumeGatherIndicesInBound",
+    "Sharding",
+    "xla.sdy.FuncResultSharding",
+)
 # What hands an array on as it is, for tracing copies back to arguments and on to results.
 _HANDED_ON = {
     *("bitcast", "get-tuple-element", "tuple", "reshape", "slice", "optimization-barrier", "opt-barrier"),
-    *("copy", "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done", "async-update"),
+    *(
+        "copy",
+        "copy-start",
+        "copy-done",
+        "slice-start",
+        "slice-done",
+        "async-start",
+        "async-done",
+        "async-update",
+    ),
     *("transpose", "convert"),
 }
 # A fusion of nothing else is a copy.
 _MOVING = _HANDED_ON | {"parameter", "constant", "concatenate", "pad", "broadcast", "iota"}
 # Instructions of a GPU's program that launch nothing.
 _NO_KERNEL = {
-    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "partition-id"),
+    *(
+        "parameter",
+        "constant",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "after-all",
+        "opt-barrier",
+        "partition-id",
+    ),
     *("while", "call", "conditional", "optimization-barrier", "add-dependency", "replica-id", "domain"),
 }
 # A step of a kernel's grid takes so long at least, as TPUs were seen to need.
@@ -38,7 +69,9 @@ _COST = re.compile(r'"?(flops|bytes_accessed|transcendentals)"?\s*:\s*"?(\d+)')
 _ALIASED = re.compile(r"output_to_operand_aliasing=\{(.*?)\}(?=, \w)")
 _PALLAS = re.compile(r"([^/]*)/pallas_call$")
 # What says nothing in a scope: calls of functions, branches, the number of a layer.
-_CALLS = re.compile(r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$")
+_CALLS = re.compile(
+    r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$"
+)
 _LAYER = re.compile(r"^(layer|level|block)s?_\d+$")
 
 
@@ -83,7 +116,7 @@ class Account:
     code: int
     copied: int
     round: Work | None
-    call: Work
+    call: Work | None
 
 
 def account_of(
@@ -117,7 +150,10 @@ def outside(text: ProgramText, loop: Instruction | None) -> Iterator[Instruction
 
 
 def work_of(
-    text: ProgramText, instructions: Iterable[Instruction], device: Device, grids: Mapping[str, int] | None = None
+    text: ProgramText,
+    instructions: Iterable[Instruction],
+    device: Device,
+    grids: Mapping[str, int] | None = None,
 ) -> Work:
     """Returns the work of instructions, which are in the order in which they run."""
     cycles = own = kernels = loops = 0
@@ -225,7 +261,9 @@ def _copies(text: ProgramText, main: Computation, instruction: Instruction) -> b
     if instruction.opcode != "fusion":
         return False
     inside = {each.opcode for name in instruction.called for each in text.computations[name].values()}
-    return inside <= _MOVING and bool(inside & {"copy", "transpose", "convert", "slice", "concatenate", "pad"})
+    return inside <= _MOVING and bool(
+        inside & {"copy", "transpose", "convert", "slice", "concatenate", "pad"}
+    )
 
 
 def _hands_on(text: ProgramText, instruction: Instruction) -> bool:

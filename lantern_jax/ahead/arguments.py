@@ -164,10 +164,9 @@ class Batch:
 
     def regroup(self, keys: Any, state: Any) -> Call | None:
         """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs."""
-        groups, size = self.spread
         if len(self.devices) > 1:
             return None
-        fewer = max(1, size // 2)
+        fewer = max(1, self.spread[1] // 2)
         one = batch_inputs(self.shapes, self.job, 1)
         inputs = self.inputs.replace(keys=keys, active=None)
         inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))

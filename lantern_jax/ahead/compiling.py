@@ -54,7 +54,9 @@ def compile_call(kind: str, call: Call, platform: str) -> Compiled:
     shardings = {} if call.results is None else {"out_shardings": call.results}
     jitted = jax.jit(call.function, donate_argnames=call.donate, **shardings)
     traced = jitted.trace(*call.arguments)
-    made = partial(Compiled, kind, arguments=bytes_on_each(call.arguments), grids=grids_of(traced.jaxpr.jaxpr))
+    made = partial(
+        Compiled, kind, arguments=bytes_on_each(call.arguments), grids=grids_of(traced.jaxpr.jaxpr)
+    )
     try:
         program = traced.lower(lowering_platforms=(platform,)).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -97,7 +99,11 @@ def bytes_on_each(tree: PyTree) -> int:
         sharding = getattr(leaf, "sharding", None)
         return leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
 
-    leaves = [jax.ShapeDtypeStruct(own(leaf), leaf.dtype) for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")]
+    leaves = [
+        jax.ShapeDtypeStruct(own(leaf), leaf.dtype)
+        for leaf in jax.tree.leaves(tree)
+        if hasattr(leaf, "shape")
+    ]
     return size_of(leaves)
 
 
@@ -108,7 +114,9 @@ def grids_of(jaxpr: Any) -> dict[str, int]:
         if equation.primitive.name == "pallas_call":
             steps = [size for size in equation.params["grid_mapping"].grid if isinstance(size, int)]
             found[str(equation.params["name"])] = math.prod(steps)
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda each: hasattr(each, "eqns")):
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda each: hasattr(each, "eqns")
+        ):
             inner = getattr(inner, "jaxpr", inner)
             found |= grids_of(inner) if hasattr(inner, "eqns") else {}
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from lantern_jax.ahead.account import Account, Work, account_of
 from lantern_jax.ahead.compiling import Compiled
-from lantern_jax.ahead.devices import GPU, Slice
+from lantern_jax.ahead.devices import GIB, GPU, Slice
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 
@@ -75,10 +75,20 @@ def row_of(slice_: Slice, size: str, method: str, batch: int, made: Compiled) ->
     if made.program is None:
         needed = made.needed or None
         return AheadRow(
-            *names, arguments_bytes=made.arguments, temporary_bytes=needed, compile_seconds=seconds, error=made.error
+            *names,
+            arguments_bytes=made.arguments,
+            temporary_bytes=needed,
+            compile_seconds=seconds,
+            error=made.error,
         )
-    account = account_of(made.program, slice_.device, made.kind == "advance", made.grids)
-    return AheadRow(*names, **_numbers(account, slice_.device.platform == GPU), compile_seconds=seconds)
+    device = slice_.device
+    account = account_of(made.program, device, made.kind == "advance", made.grids)
+    needed = account.arguments + account.temporaries + account.results + account.code
+    error = None
+    if needed > device.memory:
+        error = f"does not fit: {needed / GIB:.4g} GiB, {device.memory / GIB:.4g} GiB there"
+    numbers = _numbers(account, device.platform == GPU)
+    return AheadRow(*names, **numbers, compile_seconds=seconds, error=error)
 
 
 def _numbers(account: Account, is_gpu: bool) -> dict[str, Any]:
@@ -110,7 +120,9 @@ def read_ahead_rows(file: str | Path) -> list[AheadRow]:
     """Reads a file of rows; LanternError where it is none."""
     content = read_json(file, _LARGEST)
     known = {each.name for each in fields(AheadRow)}
-    if not isinstance(content, list) or not all(isinstance(row, dict) and set(KEY) <= set(row) for row in content):
+    if not isinstance(content, list) or not all(
+        isinstance(row, dict) and set(KEY) <= set(row) for row in content
+    ):
         raise LanternError(f"{file} holds no rows of eval.ahead: give what --json wrote")
     return [AheadRow(**{name: value for name, value in row.items() if name in known}) for row in content]
 

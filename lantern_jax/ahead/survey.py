@@ -43,7 +43,7 @@ def survey(
     size: str,
     methods: Mapping[str, Mapping[str, Any]],
     batches: Sequence[int] = (1,),
-    kinds: Sequence[str] = ("start", "advance", "draw"),
+    kinds: Sequence[str] = ("start", "advance"),
     dtype: Any = "bfloat16",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[AheadRow]:
@@ -63,10 +63,14 @@ def survey(
             raise errors.unknown("program", kind, KINDS)
     for slice_ in slices:
         check_compiler(slice_)
+    places = [devices_of(slice_) for slice_ in slices]
     shapes = shapes_of_size(size, dtype)
-    jobs = {(slice_.name, name): job_for(shapes, knobs, slice_) for slice_ in slices for name, knobs in methods.items()}
-    for slice_ in slices:
-        devices = devices_of(slice_)
+    jobs = {
+        (slice_.name, name): job_for(shapes, knobs, slice_)
+        for slice_ in slices
+        for name, knobs in methods.items()
+    }
+    for slice_, devices in zip(slices, places, strict=True):
         for batch in batches:
             # Pictures are drawn alike whatever decoded them.
             left = list(kinds)

@@ -15,7 +15,9 @@ _MOST_PARTS = 8
 def ahead_table(rows: Sequence[AheadRow]) -> Table:
     """Returns a table of programs, those that were refused with the reason."""
     table = Table(title=_title(rows), title_justify="left", caption=_caption(rows), caption_justify="left")
-    named = [name for name in ("device", "mesh", "size", "batch") if len({getattr(row, name) for row in rows}) > 1]
+    named = [
+        name for name in ("device", "mesh", "size", "batch") if len({getattr(row, name) for row in rows}) > 1
+    ]
     for head in (*named, "method", "program"):
         table.add_column(head, overflow="fold")
     for head in ("arguments, GiB", "temporaries, MiB", "copied, MiB", "a round", "outside it", "collectives"):
@@ -67,8 +69,12 @@ def changes_table(pairs: Sequence[tuple[AheadRow, AheadRow]], file: str) -> Tabl
         for name in COMPARED:
             before, after = getattr(old, name), getattr(new, name)
             if before != after:
-                unit, word = (_MIB, " MiB") if name.endswith("bytes") else (1e6, " M") if "cycles" in name else (1, "")
-                label = name.removesuffix("_bytes").replace("_per_", " a ").replace("temporary", "temporaries")
+                unit, word = (
+                    (_MIB, " MiB") if name.endswith("bytes") else (1e6, " M") if "cycles" in name else (1, "")
+                )
+                label = (
+                    name.removesuffix("_bytes").replace("_per_", " a ").replace("temporary", "temporaries")
+                )
                 found.append(f"{label} {_number(before, unit) or '-'} > {_number(after, unit) or '-'}{word}")
         if old.collectives != new.collectives:
             found.append(f"collectives {_collectives(old) or '-'} > {_collectives(new) or '-'}")
@@ -97,7 +103,9 @@ def _caption(rows: Sequence[AheadRow]) -> str:
     devices = {DEVICES[row.device.partition(":")[0]].platform for row in rows}
     told = []
     if devices - {GPU}:
-        told.append("TPUs: million cycles, the compiler's estimates; + ours for kernels that it knows nothing of.")
+        told.append(
+            "TPUs: million cycles, the compiler's estimates; + ours for kernels that it knows nothing of."
+        )
     if GPU in devices:
         told.append("GPUs: kernels.")
     if any(row.inner_loops for row in rows):

@@ -12,11 +12,12 @@ from lantern_jax.ahead.devices import GPU, Slice, target_config
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 
-# Without them libtpu looks for the machine's TPUs, asks Google's servers for them, warns about having none, and lets
-# one process at a time in.
+# Without them libtpu looks for the machine's TPUs, asks Google's servers about them, warns that there are none, and
+# lets in one process at a time.
 _LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_HOST_BOUNDS": "1,1,1",
     "TPU_MIN_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
 }
@@ -36,7 +37,7 @@ def check_compiler(slice_: Slice) -> None:
 def devices_of(slice_: Slice) -> np.ndarray:
     """Returns stand-ins of a slice's devices by its mesh, [data, model]; programs can be compiled for them.
 
-    It computes on this machine's CPU from here on.
+    Call it before JAX looks for devices: this process has its CPU alone from here on.
 
     Raises:
         MissingExtra: as ``check_compiler``.
@@ -47,7 +48,7 @@ def devices_of(slice_: Slice) -> np.ndarray:
     device = slice_.device
     try:
         if device.platform == GPU:
-            shape = "x".join((["1", "1"] + slice_.shape.split("x"))[-3:])
+            shape = "x".join(["1", "1", *slice_.shape.split("x")][-3:])
             found = topologies.get_topology_desc(
                 device.name, platform="cuda", topology=shape, target_config=target_config(device)
             )

@@ -54,10 +54,10 @@ def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -
     return table
 
 
-def fit_table(found: Mapping[str, Need], gigabytes: float) -> Table:
-    """Returns a table of the largest batches that a device decodes, and what they take."""
+def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
+    """Returns a table of the largest batches that a device of ``limit`` bytes decodes, and what they take."""
     table = Table(
-        title=f"in {gigabytes:g} GB", title_justify="left",
+        title=title, title_justify="left",
         caption="Programs come in powers of two; a method that says 0 needs more for one picture.",
         caption_justify="left",
     )  # fmt: skip
@@ -65,7 +65,7 @@ def fit_table(found: Mapping[str, Need], gigabytes: float) -> Table:
     for head in ("pictures together", "GB in all", "parameters", "caches, a picture", "working memory"):
         table.add_column(head, justify="right")
     for name, need in found.items():
-        pictures = need.pictures if need.total <= gigabytes * 1e9 else 0
+        pictures = need.pictures if need.total <= limit else 0
         sizes = (need.total, need.parameters, need.state / need.pictures, need.working)
         table.add_row(name, str(pictures), *(f"{size / 1e9:.3g}" for size in sizes))
     return table
