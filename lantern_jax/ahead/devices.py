@@ -46,9 +46,9 @@ class Device:
 
 
 # Memory: what libtpu 0.0.42.1 says is available when it refuses a program. Bandwidth and peak:
-# cloud.google.com/tpu/docs, half a chip's for tpu7x. Clock: the peak over the operations of the matrix units a cycle, an
-# operation each for product and sum: four units of 128 x 128 a core up to v5p, of 256 x 256 since. (A product of 8192
-# squared has 70 to 93 % of these by the compiler's own cycles.)
+# cloud.google.com/tpu/docs, half a chip's for tpu7x. Clock: the peak over the operations of the matrix units a cycle,
+# an operation each for product and sum: four units of 128 x 128 a core up to v5p, of 256 x 256 since. (A product of
+# 8192 squared has 70 to 93 % of these by the compiler's own cycles.)
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 _V1 = 2 * 4 * 128 * 128

@@ -1,4 +1,4 @@
-"""How many pictures at once fit a device that is not here, or a slice of them, by its own compiler."""
+"""How many pictures together fit a device that is not here, or a slice of them, by its own compiler."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -72,7 +72,7 @@ def survey(
     }
     for slice_, devices in zip(slices, places, strict=True):
         for batch in batches:
-            # Pictures are drawn alike whatever decoded them.
+            # Drawing is the same for all methods.
             left = list(kinds)
             for name in methods:
                 tell(f"{slice_.name}: {name}, batch {batch}")

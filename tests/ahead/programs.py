@@ -33,8 +33,8 @@ metadata={op_name="jit(advance)/while/body/draft/while/body/mul"}, backend_confi
 }
 
 %body (arg: (s32[], bf16[8,128], bf16[2,64], f32[4])) -> (s32[], bf16[8,128], bf16[2,64], f32[4]) {
-  %arg = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, /*index=3*/f32[4]{0:T(128)}) \
-parameter(0)
+  %arg = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, \
+/*index=3*/f32[4]{0:T(128)}) parameter(0)
   %get-tuple-element.1 = s32[]{:T(128)} get-tuple-element(%arg), index=0
   %get-tuple-element.2 = bf16[8,128]{0,1:T(8,128)(2,1)} get-tuple-element(%arg), index=1
   %get-tuple-element.3 = bf16[2,64]{0,1:T(2,128)(2,1)} get-tuple-element(%arg), index=2
@@ -72,10 +72,10 @@ slice-start(%kernel.1), slice={[0:8], [0:128]}
   %copy-done.1 = f32[4]{0:T(128)S(1)} copy-done(%copy-start.1)
   %fusion.2 = bf16[2,64]{0,1:T(2,128)(2,1)} fusion(%cache.1), kind=kLoop, calls=%fused_computation.2, \
 backend_config={"window_config":{"estimated_cycles":"20"}}
-  %tuple.1 = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, /*index=3*/f32[4]{0:T(128)}) \
-tuple(%constant.1, %copy.1, %fusion.2, %copy-done.1)
-  %while.1 = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, /*index=3*/f32[4]{0:T(128)}) \
-while(%tuple.1), condition=%inner_condition, body=%body, metadata={op_name="jit(advance)/while"}
+  %tuple.1 = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, \
+/*index=3*/f32[4]{0:T(128)}) tuple(%constant.1, %copy.1, %fusion.2, %copy-done.1)
+  %while.1 = (s32[]{:T(128)}, bf16[8,128]{0,1:T(8,128)(2,1)}, bf16[2,64]{0,1:T(2,128)(2,1)}, \
+/*index=3*/f32[4]{0:T(128)}) while(%tuple.1), condition=%inner_condition, body=%body, metadata={op_name="jit(advance)/while"}
   %get-tuple-element.10 = s32[]{:T(128)} get-tuple-element(%while.1), index=0
   %get-tuple-element.11 = bf16[2,64]{0,1:T(2,128)(2,1)} get-tuple-element(%while.1), index=2
   %copy.2 = bf16[2,64]{1,0:T(2,128)(2,1)} copy(%get-tuple-element.11)

@@ -49,7 +49,7 @@ def test_what_there_is_not_is_one_line(text, mesh, line):
 
 
 def test_facts_are_plausible():
-    """Memory of a few tens of GB, some operations a byte, clocks of one to three GHz; fields as protobuf writes them."""
+    """Memory of some tens of GB, hundreds of operations a byte, clocks of 1 to 2.5 GHz; fields as protobuf has them."""
     for device in DEVICES.values():
         assert 12e9 < device.memory < 200e9
         assert 90 < device.peak / device.bandwidth < 700
