@@ -35,14 +35,14 @@ class Call:
 
     Attributes:
         function, arguments: what is traced, and the shapes that it is traced for.
-        donate: as in ``compile_ahead``.
         results: shardings of the results, None where the compiler chooses.
+        state: the argument of that name where it is donated, else None.
     """
 
     function: Callable
     arguments: tuple
-    donate: str | None = None
     results: Any = None
+    state: Any = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Batch:
         running = self.inputs.replace(keys=keys, conditioning=None, active=None)
         rounds = self.given(_rows((), np.int32))
         function = partial(programs.advance, self.job.program, self.mesh)
-        return Call(function, (running, state, rounds), "state", self._kept(state))
+        return Call(function, (running, state, rounds), self._kept(state), state)
 
     def refill(self, keys: Any, state: Any) -> Call:
         """Returns the program that puts one new sequence into a slot of each group."""
@@ -160,7 +160,7 @@ class Batch:
         inputs = programs.beginning(inputs, self.given(new.conditioning), self.given(new.guidance))
         slots = self.given(_rows((groups,), np.int32))
         function = partial(programs.refill, self.job.program, self.mesh)
-        return Call(function, (inputs, self._sequences(size), slots, state), "state", self._kept(keys, state))
+        return Call(function, (inputs, self._sequences(size), slots, state), self._kept(keys, state), state)
 
     def regroup(self, keys: Any, state: Any) -> Call | None:
         """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs."""
@@ -172,7 +172,7 @@ class Batch:
         inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))
         slots = self.given(_rows((fewer,), np.int32))
         function = partial(programs.regroup, self.job.program, self.mesh)
-        return Call(function, (inputs, self._sequences(fewer), slots, state), None, self._kept(keys, state))
+        return Call(function, (inputs, self._sequences(fewer), slots, state), self._kept(keys, state))
 
     def draw(self) -> Call | None:
         """Returns the program that draws; None for a model without a tokenizer."""
