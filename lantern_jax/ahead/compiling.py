@@ -35,7 +35,8 @@ class Compiled:
         seconds: of tracing and compiling.
         error: why it was refused, in a line; "" where it was not.
         needed: bytes of temporaries that it was refused for; 0 where it is another reason, or none.
-        arguments: bytes of its arguments on each device, without the padding of tiles.
+        arguments, state: bytes of its arguments on each device, and of those that it is given for good, without the
+            padding of tiles.
         grids: steps of the grid of its Pallas kernels, by their names.
     """
 
@@ -45,18 +46,19 @@ class Compiled:
     error: str = ""
     needed: int = 0
     arguments: int = 0
+    state: int = 0
     grids: Mapping[str, int] = field(default_factory=dict)
 
 
 def compile_call(kind: str, call: Call, platform: str) -> Compiled:
     """Compiles a program for a platform, "tpu" or "cuda"."""
     begun = time.perf_counter()
+    donated = None if call.state is None else "state"
     shardings = {} if call.results is None else {"out_shardings": call.results}
-    jitted = jax.jit(call.function, donate_argnames=call.donate, **shardings)
+    jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
     traced = jitted.trace(*call.arguments)
-    made = partial(
-        Compiled, kind, arguments=bytes_on_each(call.arguments), grids=grids_of(traced.jaxpr.jaxpr)
-    )
+    sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
+    made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
         program = traced.lower(lowering_platforms=(platform,)).compile()
     except jax.errors.JaxRuntimeError as error:

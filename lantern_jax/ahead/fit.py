@@ -125,4 +125,4 @@ def _power(count: float, least: int) -> int:
 def _account(made: Compiled, device: Device) -> Account:
     if made.program is not None:
         return account_of(made.program, device, made.kind == "advance", made.grids)
-    return Account(made.arguments, made.needed or device.memory, 0, 0, 0, 0, None, None)
+    return Account(made.arguments, made.needed or device.memory, 0, made.state, 0, 0, None, None)
