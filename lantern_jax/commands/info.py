@@ -1,15 +1,26 @@
 """``lantern info``: what a checkpoint holds, and how much of it a device would."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from lantern_jax.commands.arguments import number
 from lantern_jax.commands.options import DTYPES, Command
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.terminal import say
+from lantern_jax.measuring.sweep import parse_methods
+
+if TYPE_CHECKING:
+    from lantern_jax.measuring.fit import Shapes
 
 # Of a model that has an EAGLE drafter, and of one that has none.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
 UNDRAFTED = "ar,jacobi"
+# Compiling for a device that is not here takes its time.
+THERE = "ar,jacobi"
+
+
+# What ``--fit`` is without a number.
+_NO_NUMBER = 0.0
 
 
 def add(commands) -> None:
@@ -21,23 +32,33 @@ def add(commands) -> None:
         "instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and tree, "
         "as the compiler counts; nothing is read and nothing runs"
     )
-    info.take("--fit", "GB", fit, type=number(above=True))
+    info.take("--fit", "GB", fit, type=number(above=True), nargs="?", const=_NO_NUMBER)
     info.take("--size", "NAME", "with --fit: a published size, such as llamagen-xl, in place of a checkpoint")
-    info.take("--methods", "LIST", f"with --fit: as `lantern bench` takes them (default: {DRAFTED})")
+    there = (
+        "with --fit, in place of GB: a device that need not be here, such as v5e, v5e:4x4, h100 or h100:8, by its own "
+        'compiler; TPUs need the extra "ahead", GPUs jax[cuda13]'
+    )
+    info.take("--for", "NAME", there, dest="device")
+    info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
+    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED}; with --for {THERE})"
+    info.take("--methods", "LIST", methods)
     info.take("--dtype", None, "with --fit: of parameters and products (default: bfloat16)", choices=DTYPES)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.fit is None:
         _describe(arguments)
-    else:
+    elif arguments.device is None:
         _fit(arguments)
+    else:
+        _fit_there(arguments)
 
 
 def _describe(arguments: argparse.Namespace) -> None:
-    for name in ("size", "methods", "dtype"):
+    for name in ("size", "methods", "dtype", "device", "mesh"):
         if getattr(arguments, name) is not None:
-            raise LanternError(f"--{name} is for --fit: give --fit GB with it, or leave it out")
+            option = "for" if name == "device" else name
+            raise LanternError(f"--{option} is for --fit: give --fit with it, or leave it out")
 
     from lantern_jax.checkpoints.store import describe, load, model_directory, verify
     from lantern_jax.commands.report import show_description
@@ -51,32 +72,67 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 
 def _fit(arguments: argparse.Namespace) -> None:
-    if arguments.verify:
-        raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
-    if arguments.size is not None and arguments.model is not None:
-        raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
+    if arguments.fit == _NO_NUMBER:
+        raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
+    if arguments.mesh is not None:
+        raise LanternError("--mesh is for --for: name a slice such as v5e:4x4 with it, or leave it out")
+    _check_model(arguments)
 
-    from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.io.console import Console
-    from lantern_jax.measuring.fit import checkpoint_shapes, largest, size_shapes
-    from lantern_jax.measuring.sweep import parse_methods
+    from lantern_jax.measuring.fit import largest
     from lantern_jax.measuring.tables import fit_table
 
     keep_compiled_programs()
-    dtype = arguments.dtype or "bfloat16"
-    if arguments.size is not None:
-        shapes = size_shapes(arguments.size, dtype)
-    else:
-        shapes = checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)
-    methods = parse_methods(
-        arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
-    )
-    jobs = {name: shapes.job(knobs) for name, knobs in methods.items()}
+    shapes = _shapes(arguments)
+    methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
+    jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
     found = {}
     with working("compiling for shapes") as tell:
         for name, job in jobs.items():
             tell(name)
             found[name] = largest(shapes, job, int(arguments.fit * 1e9))
-    Console().print(fit_table(found, arguments.fit))
+    Console().print(fit_table(found, arguments.fit * 1e9, f"in {arguments.fit:g} GB"))
+
+
+def _fit_there(arguments: argparse.Namespace) -> None:
+    if arguments.fit != _NO_NUMBER:
+        raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
+    _check_model(arguments)
+
+    from lantern_jax.ahead.devices import slice_of
+    from lantern_jax.ahead.fit import fitting, limit_of
+    from lantern_jax.ahead.survey import job_for
+    from lantern_jax.ahead.topology import devices_of
+    from lantern_jax.commands.report import working
+    from lantern_jax.io.console import Console
+    from lantern_jax.measuring.tables import fit_table
+
+    slice_ = slice_of(arguments.device, arguments.mesh)
+    methods, devices = parse_methods(arguments.methods or THERE), devices_of(slice_)
+    shapes, limit = _shapes(arguments), limit_of(slice_.device)
+    jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
+    with working(f"compiling for {slice_.name}") as tell:
+        found = fitting(shapes, jobs, slice_, devices, tell)
+    mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
+    title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
+    Console().print(fit_table(found, limit, title))
+
+
+def _check_model(arguments: argparse.Namespace) -> None:
+    if arguments.verify:
+        raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
+    if arguments.size is not None and arguments.model is not None:
+        raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
+
+
+def _shapes(arguments: argparse.Namespace) -> "Shapes":
+    """Returns the shapes of the size or the checkpoint that was given."""
+    from lantern_jax.checkpoints.store import load, model_directory
+    from lantern_jax.measuring.fit import checkpoint_shapes, size_shapes
+
+    dtype = arguments.dtype or "bfloat16"
+    if arguments.size is not None:
+        return size_shapes(arguments.size, dtype)
+    return checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)

@@ -88,8 +88,8 @@ def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:
     """Puts a tree's arrays into layouts, one after the other, and forgets each as it goes.
 
     Args:
-        tree: a list with the tree as its only entry, which is taken out: nobody else should hold the arrays.
-        formats: of its leaves; None where nobody asked for one.
+        tree: a list with the tree as its only entry, which is taken out: nothing else should hold the arrays.
+        formats: of its leaves; None where none was asked for.
         placed: arrays that were put before, by the identity of the old ones; grows.
     """
     leaves, structure = jax.tree.flatten(tree.pop())

@@ -113,7 +113,7 @@ class Placement:
         """Puts parameters into layouts, by their leaves, unless they lie in chosen ones."""
         parameters, placed = self._parameters, {}
         tree, drafters = [parameters.target], dict(parameters.drafters)
-        # Nobody but these two holds the arrays from here on: each is forgotten once it lies anew.
+        # These two alone hold the arrays from here on: each is forgotten once it lies anew.
         others, self._parameters = replace(parameters, target=None, drafters={}), None
         groups, self._groups = self._groups, 0
         del parameters

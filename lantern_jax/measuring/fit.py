@@ -91,7 +91,7 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
 
 def memory(shapes: Shapes, job: Job, pictures: int) -> Need:
     """Returns what ``pictures`` pictures decoded together take; compiles what prefills, advances and draws."""
-    inputs = _inputs(shapes, job, pictures)
+    inputs = batch_inputs(shapes, job, pictures)
     sequences = programs.Sequences(_rows(pictures, np.uint32), _rows(pictures, np.uint32))
     prefill = programs.beginning(inputs, inputs.conditioning, inputs.guidance)
     begin = partial(programs.start, job.program, None), (prefill, sequences)
@@ -137,7 +137,7 @@ def _bytes(dtype) -> int:
     return 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.dtype(dtype).itemsize
 
 
-def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
+def batch_inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     """Describes what programs for n pictures read, but for the keys."""
     family = family_of(shapes.recipe.config)
     target = _shapes(family.shapes(shapes.recipe.config), shapes.recipe.dtype)
@@ -158,10 +158,15 @@ def _inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
 @cache
 def _drawing(config: VQConfig, grid: int, pictures: int) -> tuple[int, int]:
     """Returns the bytes of the VQ tokenizer's parameters, and the bytes beside them that drawing takes."""
-    model, side = VQModel(config), grid * config.downsampling
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
+    params = tokenizer_shapes(config, grid)
     codes = jax.ShapeDtypeStruct((pictures, grid * grid), jnp.int32)
-    return size_of(params), _beside(partial(programs.draw, model, None), (params, codes))
+    return size_of(params), _beside(partial(programs.draw, VQModel(config), None), (params, codes))
+
+
+def tokenizer_shapes(config: VQConfig, grid: int) -> PyTree:
+    """Describes the parameters of a VQ tokenizer for pictures of ``grid`` x ``grid`` codes."""
+    side = grid * config.downsampling
+    return jax.eval_shape(VQModel(config).init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
 
 
 def _beside(function, arguments: tuple, donate: str | None = None) -> int:

@@ -138,6 +138,13 @@ WRONG = {
         *calls("--trees oak"),
         *wrong("", {"model": "none", "pictures": "0", "temperature": "0", "dtype": "x"}),
     ],
+    "eval.ahead": [
+        *calls("", "--for=v5e:4x4 --mesh=data=3,model=4"),
+        *wrong("", {"for": "v9 v5e:3x3 h100:9"}),
+        *wrong("--for=v5e", {
+            "mesh": "rows=2", "against": "none text.txt", "json": "none/rows.json", "methods": "owl", "batch": "x",
+        }),
+    ],
     "eval.decoding": wrong("", {"pictures": "3", "out": "none/file.json empty"}),
     "eval.serve_load": wrong("", {"model": "none", "requests": "0", "connections": "0", "port": "99999"}),
     "eval.side_by_side": [*calls("", "--old=empty --restarts=0"), *wrong("", {"old": "none text.txt"})],

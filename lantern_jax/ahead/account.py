@@ -1,0 +1,341 @@
+"""The account of a compiled program: memory, copies, the work of a round by its parts, collectives.
+
+A TPU's compiler estimates the cycles of every instruction but custom calls, asynchronous copies and what is fused into
+nothing; a GPU's launches a kernel for nearly every instruction that is left. A kernel of Pallas is a custom call: for a
+TPU its cycles are estimated here, by its bytes and operations, and kept apart.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lantern_jax.ahead.devices import GPU, Device
+from lantern_jax.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
+from lantern_jax.measuring.profile import part_of
+
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+)
+# Custom calls of the TPU's compiler that are bookkeeping: they move nothing and compute nothing.
+_NOTHING = (
+    "ConcatBitcast",
+    "AllocateBuffer",
+    "AssumeGatherIndicesInBound",
+    "Sharding",
+    "xla.sdy.FuncResultSharding",
+)
+# What hands an array on as it is, for tracing copies back to arguments and on to results.
+_HANDED_ON = {
+    *("bitcast", "get-tuple-element", "tuple", "reshape", "slice", "optimization-barrier", "opt-barrier"),
+    *(
+        "copy",
+        "copy-start",
+        "copy-done",
+        "slice-start",
+        "slice-done",
+        "async-start",
+        "async-done",
+        "async-update",
+    ),
+    *("transpose", "convert"),
+}
+# A fusion of nothing else is a copy.
+_MOVING = _HANDED_ON | {"parameter", "constant", "concatenate", "pad", "broadcast", "iota"}
+# Instructions of a GPU's program that launch nothing.
+_NO_KERNEL = {
+    *(
+        "parameter",
+        "constant",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "after-all",
+        "opt-barrier",
+        "partition-id",
+    ),
+    *("while", "call", "conditional", "optimization-barrier", "add-dependency", "replica-id", "domain"),
+}
+# A step of a kernel's grid takes so long at least, as TPUs were seen to need.
+_GRID_STEP = 0.35e-6
+_COST = re.compile(r'"?(flops|bytes_accessed|transcendentals)"?\s*:\s*"?(\d+)')
+_ALIASED = re.compile(r"output_to_operand_aliasing=\{(.*?)\}(?=, \w)")
+_PALLAS = re.compile(r"([^/]*)/pallas_call$")
+# What says nothing in a scope: calls of functions, branches, the number of a layer.
+_CALLS = re.compile(
+    r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$"
+)
+_LAYER = re.compile(r"^(layer|level|block)s?_\d+$")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of some instructions.
+
+    Attributes:
+        cycles: of the TPU's own estimates, and of ours for kernels; of these alone.
+        own_cycles: ours alone.
+        kernels: launches of a GPU; of a TPU custom calls alone.
+        parts: cycles, or a GPU's launches, by part of a round: "draft", "score qkv", "verify", "commit".
+        collectives: by kind, how many there are and bytes of their results.
+        loops: inner loops, whose bodies are counted once.
+    """
+
+    cycles: int = 0
+    own_cycles: int = 0
+    kernels: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)
+    collectives: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    loops: int = 0
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a compiled program takes on each device.
+
+    Attributes:
+        arguments, temporaries, results: bytes; results that lie where arguments were are not counted.
+        state: bytes of arguments that are given away for results.
+        code: bytes of the program itself.
+        copied: bytes of arguments and results that are copied outside the decoding loop, or in a program without one.
+        round: the work of a round of the decoding loop; None for a program without one.
+        call: the work outside it.
+    """
+
+    arguments: int
+    temporaries: int
+    results: int
+    state: int
+    code: int
+    copied: int
+    round: Work | None
+    call: Work | None
+
+
+def account_of(
+    program: Any, device: Device, decodes: bool, grids: Mapping[str, int] | None = None
+) -> Account:
+    """Returns the account of a compiled program.
+
+    Args:
+        program: JAX's record of it (``jax.stages.Compiled``).
+        decodes: whether its largest loop is the decoding loop.
+        grids: steps of the grid of each Pallas kernel by its name, where they are known.
+    """
+    used, text = program.memory_analysis(), read_program(program.as_text())
+    loop = text.loop() if decodes else None
+    return Account(
+        arguments=used.argument_size_in_bytes,
+        temporaries=used.temp_size_in_bytes,
+        results=used.output_size_in_bytes - used.alias_size_in_bytes,
+        state=used.alias_size_in_bytes,
+        code=used.generated_code_size_in_bytes,
+        copied=copied_bytes(text),
+        round=None if loop is None else work_of(text, text.within(loop), device, grids),
+        call=work_of(text, outside(text, loop), device, grids),
+    )
+
+
+def outside(text: ProgramText, loop: Instruction | None) -> Iterator[Instruction]:
+    """Yields the instructions that a program runs outside its decoding loop."""
+    main = {name: each for name, each in text.main.items() if loop is None or name != loop.name}
+    return text.running(main)
+
+
+def work_of(
+    text: ProgramText,
+    instructions: Iterable[Instruction],
+    device: Device,
+    grids: Mapping[str, int] | None = None,
+) -> Work:
+    """Returns the work of instructions, which are in the order in which they run."""
+    cycles = own = kernels = loops = 0
+    parts: Counter[str] = Counter()
+    collectives: dict[str, Counter[str]] = {}
+    ordered = list(instructions)
+    for instruction, operation in zip(ordered, _operations(text, ordered), strict=True):
+        loops += instruction.opcode == "while"
+        for each in _collectives(text, instruction):
+            kind = each.opcode.removesuffix("-start")
+            collectives.setdefault(kind, Counter()).update(count=1, bytes=_moved(each))
+        if device.platform == GPU:
+            cost = launches(instruction)
+            kernels += cost
+        else:
+            cost = instruction.cycles or 0
+            if is_kernel(instruction):
+                estimate = kernel_cycles(instruction, device, grids or {})
+                own, kernels, cost = own + estimate, kernels + 1, estimate
+            cycles += cost
+        if cost:
+            parts[operation] += cost
+    found = {kind: dict(counts) for kind, counts in sorted(collectives.items())}
+    return Work(cycles, own, kernels, dict(parts.most_common()), found, loops)
+
+
+def launches(instruction: Instruction) -> int:
+    """Returns how many kernels a GPU launches for an instruction, copies included: none or one."""
+    return int(not (instruction.opcode in _NO_KERNEL or instruction.opcode.endswith(("-done", "-update"))))
+
+
+def is_kernel(instruction: Instruction) -> bool:
+    """Tells whether an instruction of a TPU's program is a custom call of which its compiler knows nothing."""
+    is_call = instruction.opcode == "custom-call" and instruction.target not in _NOTHING
+    return is_call and instruction.cycles is None
+
+
+def kernel_cycles(instruction: Instruction, device: Device, grids: Mapping[str, int]) -> int:
+    """Estimates the cycles of a TPU's kernel by what it reads, writes and computes, and by the steps of its grid.
+
+    Bytes and operations are those of its ``pl.CostEstimate``. Without one it reads and writes its operands and results
+    whole, those of the same memory once, and operations are not known.
+    """
+    cost = {name: int(value) for name, value in _COST.findall(instruction.rest)}
+    moved = cost.get("bytes_accessed", 0) or instruction.bytes + _operand_bytes(instruction)
+    steps = grids.get(kernel_name(instruction), 1)
+    seconds = max(moved / device.bandwidth, cost.get("flops", 0) / device.peak) + _GRID_STEP * steps
+    return math.ceil(seconds * device.clock)
+
+
+def kernel_name(instruction: Instruction) -> str:
+    """Returns the name that a Pallas kernel's call was given, or ""."""
+    found = _PALLAS.search(instruction.scope)
+    return found[1] if found else ""
+
+
+def copied_bytes(text: ProgramText) -> int:
+    """Returns the bytes of arguments and results that a program copies outside its decoding loop.
+
+    A copy counts where its source is an argument or what the loop left, or where it is a result or what the loop is
+    given, handed on unchanged in between. Moving an array to the small memory and back as it lies is no copy.
+    """
+    main = text.main
+    users: dict[str, list[Instruction]] = {}
+    for instruction in main.values():
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
+
+    def from_outside(instruction: Instruction, seen: set[str]) -> bool:
+        if instruction.opcode in ("parameter", "while"):
+            return True
+        if instruction.name in seen or not _hands_on(text, instruction):
+            return False
+        seen.add(instruction.name)
+        return any(from_outside(main[name], seen) for name in instruction.operands if name in main)
+
+    def to_outside(instruction: Instruction, seen: set[str]) -> bool:
+        if instruction.is_root or instruction.opcode == "while":
+            return True
+        if instruction.name in seen or not _hands_on(text, instruction):
+            return False
+        seen.add(instruction.name)
+        return any(to_outside(user, seen) for user in users.get(instruction.name, ()))
+
+    total = 0
+    for instruction in main.values():
+        if not _copies(text, main, instruction):
+            continue
+        sources = [main[name] for name in instruction.operands if name in main]
+        if any(from_outside(source, set()) for source in sources) or to_outside(instruction, set()):
+            made = instruction.arrays[0].bytes if instruction.opcode == "copy-start" else instruction.bytes
+            # A small array that a cache begins with is no copy of the cache.
+            total += min(made, sum(source.bytes for source in sources))
+    return total
+
+
+def _copies(text: ProgramText, main: Computation, instruction: Instruction) -> bool:
+    if instruction.opcode in ("copy", "copy-start"):
+        source = main.get(instruction.operands[0]) if instruction.operands else None
+        before, after = (source.arrays if source else ())[:1], instruction.arrays[:1]
+        moves = bool(before) and before[0].space != after[0].space and before[0].layout == after[0].layout
+        return not moves
+    if instruction.opcode in ("transpose", "convert"):
+        return True
+    if instruction.opcode != "fusion":
+        return False
+    inside = {each.opcode for name in instruction.called for each in text.computations[name].values()}
+    return inside <= _MOVING and bool(
+        inside & {"copy", "transpose", "convert", "slice", "concatenate", "pad"}
+    )
+
+
+def _hands_on(text: ProgramText, instruction: Instruction) -> bool:
+    is_joined = instruction.opcode == "custom-call" and instruction.target == "ConcatBitcast"
+    return instruction.opcode in _HANDED_ON or is_joined or _copies(text, text.main, instruction)
+
+
+def _operations(text: ProgramText, instructions: list[Instruction]) -> list[str]:
+    """Returns the operation of each instruction: its part, and in the target's pass what of it.
+
+    One that lost its scope to the compiler is of the next one's that has a scope, which mostly reads it.
+    """
+    following, found = "other", []
+    for instruction in reversed(instructions):
+        scope = instruction.scope or _fused_scope(text, instruction)
+        following = operation_of(scope) if scope else following
+        found.append(following)
+    return found[::-1]
+
+
+def operation_of(scope: str) -> str:
+    """Returns the part of a round that a scope belongs to, and of the target's pass the module, or the primitive."""
+    part = part_of(scope)
+    if part != "score":
+        return part
+    names = scope.split("/")
+    inner = [name for name in names[names.index("score") + 1 :] if not _CALLS.match(name)]
+    inner = [name for name in inner if not _LAYER.match(name)]
+    # Modules stand between the model's method and the primitive; attention is a primitive of the layer itself.
+    modules = [name for name in inner[1:-1] if name != "transformer" and "->" not in name]
+    if modules:
+        return f"score {modules[-1]}"
+    contraction = [name for name in inner if "->" in name]
+    in_layer = any(_LAYER.match(name) for name in names)
+    last = contraction[-1] if contraction else inner[-1] if inner else ""
+    return f"score {'attention ' if in_layer else ''}{last}".strip()
+
+
+def _fused_scope(text: ProgramText, instruction: Instruction) -> str:
+    """Returns the scope that most of a fusion's instructions have, or ""."""
+    if instruction.opcode != "fusion":
+        return ""
+    scopes = Counter(
+        each.scope for name in instruction.called for each in text.computations[name].values() if each.scope
+    )
+    return scopes.most_common(1)[0][0] if scopes else ""
+
+
+def _collectives(text: ProgramText, instruction: Instruction) -> list[Instruction]:
+    """Returns the collectives that an instruction is, or has fused into it."""
+    if instruction.opcode.removesuffix("-start") in _COLLECTIVES:
+        return [instruction]
+    if instruction.opcode != "fusion":
+        return []
+    inside = (each for name in instruction.called for each in text.computations[name].values())
+    return [found for each in inside for found in _collectives(text, each)]
+
+
+def _moved(collective: Instruction) -> int:
+    """Returns the bytes of a collective's results; one that starts names its operands too."""
+    sizes = [array.bytes for array in collective.arrays]
+    if collective.opcode == "all-reduce-start" or not collective.opcode.endswith("-start") or len(sizes) < 2:
+        return sum(sizes)
+    return sizes[1]
+
+
+def _operand_bytes(instruction: Instruction) -> int:
+    """Returns the bytes of a kernel's operands that are not results too, by the layouts that its call asks for."""
+    found = re.search(r"operand_layout_constraints=\{(.*?\})\}", instruction.rest)
+    if found is None:
+        return 0
+    sizes = [array.bytes for array in arrays_of(found[1])]
+    aliased = _ALIASED.search(instruction.rest)
+    same = {int(number) for number in re.findall(r"\((\d+), \{", aliased[1])} if aliased else set()
+    return sum(size for number, size in enumerate(sizes) if number not in same)

@@ -1,0 +1,199 @@
+"""What an engine's programs are given, as shapes on devices that are not here.
+
+The programs and their arguments are those of ``Engine`` for a batch of one size. ``Batch.placed`` is the one place
+where an argument gets its sharding.
+
+Axes: B sequences of a program, F new ones of a refill.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from lantern_jax.decoding.program import Inputs
+from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
+from lantern_jax.engine import programs
+from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.programs import Sequences
+from lantern_jax.measuring.fit import Shapes, batch_inputs, tokenizer_shapes
+from lantern_jax.models.vq import VQModel
+
+# In the order in which an engine needs them.
+KINDS = ("start", "advance", "refill", "regroup", "draw")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program before it is compiled.
+
+    Attributes:
+        function, arguments: what is traced, and the shapes that it is traced for.
+        results: shardings of the results, None where the compiler chooses.
+        state: the argument of that name where it is donated, else None.
+    """
+
+    function: Callable
+    arguments: tuple
+    results: Any = None
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of an engine on devices that are not here.
+
+    Attributes:
+        shapes: of the model.
+        job: how it is decoded.
+        pictures: how many are asked for; the program has as many sequences or a few more.
+        devices: stand-ins, [data, model].
+    """
+
+    shapes: Shapes
+    job: Job
+    pictures: int
+    devices: np.ndarray
+
+    @cached_property
+    def spread(self) -> tuple[int, int]:
+        """Groups of devices, and B."""
+        groups = len(self.devices)
+        return programs.spread(max(self.pictures, groups) if self.spans else self.pictures, groups, None)
+
+    @property
+    def spans(self) -> bool:
+        """Whether the devices are of several hosts."""
+        return len({device.process_index for device in self.devices.flat}) > 1
+
+    @property
+    def used(self) -> np.ndarray:
+        """The devices that take part, [groups, model]."""
+        return self.devices[: self.spread[0]]
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh of those devices."""
+        return mesh_of(self.used)
+
+    @cached_property
+    def where(self) -> Where:
+        """Where parameters lie."""
+        return where_on(self.used)
+
+    def placed(self, tree: PyTree, part: str) -> PyTree:
+        """Gives shapes of arrays that stay on the devices the place where they lie.
+
+        Args:
+            part: "target", "drafter", "tokenizer" or "codebook", which parameters are split by; "state" for what a
+                program of one device left there.
+        """
+
+        def lie(path, leaf):
+            sharding = sharding_at(self.where, (jax.tree_util.DictKey(part), *path), leaf.shape)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        return jax.tree_util.tree_map_with_path(lie, tree)
+
+    def given(self, tree: PyTree) -> PyTree:
+        """Gives shapes of values of the host their place: on all devices where hosts share them, else anywhere."""
+        if not self.spans:
+            return tree
+        whole = NamedSharding(mesh_of(self.devices), PartitionSpec())
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), tree)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What the programs read, but for the keys."""
+        inputs = batch_inputs(self.shapes, self.job, self.spread[1])
+        drafting = inputs.drafting_params
+        return inputs.replace(
+            target_params=self.placed(inputs.target_params, "target"),
+            drafting_params=None if drafting is None else self.placed(drafting, "drafter"),
+            codebook=None if inputs.codebook is None else self.placed(inputs.codebook, "codebook"),
+            conditioning=self.given(inputs.conditioning),
+            guidance=self.given(inputs.guidance),
+            active=self.given(inputs.active),
+        )
+
+    def start(self) -> Call:
+        """Returns the program that prefills."""
+        beginning = programs.beginning(self.inputs, self.inputs.conditioning, self.inputs.guidance)
+        function = partial(programs.start, self.job.program, self.mesh)
+        return Call(function, (beginning, self._sequences(self.spread[1])))
+
+    def born(self, started: Any = None) -> tuple[Any, Any]:
+        """Returns the keys and the state that the first program leaves on the devices.
+
+        Args:
+            started: that program compiled, which says how they are sharded; needed where there are several devices.
+        """
+        call = self.start()
+        keys, state = jax.eval_shape(call.function, *call.arguments)
+        if self.mesh is None:
+            return self.placed(keys, "state"), self.placed(state, "state")
+        shardings = started.output_shardings
+
+        def lie(leaf, sharding):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        return jax.tree.map(lie, (keys, state), shardings)
+
+    def advance(self, keys: Any, state: Any) -> Call:
+        """Returns the program that runs rounds, given what ``born`` returns."""
+        running = self.inputs.replace(keys=keys, conditioning=None, active=None)
+        rounds = self.given(_rows((), np.int32))
+        function = partial(programs.advance, self.job.program, self.mesh)
+        return Call(function, (running, state, rounds), self._kept(state), state)
+
+    def refill(self, keys: Any, state: Any) -> Call:
+        """Returns the program that puts one new sequence into a slot of each group."""
+        groups, size = self.spread
+        new = batch_inputs(self.shapes, self.job, groups)
+        inputs = self.inputs.replace(keys=keys, active=None)
+        inputs = programs.beginning(inputs, self.given(new.conditioning), self.given(new.guidance))
+        slots = self.given(_rows((groups,), np.int32))
+        function = partial(programs.refill, self.job.program, self.mesh)
+        return Call(function, (inputs, self._sequences(size), slots, state), self._kept(keys, state), state)
+
+    def regroup(self, keys: Any, state: Any) -> Call | None:
+        """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs."""
+        if len(self.devices) > 1:
+            return None
+        fewer = max(1, self.spread[1] // 2)
+        one = batch_inputs(self.shapes, self.job, 1)
+        inputs = self.inputs.replace(keys=keys, active=None)
+        inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))
+        slots = self.given(_rows((fewer,), np.int32))
+        function = partial(programs.regroup, self.job.program, self.mesh)
+        return Call(function, (inputs, self._sequences(fewer), slots, state), self._kept(keys, state))
+
+    def draw(self) -> Call | None:
+        """Returns the program that draws; None for a model without a tokenizer."""
+        config = self.shapes.tokenizer
+        if config is None:
+            return None
+        groups, size = self.spread
+        size += -size % (groups * self.devices.shape[1])
+        params = self.placed(tokenizer_shapes(config, self.shapes.recipe.config.grid), "tokenizer")
+        codes = self.given(_rows((size, self.shapes.recipe.config.grid**2), np.int32))
+        return Call(partial(programs.draw, VQModel(config), self.mesh), (params, codes))
+
+    def _sequences(self, count: int) -> Sequences:
+        return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
+
+    def _kept(self, *results: Any) -> tuple | None:
+        """Returns the shardings of results as ``Placement.kept``."""
+        if self.devices.shape[1] == 1:
+            return None
+        return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
+
+
+def _rows(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))

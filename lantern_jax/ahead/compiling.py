@@ -1,0 +1,137 @@
+"""Compiles programs for devices that are not here, one after the other as an engine needs them."""
+
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from lantern_jax.ahead.arguments import Batch, Call
+from lantern_jax.ahead.devices import GIB
+from lantern_jax.io import errors
+from lantern_jax.measuring.fit import size_of
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+_SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMGT]?)(?:iB|B)?\b")
+# Needed, then available, as XLA's compiler for TPUs writes it.
+_REFUSED = (
+    re.compile(r"HLO temporaries \(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)"),
+    re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm"),
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling a program gave.
+
+    Attributes:
+        kind: of ``arguments.KINDS``.
+        program: JAX's record of it, or None where the compiler refused.
+        seconds: of tracing and compiling.
+        error: why it was refused, in a line; "" where it was not.
+        needed: bytes of temporaries that it was refused for; 0 where it is another reason, or none.
+        arguments, state: bytes of its arguments on each device, and of those that it is given for good, without the
+            padding of tiles.
+        grids: steps of the grid of its Pallas kernels, by their names.
+    """
+
+    kind: str
+    program: Any
+    seconds: float
+    error: str = ""
+    needed: int = 0
+    arguments: int = 0
+    state: int = 0
+    grids: Mapping[str, int] = field(default_factory=dict)
+
+
+def compile_call(kind: str, call: Call, platform: str) -> Compiled:
+    """Compiles a program for a platform, "tpu" or "cuda"."""
+    begun = time.perf_counter()
+    donated = None if call.state is None else "state"
+    shardings = {} if call.results is None else {"out_shardings": call.results}
+    jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
+    traced = jitted.trace(*call.arguments)
+    sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
+    made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
+    try:
+        program = traced.lower(lowering_platforms=(platform,)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed, available = refused(str(error))
+        line = errors.short(str(error), 200)
+        if needed:
+            line = f"does not fit: {needed / GIB:.4g} GiB of temporaries, {available / GIB:.4g} GiB there"
+        return made(program=None, seconds=time.perf_counter() - begun, error=line, needed=needed)
+    return made(program=program, seconds=time.perf_counter() - begun)
+
+
+def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator[Compiled]:
+    """Compiles programs of a batch in the order in which an engine needs them, and yields what that gave.
+
+    Over several devices the state is sharded as the first program leaves it: that is compiled in any case.
+    """
+    kinds, started = tuple(kinds), None
+    if "start" in kinds or batch.mesh is not None:
+        made = compile_call("start", batch.start(), platform)
+        started = made.program
+        if "start" in kinds:
+            yield made
+    follow = [kind for kind in ("advance", "refill", "regroup") if kind in kinds]
+    if follow and (batch.mesh is None or started is not None):
+        keys, state = batch.born(started)
+        for kind in follow:
+            call = getattr(batch, kind)(keys, state)
+            if call is not None:
+                yield compile_call(kind, call, platform)
+    elif follow:
+        yield from (Compiled(kind, None, 0.0, f"start: {made.error}", made.needed) for kind in follow)
+    if "draw" in kinds and (call := batch.draw()) is not None:
+        yield compile_call("draw", call, platform)
+
+
+def bytes_on_each(tree: PyTree) -> int:
+    """Returns the bytes of described arrays on each of their devices, without the padding of tiles."""
+
+    def own(leaf):
+        sharding = getattr(leaf, "sharding", None)
+        return leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+
+    leaves = [
+        jax.ShapeDtypeStruct(own(leaf), leaf.dtype)
+        for leaf in jax.tree.leaves(tree)
+        if hasattr(leaf, "shape")
+    ]
+    return size_of(leaves)
+
+
+def grids_of(jaxpr: Any) -> dict[str, int]:
+    """Returns the steps of the grid of each Pallas kernel that a traced function calls, by the kernels' names."""
+    found = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            steps = [size for size in equation.params["grid_mapping"].grid if isinstance(size, int)]
+            found[str(equation.params["name"])] = math.prod(steps)
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda each: hasattr(each, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            found |= grids_of(inner) if hasattr(inner, "eqns") else {}
+    return found
+
+
+def refused(message: str) -> tuple[int, int]:
+    """Returns the bytes that a program needs and the bytes there are, by the compiler's message; 0, 0 for another."""
+    for pattern in _REFUSED:
+        if found := pattern.search(message):
+            return _bytes(found[1]), _bytes(found[2])
+    return 0, 0
+
+
+def _bytes(size: str) -> int:
+    number, unit = _SIZE.fullmatch(size).groups()
+    return int(float(number) * _UNITS[unit])

@@ -1,0 +1,82 @@
+"""Accounts of sizes and methods on devices: what ``python -m eval.ahead`` shows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lantern_jax.ahead.arguments import KINDS, Batch
+from lantern_jax.ahead.compiling import compile_batch
+from lantern_jax.ahead.devices import GPU, Slice
+from lantern_jax.ahead.rows import AheadRow, row_of
+from lantern_jax.ahead.topology import check_compiler, devices_of
+from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.engine.jobs import Job
+from lantern_jax.io import errors
+from lantern_jax.measuring.fit import Shapes, checkpoint_shapes, size_shapes
+from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.vq import VQConfig
+
+DEMO = "demo"
+# Of the published VQGAN of Chameleon, Anole and Lumina-mGPT.
+_CHAMELEON_VQ = VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
+
+
+def shapes_of_size(size: str, dtype: Any = "bfloat16") -> Shapes:
+    """Returns the shapes of a published size with its tokenizer, or of the demo; LanternError for another name."""
+    if size == DEMO:
+        return checkpoint_shapes(load(model_directory(DEMO), abstract=True), dtype)
+    shapes = size_shapes(size, dtype)
+    if shapes.recipe.config.num_codes == VQConfig().codebook_size:
+        return replace(shapes, tokenizer=VQConfig())
+    is_chameleon = isinstance(shapes.recipe.config, ChameleonConfig)
+    return replace(shapes, tokenizer=_CHAMELEON_VQ) if is_chameleon else shapes
+
+
+def job_for(shapes: Shapes, knobs: Mapping[str, Any], slice_: Slice) -> Job:
+    """Returns how a model is decoded with these knobs on a device, by that device's defaults."""
+    platform = "gpu" if slice_.device.platform == GPU else "tpu"
+    return shapes.recipe.job(shapes.recipe.settings(knobs, platform))
+
+
+def survey(
+    slices: Sequence[Slice],
+    size: str,
+    methods: Mapping[str, Mapping[str, Any]],
+    batches: Sequence[int] = (1,),
+    kinds: Sequence[str] = ("start", "advance"),
+    dtype: Any = "bfloat16",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[AheadRow]:
+    """Compiles every program of every method on every device, and yields its row.
+
+    Args:
+        methods: knobs by the label of each row, as ``parse_methods`` returns them.
+        kinds: of ``KINDS``.
+        tell: is told what is compiled next.
+
+    Raises:
+        MissingExtra: a compiler that is not installed.
+        LanternError: a size, method or program that there is not, knobs that do not fit.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise errors.unknown("program", kind, KINDS)
+    for slice_ in slices:
+        check_compiler(slice_)
+    places = [devices_of(slice_) for slice_ in slices]
+    shapes = shapes_of_size(size, dtype)
+    jobs = {
+        (slice_.name, name): job_for(shapes, knobs, slice_)
+        for slice_ in slices
+        for name, knobs in methods.items()
+    }
+    for slice_, devices in zip(slices, places, strict=True):
+        for batch in batches:
+            # Drawing is the same for all methods.
+            left = list(kinds)
+            for name in methods:
+                tell(f"{slice_.name}: {name}, batch {batch}")
+                whole = Batch(shapes, jobs[slice_.name, name], batch, devices)
+                for made in compile_batch(whole, left, slice_.device.platform):
+                    yield row_of(slice_, size, name, batch, made)
+                left = [kind for kind in left if kind != "draw"]

@@ -1,0 +1,112 @@
+"""The account compiles what an engine compiles: the same programs for the same shapes in the same places."""
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.ahead.arguments import KINDS, Batch
+from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
+from lantern_jax.ahead.devices import slice_of
+from lantern_jax.ahead.rows import row_of
+from lantern_jax.ahead.survey import shapes_of_size
+from lantern_jax.engine import engine as engines
+from lantern_jax.engine.engine import Engine
+from lantern_jax.measuring.fit import size_shapes
+from lantern_jax.measuring.random_models import random_model
+
+MODEL = random_model("tiny")
+KNOBS = {"method": "gumbel", "tree": "chain"}
+
+
+@pytest.fixture(scope="module")
+def shapes():
+    return size_shapes("tiny", "float32")
+
+
+def described(tree):
+    """Structure, shapes and dtypes."""
+    leaves, structure = jax.tree.flatten(tree)
+    dtypes = [
+        (np.shape(leaf), np.dtype("uint32") if str(leaf.dtype).startswith("key") else leaf.dtype)
+        for leaf in leaves
+    ]
+    return structure, dtypes
+
+
+def places(tree) -> list:
+    """How each array that lies on devices is spread over them; values of the host have no place yet."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, np.ndarray | np.generic)]
+    spread = [(leaf.sharding, leaf.shape) for leaf in leaves if getattr(leaf, "sharding", None) is not None]
+    return [sharding.shard_shape(shape) for sharding, shape in spread]
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (2, 2)], ids=["one device", "a mesh"])
+def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
+    devices = np.array(jax.devices()[: grid[0] * grid[1]]).reshape(grid)
+    made = {}
+
+    def recorded(function, *arguments, **options):
+        # The first of each: regrouping compiles what advances the smaller batch, too.
+        made.setdefault(function.func.__name__, (function, arguments, options))
+        return compiled(function, *arguments, **options)
+
+    compiled = engines.compile_ahead
+    monkeypatch.setattr(engines, "compile_ahead", recorded)
+    job = shapes.job(KNOBS)
+    engine = Engine(
+        lambda where: MODEL.read(np.dtype("float32"), where), None, devices,
+        lambda name, parameters, where: MODEL.read_drafter(np.dtype("float32"), name, parameters, where),
+    )  # fmt: skip
+    run = engine.start(job, MODEL.conditioning(2))
+    slots = np.array([0, 1]) if grid[0] == 2 else np.array([0])
+    run = engine.refill(run, slots, MODEL.conditioning(len(slots)), slots)
+    if grid[0] == 1:
+        engine.regroup(run, np.array([1]))
+
+    batch = Batch(shapes, job, 2, devices)
+    started = compile_call("start", batch.start(), "cpu").program
+    state = batch.born(started)
+    for kind in ("start", "advance", "refill", "regroup"):
+        call = getattr(batch, kind)(*(() if kind == "start" else state))
+        if kind == "regroup" and grid[0] == 2:
+            assert call is None
+            continue
+        function, arguments, options = made[kind]
+        if kind == "start":
+            assert call.function.args == function.args
+        assert call.function.func is function.func
+        assert described(call.arguments) == described(arguments), kind
+        assert places(call.arguments) == places(arguments), kind
+        assert (call.state is not None) == (options.get("donate") == "state")
+        assert (call.results is None) == (options.get("results") is None)
+
+
+def test_rows_of_programs_of_this_machine(shapes):
+    """A CPU stands in for a device that is not here: memory is counted, its work is not."""
+    batch = Batch(shapes, shapes.job(KNOBS), 2, np.array(jax.devices()[:1])[:, None])
+    rows = [row_of(slice_of("v5e"), "tiny", "chain", 2, made) for made in compile_batch(batch, KINDS, "cpu")]
+    assert [row.program for row in rows] == ["start", "advance", "refill", "regroup"], "nothing to draw with"
+    start, advance, refill, _ = rows
+    assert advance.state_bytes > 0 and advance.arguments_bytes > advance.state_bytes
+    assert refill.state_bytes == advance.state_bytes and start.state_bytes == 0
+    assert all(row.error is None and row.compile_seconds >= 0 for row in rows)
+
+
+def test_published_sizes_have_their_tokenizers():
+    assert shapes_of_size("llamagen-b").tokenizer.codebook_dim == 8
+    assert shapes_of_size("chameleon-7b").tokenizer.codebook_size == 8192
+    assert shapes_of_size("demo").tokenizer.downsampling == 8
+
+
+def test_grids_of_kernels_are_found_in_loops():
+    from jax.experimental import pallas as pl
+
+    def twice(source, made):
+        made[...] = source[...] * 2
+
+    def many(values):
+        shape = jax.ShapeDtypeStruct(values.shape, values.dtype)
+        call = pl.pallas_call(twice, out_shape=shape, grid=(3, 4), name="twice", interpret=True)
+        return jax.lax.fori_loop(0, 2, lambda _, held: call(held), values)
+
+    assert grids_of(jax.make_jaxpr(many)(np.ones((8, 128), np.float32)).jaxpr) == {"twice": 12}

@@ -1,0 +1,85 @@
+"""Programs compiled for devices that are not here, by the devices' own compilers, within budgets.
+
+Run with ``pytest -m ahead``. Each test starts a process of its own, compiled as users compile.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lantern_jax.decoding.methods import methods
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 2**20
+HAS_TPU = find_spec("libtpu") is not None
+HAS_CUDA = any("cuda" in entry.name for entry in metadata.entry_points(group="jax_plugins"))
+pytestmark = pytest.mark.ahead
+for_tpu = pytest.mark.skipif(not HAS_TPU, reason="libtpu is not installed: the extra ahead")
+for_gpu = pytest.mark.skipif(not HAS_CUDA, reason="JAX's CUDA plugin is not installed: jax[cuda13]")
+
+# MiB of temporaries, MiB copied outside the loop, million cycles a round: what they were on 2026-11-24, and 5 % more.
+BUDGETS = {"ar": (857.9, 811.4, 9.42), "jacobi:window=8": (695.1, 631.1, 3.47)}
+ROOM = 1.05
+# Kernels a round of LlamaGen-XL on an H100.
+KERNELS = {"ar": 352, "jacobi:window=8": 410, "gumbel:tree=mc_sim_7b_63": 525}
+
+
+def compiled(folder: Path, *arguments: str) -> list[dict]:
+    """Returns the rows of ``eval.ahead``."""
+    file = folder / "rows.json"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")
+    }
+    command = [sys.executable, "-m", "eval.ahead", *arguments, "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
+
+
+@for_tpu
+def test_every_method_compiles_for_the_demo(tmp_path):
+    rows = compiled(tmp_path, "--for=v5e", "--methods=" + ",".join(methods()), "--programs=advance")
+    assert [row["method"] for row in rows] == list(methods())
+    assert not [(row["method"], row["error"]) for row in rows if row["error"]]
+    assert all(row["cycles_per_round"] > 0 for row in rows)
+
+
+@for_tpu
+def test_programs_of_a_mesh_compile(tmp_path):
+    mesh = ("--for=v5e:2x4", "--mesh=data=2,model=4", "--programs=start,advance,refill", "--batch=2")
+    rows = compiled(tmp_path, *mesh, "--methods=jacobi:window=8")
+    assert [row["program"] for row in rows] == ["start", "advance", "refill"]
+    assert not [row["error"] for row in rows if row["error"]]
+    assert rows[1]["collectives"]["all-reduce"]["count"] > 0
+
+
+@for_tpu
+def test_xl_stays_within_its_budgets(tmp_path):
+    arguments = ("--for=v5e", "--size=llamagen-xl", "--programs=advance")
+    found = {row["method"]: row for row in compiled(tmp_path, *arguments, "--methods=" + ",".join(BUDGETS))}
+    for method, (temporaries, copied, cycles) in BUDGETS.items():
+        row = found[method]
+        assert row["error"] is None
+        assert row["temporary_bytes"] <= ROOM * temporaries * MIB, method
+        assert row["copied_bytes"] <= ROOM * copied * MIB, method
+        assert row["cycles_per_round"] <= ROOM * cycles * 1e6, method
+
+
+@for_gpu
+def test_kernels_of_a_round_of_xl(tmp_path):
+    arguments = ("--for=h100", "--size=llamagen-xl", "--programs=advance")
+    found = {row["method"]: row for row in compiled(tmp_path, *arguments, "--methods=" + ",".join(KERNELS))}
+    for method, most in KERNELS.items():
+        assert 0 < found[method]["kernels_per_round"] <= most, method
+
+
+@for_gpu
+def test_gpus_of_every_generation_compile(tmp_path):
+    rows = compiled(tmp_path, "--for=a100,l4,h100,h200,b200", "--methods=ar", "--programs=advance")
+    assert not [(row["device"], row["error"]) for row in rows if row["error"]]

@@ -1,0 +1,96 @@
+"""The table of devices, and the slices and meshes that there are."""
+
+import re
+
+import pytest
+
+from lantern_jax.ahead import topology
+from lantern_jax.ahead.devices import DEVICES, GPU, slice_of, target_config
+from lantern_jax.commands.main import main
+from lantern_jax.io.errors import LanternError, MissingExtra
+from tests.command import assert_refused
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh", "shape", "grid"),
+    [
+        ("v5e", None, "1x1", (1, 1)),
+        ("V5E:4x4", "data=4,model=4", "4x4", (4, 4)),
+        ("v5e:2x4", None, "2x4", (8, 1)),
+        ("v5p:4x8x8", "model=256", "4x8x8", (1, 256)),
+        ("tpu7x:2x2x1", "model=8", "2x2x1", (1, 8)),
+        ("h100", None, "1", (1, 1)),
+        ("h100:8", "data=2,model=4", "8", (2, 4)),
+        ("h100:2x8", "data=2,model=8", "2x8", (2, 8)),
+    ],
+)
+def test_slices(text, mesh, shape, grid):
+    found = slice_of(text, mesh)
+    assert (found.shape, (found.data, found.model)) == (shape, grid)
+    assert slice_of(found.name, found.mesh) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh", "line"),
+    [
+        ("v9", None, "unknown device 'v9': choose one of v4, v5e"),
+        ("v5e:3x3", None, "unknown slice 'v5e:3x3': choose one of v5e, v5e:2x2, v5e:2x4"),
+        ("v5p:2x3x1", None, "or longer ones by multiples of 4"),
+        ("v5e:", "model=4", "mesh model=4 takes 4 devices and v5e: has 1"),
+        ("h100:9", None, "h100:8"),
+        ("v5e:x", None, "unknown slice"),
+        ("v5e:4x4", "data=3,model=4", "has 16: give axes that multiply to 16, such as data=4,model=4"),
+        ("v5e:4x4", "rows=4", "mesh 'rows=4' is not valid"),
+    ],
+)
+def test_what_there_is_not_is_one_line(text, mesh, line):
+    with pytest.raises(LanternError, match=re.escape(line)):
+        slice_of(text, mesh)
+
+
+def test_facts_are_plausible():
+    """Memory of some tens of GB, hundreds of operations a byte, clocks of 1 to 2.5 GHz; fields as protobuf has them."""
+    for device in DEVICES.values():
+        assert 12e9 < device.memory < 200e9
+        assert 90 < device.peak / device.bandwidth < 700
+        if device.platform == GPU:
+            text = target_config(device)
+            assert text.count("{") == text.count("}") and f"device_memory_size: {device.memory} " in text
+            assert re.search(r"cuda_compute_capability \{ major: \d+ minor: \d ", text)
+        else:
+            assert 0.9e9 < device.clock < 2.5e9
+
+
+def test_a_missing_compiler_names_its_extra(monkeypatch):
+    monkeypatch.setattr(topology, "find_spec", lambda name: None)
+    monkeypatch.setattr(topology.metadata, "entry_points", lambda group: ())
+    with pytest.raises(MissingExtra, match=r"lantern-jax\[ahead\]"):
+        topology.devices_of(slice_of("v5e"))
+    with pytest.raises(MissingExtra, match=r"jax\[cuda13\]"):
+        topology.devices_of(slice_of("h100"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--fit"], "--fit has no number"),
+        (["--fit", "8", "--mesh", "model=4"], "--mesh is for --for"),
+        (["--fit", "8", "--for", "v5e"], "--for v5e knows its memory: leave 8 out"),
+        (["--for", "v5e"], "--for is for --fit"),
+        (["--fit", "--for", "v9"], "unknown device 'v9'"),
+        (["--fit", "--for", "v5e:4x4", "--mesh", "model=3"], "has 16"),
+        (["--fit", "--for", "v5e", "--methods", "owl"], "unknown method 'owl'"),
+        (["--fit", "--for", "v5e", "--size", "tiny", "demo"], "--size tiny takes no checkpoint"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line(arguments, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert line in assert_refused(["info", *arguments], capsys)
+
+
+def test_the_command_says_which_extra_is_missing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(topology, "find_spec", lambda name: None)
+    assert main(["info", "--fit", "--for", "v5e", "--size", "tiny"]) == 2
+    assert "lantern-jax[ahead]" in capsys.readouterr().err
