@@ -1,13 +1,13 @@
 """What an engine's programs are given, as shapes on devices that are not here.
 
 The programs and their arguments are those of ``Engine`` for a batch of one size. ``Batch.placed`` is the one place
-where an argument gets its sharding.
+where an argument gets its sharding, and ``Batch.laid_out`` where it gets a layout.
 
 Axes: B sequences of a program, F new ones of a refill.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.measuring.fit import Shapes, batch_inputs, tokenizer_shapes
 from lantern_jax.models.vq import VQModel
@@ -35,7 +36,8 @@ class Call:
 
     Attributes:
         function, arguments: what is traced, and the shapes that it is traced for.
-        results: shardings of the results, None where the compiler chooses.
+        results: shardings or formats of the results, None where the compiler chooses.
+        formats: likewise of the arguments; None where they lie as they are described.
         state: the argument of that name where it is donated, else None.
     """
 
@@ -43,6 +45,7 @@ class Call:
     arguments: tuple
     results: Any = None
     state: Any = None
+    formats: Any = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ class Batch:
         job: how it is decoded.
         pictures: how many are asked for; the program has as many sequences or a few more.
         devices: stand-ins, [data, model].
+        formats: of inputs and state, as the compiler of ``advance`` chose them; None where it chooses none.
     """
 
     shapes: Shapes
     job: Job
     pictures: int
     devices: np.ndarray
+    formats: Any = None
 
     @cached_property
     def spread(self) -> tuple[int, int]:
@@ -112,10 +117,16 @@ class Batch:
     def inputs(self) -> Inputs:
         """What the programs read, but for the keys."""
         inputs = batch_inputs(self.shapes, self.job, self.spread[1])
-        drafting = inputs.drafting_params
+        target, drafting = inputs.target_params, inputs.drafting_params
+        if self.formats is None:
+            target = self.placed(target, "target")
+            drafting = None if drafting is None else self.placed(drafting, "drafter")
+        else:
+            target = _lying(target, self.formats[0].target_params)
+            drafting = _lying(drafting, self.formats[0].drafting_params)
         return inputs.replace(
-            target_params=self.placed(inputs.target_params, "target"),
-            drafting_params=None if drafting is None else self.placed(drafting, "drafter"),
+            target_params=target,
+            drafting_params=drafting,
             codebook=None if inputs.codebook is None else self.placed(inputs.codebook, "codebook"),
             conditioning=self.given(inputs.conditioning),
             guidance=self.given(inputs.guidance),
@@ -126,7 +137,8 @@ class Batch:
         """Returns the program that prefills."""
         beginning = programs.beginning(self.inputs, self.inputs.conditioning, self.inputs.guidance)
         function = partial(programs.start, self.job.program, self.mesh)
-        return Call(function, (beginning, self._sequences(self.spread[1])))
+        results = None if self.formats is None else (None, self.formats[1])
+        return Call(function, (beginning, self._sequences(self.spread[1])), results)
 
     def born(self, started: Any = None) -> tuple[Any, Any]:
         """Returns the keys and the state that the first program leaves on the devices.
@@ -138,12 +150,17 @@ class Batch:
         keys, state = jax.eval_shape(call.function, *call.arguments)
         if self.mesh is None:
             return self.placed(keys, "state"), self.placed(state, "state")
-        shardings = started.output_shardings
+        return jax.tree.map(placed, (keys, state), started.output_shardings)
 
-        def lie(leaf, sharding):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    def choose(self, keys: Any, state: Any) -> Call:
+        """Returns ``advance`` for layouts that its compiler chooses."""
+        call = self.advance(keys, state)
+        formats = chosen(*call.arguments[:2])
+        return replace(call, results=(formats[1], None), formats=formats)
 
-        return jax.tree.map(lie, (keys, state), shardings)
+    def laid_out(self, state: Any, formats: Any) -> tuple["Batch", Any]:
+        """Returns the batch, and its state, in the formats of the arguments of a compiled ``advance``."""
+        return replace(self, formats=formats), _lying(state, formats[1])
 
     def advance(self, keys: Any, state: Any) -> Call:
         """Returns the program that runs rounds, given what ``born`` returns."""
@@ -189,10 +206,21 @@ class Batch:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
 
     def _kept(self, *results: Any) -> tuple | None:
-        """Returns the shardings of results as ``Placement.kept``."""
+        """Returns the shardings or formats of results as ``Placement.kept``."""
+        if self.formats is not None:
+            return (*jax.tree.map(kept, results), None)
         if self.devices.shape[1] == 1:
             return None
         return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
+
+
+def _lying(tree: PyTree, formats: PyTree) -> PyTree:
+    """Gives shapes formats of a program's arguments; one that it does not read has none, and stays as it is."""
+
+    def lie(leaf, format):
+        return leaf if format is None or format.layout is None else placed(leaf, format)
+
+    return jax.tree.map(lie, tree, formats)
 
 
 def _rows(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.ahead.arguments import Batch, Call
+from lantern_jax.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.ahead.devices import GIB
+from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.measuring.fit import size_of
 
@@ -54,9 +55,12 @@ def compile_call(kind: str, call: Call, platform: str) -> Compiled:
     """Compiles a program for a platform, "tpu" or "cuda"."""
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
-    shardings = {} if call.results is None else {"out_shardings": call.results}
+    shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
+    if call.formats is not None:
+        shardings["in_shardings"] = call.formats
+        arguments = layouts.to_lower(arguments, call.formats)
     jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
-    traced = jitted.trace(*call.arguments)
+    traced = jitted.trace(*arguments)
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
@@ -71,27 +75,36 @@ def compile_call(kind: str, call: Call, platform: str) -> Compiled:
 
 
 def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator[Compiled]:
-    """Compiles programs of a batch in the order in which an engine needs them, and yields what that gave.
-
-    Over several devices the state is sharded as the first program leaves it: that is compiled in any case.
-    """
-    kinds, started = tuple(kinds), None
-    if "start" in kinds or batch.mesh is not None:
-        made = compile_call("start", batch.start(), platform)
-        started = made.program
-        if "start" in kinds:
-            yield made
-    follow = [kind for kind in ("advance", "refill", "regroup") if kind in kinds]
-    if follow and (batch.mesh is None or started is not None):
-        keys, state = batch.born(started)
-        for kind in follow:
-            call = getattr(batch, kind)(keys, state)
-            if call is not None:
-                yield compile_call(kind, call, platform)
-    elif follow:
-        yield from (Compiled(kind, None, 0.0, f"start: {made.error}", made.needed) for kind in follow)
+    """Compiles programs of a batch as an engine does, and yields what that gave."""
+    kinds = [kind for kind in KINDS if kind in kinds]
+    if kinds and kinds != ["draw"]:
+        yield from _compile_decoding(batch, [kind for kind in kinds if kind != "draw"], platform)
     if "draw" in kinds and (call := batch.draw()) is not None:
         yield compile_call("draw", call, platform)
+
+
+def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str) -> Iterator[Compiled]:
+    """Compiles what decodes.
+
+    Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
+    lies as ``advance`` wants it: these are compiled in any case.
+    """
+    first, chooses = None, layouts.are_chosen(platform)
+    if batch.mesh is not None or (kinds[0] == "start" and not chooses):
+        first = compile_call("start", batch.start(), platform)
+    if first is None or first.program is not None:
+        keys, state = batch.born(None if first is None else first.program)
+        if chooses:
+            first = compile_call("advance", batch.choose(keys, state), platform)
+            if first.program is not None:
+                batch, state = batch.laid_out(state, first.program.input_formats[0])
+    for kind in kinds:
+        if first is not None and kind == first.kind:
+            yield first
+        elif first is not None and first.program is None:
+            yield Compiled(kind, None, 0.0, f"{first.kind}: {first.error}", first.needed)
+        elif (call := batch.start() if kind == "start" else getattr(batch, kind)(keys, state)) is not None:
+            yield compile_call(kind, call, platform)
 
 
 def bytes_on_each(tree: PyTree) -> int:

@@ -48,40 +48,39 @@ def state_shapes(begin: Callable, beginning: Any, sequences: Any, mesh: Mesh | N
     shapes = jax.eval_shape(begin, beginning, sequences)
     if mesh is not None and MODEL in mesh.axis_names:
         begin, _ = compile_ahead(begin, beginning, sequences)
-        return jax.tree.map(_placed, shapes, begin.output_shardings)
+        return jax.tree.map(placed, shapes, begin.output_shardings)
     rows = (
         jax.sharding.SingleDeviceSharding(device)
         if mesh is None
         else NamedSharding(mesh, PartitionSpec(DATA))
     )
-    return jax.tree.map(lambda leaf: _placed(leaf, rows), shapes)
+    return jax.tree.map(lambda leaf: placed(leaf, rows), shapes)
 
 
-def compile_for_chosen(
-    function: Callable, inputs: Inputs, state: PyTree, rounds: Any, laid: tuple[bool, bool] = (False, False)
-) -> tuple[Callable, float]:
-    """Compiles a program that advances a batch, for layouts that its compiler chooses; returns it and the seconds.
+def chosen(inputs: Inputs, state: PyTree, laid: tuple[bool, bool] = (False, False)) -> tuple:
+    """Returns formats of (inputs, state, rounds) that let the compiler choose how parameters and state lie.
 
     Args:
-        function: (inputs, state, rounds) -> (state, lengths); its state is donated.
-        inputs, state, rounds: arrays, or shapes with shardings.
+        inputs, state: arrays, or shapes with shardings.
         laid: whether the parameters of the target and of the drafting lie in chosen layouts already, and stay there.
     """
     parameters = (inputs.target_params, inputs.drafting_params)
-    formats = [
-        jax.tree.map(kept if lie else _chosen, tree) for tree, lie in zip(parameters, laid, strict=True)
-    ]
-    # A shape whose layout is to be chosen must have none.
     target, drafting = (
-        tree if lie else jax.tree.map(_bare, tree) for tree, lie in zip(parameters, laid, strict=True)
+        jax.tree.map(kept if lie else _chosen, tree) for tree, lie in zip(parameters, laid, strict=True)
     )
     others = jax.tree.map(kept, inputs.replace(target_params=None, drafting_params=None))
-    state_lies = jax.tree.map(_chosen, state)
-    return compile_ahead(
-        function, inputs.replace(target_params=target, drafting_params=drafting), jax.tree.map(_bare, state), rounds,
-        donate="state", results=(state_lies, None),
-        formats=(others.replace(target_params=formats[0], drafting_params=formats[1]), state_lies, None),
-    )  # fmt: skip
+    formats = others.replace(target_params=target, drafting_params=drafting)
+    return formats, jax.tree.map(_chosen, state), None
+
+
+def to_lower(arguments: PyTree, formats: PyTree) -> PyTree:
+    """Returns shapes to compile for: one whose layout is to be chosen must have none."""
+
+    def bare(format, leaf):
+        is_open = isinstance(format, Format) and format.layout is Layout.AUTO
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_open else leaf
+
+    return jax.tree.map(bare, formats, arguments, is_leaf=lambda format: format is None)
 
 
 def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:
@@ -103,12 +102,9 @@ def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:
     return structure.unflatten(leaves)
 
 
-def _placed(leaf, sharding: Sharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _bare(leaf) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+def placed(leaf: Any, where: Format | Sharding) -> jax.ShapeDtypeStruct:
+    """Returns a leaf's shape and dtype with a place, and a layout if there is one."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
 def _chosen(leaf) -> Format:

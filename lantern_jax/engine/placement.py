@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices import hosts
+from lantern_jax.devices.compilation import compile_ahead
 from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, where_on
 from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Job
@@ -101,9 +102,14 @@ class Placement:
             beginning = beginning.replace(active=jax.ShapeDtypeStruct((key.size,), bool))
             keys, state = layouts.state_shapes(begin, beginning, sequences, mesh, self.devices[0, 0])
             laid = "target" in self._laid, drafter in self._laid
+            arguments = inputs.replace(keys=keys), state, np.int32(1)
+            chosen = layouts.chosen(*arguments[:2], laid)
+            to_lower = layouts.to_lower(arguments, chosen)
             program, seconds = cache.obtain(
                 key,
-                lambda: layouts.compile_for_chosen(step, inputs.replace(keys=keys), state, np.int32(1), laid),
+                lambda: compile_ahead(
+                    step, *to_lower, donate="state", results=(chosen[1], None), formats=chosen
+                ),
             )
             formats = program.input_formats[0][0]
             self._lay(formats.target_params, drafter, formats.drafting_params)
