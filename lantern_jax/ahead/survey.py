@@ -1,7 +1,6 @@
 """Accounts of sizes and methods on devices: what ``python -m eval.ahead`` shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from lantern_jax.ahead.arguments import KINDS, Batch
@@ -13,23 +12,15 @@ from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io import errors
 from lantern_jax.measuring.fit import Shapes, checkpoint_shapes, size_shapes
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.vq import VQConfig
 
 DEMO = "demo"
-# Of the published VQGAN of Chameleon, Anole and Lumina-mGPT.
-_CHAMELEON_VQ = VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
 
 
 def shapes_of_size(size: str, dtype: Any = "bfloat16") -> Shapes:
-    """Returns the shapes of a published size with its tokenizer, or of the demo; LanternError for another name."""
+    """Returns the shapes of a published size or of the demo; LanternError for another name."""
     if size == DEMO:
         return checkpoint_shapes(load(model_directory(DEMO), abstract=True), dtype)
-    shapes = size_shapes(size, dtype)
-    if shapes.recipe.config.num_codes == VQConfig().codebook_size:
-        return replace(shapes, tokenizer=VQConfig())
-    is_chameleon = isinstance(shapes.recipe.config, ChameleonConfig)
-    return replace(shapes, tokenizer=_CHAMELEON_VQ) if is_chameleon else shapes
+    return size_shapes(size, dtype)
 
 
 def job_for(shapes: Shapes, knobs: Mapping[str, Any], slice_: Slice) -> Job:

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning
+from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
     LLAMA_LAYER_NAMES,
@@ -129,6 +130,11 @@ def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int
     """Returns the published id of every row of the table, as ``Family.published_order``."""
     file = PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file
     return ChameleonVocabulary.from_file(file, config.vocab_size).order
+
+
+def tokenizer() -> VQConfig:
+    """Returns the config of the VQGAN of Chameleon, Anole and Lumina-mGPT."""
+    return VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
 
 
 def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditioning:

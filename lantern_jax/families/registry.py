@@ -49,6 +49,7 @@ class Family(Late):
         published_residual: config -> the ``residual`` of the rejection coupling that its published code has.
         text_width: config -> width of the text encoder's features that it takes; 0 for none.
         classes: config -> how many class numbers are prompts; 0 where prompts are text.
+        tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
         formats: what of it ``lantern convert`` reads, by name.
 
     Example:
@@ -70,6 +71,7 @@ class Family(Late):
     published_residual: Callable[[Any], str] = lambda config: "published"
     text_width: Callable[[Any], int] = lambda config: 0
     classes: Callable[[Any], int] = lambda config: 0
+    tokenizer: Callable[[], Any] = lambda: None
     formats: Mapping[str, Format] = field(default_factory=dict)
 
 
@@ -84,6 +86,7 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.llamagen_weights:random_conditioning"),
             text_width=lambda config: config.caption_dim,
             classes=lambda config: max(config.num_labels - 1, 0),
+            tokenizer=at("lantern_jax.models.vq:VQConfig"),
             formats={"llamagen": LLAMAGEN},
         ),
         "chameleon": Family(
@@ -96,6 +99,7 @@ FAMILIES: Table[Family] = Table(
             published_residual=lambda config: (
                 "published_lumina" if config.layout == "lumina" else "published"
             ),
+            tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
             formats={
                 "anole": chameleon_format("Anole-7B", "anole"),
                 "lumina": chameleon_format("Lumina-mGPT-7B", "lumina"),

@@ -84,9 +84,14 @@ def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
 
 
 def size_shapes(size: str, dtype: Any) -> Shapes:
-    """Returns the shapes of a published size with an EAGLE drafter, nothing to draw with."""
+    """Returns the shapes of a published size with an EAGLE drafter, and its family's VQ tokenizer where that has the
+    same number of codes."""
     model = random_model(size)
-    return Shapes(model.recipe(parameter_dtype(dtype)), quantized=model.quantized)
+    recipe = model.recipe(parameter_dtype(dtype))
+    tokenizer = family_of(recipe.config).tokenizer()
+    if tokenizer is not None and tokenizer.codebook_size != recipe.config.num_codes:
+        tokenizer = None
+    return Shapes(recipe, tokenizer, model.quantized)
 
 
 def memory(shapes: Shapes, job: Job, pictures: int) -> Need:
