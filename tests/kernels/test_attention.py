@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
+from lantern_jax.decoding import cache
 from lantern_jax.kernels import append, shapes
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models import transformer
@@ -138,3 +139,29 @@ def test_derivatives_are_those_of_products():
     )
     assert_same(found, expected, 0)
     assert_same(jax.grad(lambda qkv: total(transformer.rotate_and_attend, qkv))(qkv), expected, 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "nodes", "slots"),
+    [((2, 1), 1, (70,)), ((1, 2), 4, (64, 3)), ((1, 1), 18, (9, 0)), ((1, 1), 1, (5, 0)), ((2, 1), 8, ())],
+)
+def test_the_way_of_tpus_is_the_attention_of_products(rows, nodes, slots, dtype):
+    """Rows added for the sake of tall products change nothing, nor does a rotation by a permutation."""
+    given = arguments(rows, nodes, slots, dtype)
+    tolerance = {jnp.float32: 2e-6, jnp.bfloat16: 2e-2}[dtype]
+    assert_same(transformer._by_tall_products(*given), transformer._by_products(*given), tolerance)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_permutation_rotates(dtype):
+    x, rotary = normal(0, 2, 1, HEADS, 5, WIDTH, dtype=dtype), normal(1, 2, 1, 5, WIDTH // 2, 2)
+    assert_same(transformer.rotate_by_product(x, rotary), transformer.rotate(x, rotary), 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_a_product_chooses_rows_to_the_bit(nodes, dtype):
+    rows = normal(0, 2, 3, HEADS, nodes, WIDTH, dtype=dtype) * 1e3
+    path = jnp.asarray(np.random.default_rng(1).integers(0, nodes, (3, 4 if nodes > 1 else 1)), jnp.int32)
+    assert_same(cache._choose_by_product(rows, path), cache._choose(rows, path), 0)

@@ -108,9 +108,7 @@ def test_every_module_is_in_a_room():
     assert {path.parent.name for path in package.glob("*/__init__.py")} == set(ROOMS)
 
 
-@pytest.mark.parametrize(
-    "folder", [*FOLDERS, pytest.param("tests", marks=pytest.mark.xfail(reason="some are not split yet"))]
-)
+@pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
 def test_modules_and_functions_are_small(folder):
     large = []
     for name, tree in parsed(folder).items():
