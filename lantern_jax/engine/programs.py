@@ -177,7 +177,7 @@ def regroup(
     def take(inputs: Inputs, slots, state):
         inputs = inputs.replace(keys=inputs.keys[:1], active=jnp.ones(1, bool))
         axes = _sequence_axes(program, inputs)
-        return stack_scalars(jax.tree.map(partial(_take, slots), axes, unstack_scalars(state)))
+        return stack_scalars(_take(slots, axes, unstack_scalars(state)))
 
     return _rewritten(take, mesh, inputs.replace(keys=sequences.keys()), slots, state)
 
@@ -275,9 +275,22 @@ def _put(slots, axis: int, old, new):
     return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
 
 
-def _take(slots, axis: int, leaf):
-    """Takes the sequences in these slots from a leaf."""
-    return leaf if axis < 0 else jnp.take(leaf, slots, axis, mode="clip")
+def _take(slots, axes, state):
+    """Takes the sequences in these slots one by one: XLA's compiler for TPUs would turn whole caches for a gather."""
+
+    def room(axis: int, leaf):
+        return leaf if axis < 0 else jnp.zeros((*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :]), leaf.dtype)
+
+    def take(i, axis: int, old, new):
+        if axis < 0:
+            return old
+        one = jax.lax.dynamic_index_in_dim(old, slots[i], axis)
+        return jax.lax.dynamic_update_index_in_dim(new, one, i, axis)
+
+    made = jax.tree.map(room, axes, state)
+    return jax.lax.fori_loop(
+        0, len(slots), lambda i, made: jax.tree.map(partial(take, i), axes, state, made), made
+    )
 
 
 def check_codes(model: VQModel, tokens: Any) -> None:

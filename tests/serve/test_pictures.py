@@ -224,7 +224,7 @@ def test_a_client_that_goes_frees_its_slot(server, gate, stream):
     with cut_at_the_end(server, asked):
         server.wait_for(decoding=BATCH, queue_length=2)
     # Held all the while; by then it is known, and the next round finds nobody.
-    time.sleep(0.3)
+    time.sleep(0.6)
     gate.let(2)
     server.wait_for(decoding=0, queue_length=0)
     after = server.metrics()
