@@ -204,8 +204,9 @@ def test_generate_refuses(bad, clutter, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bad", [[], ["paint"], ["convert"], ["convert", "other"], ["info", "nowhere"], ["info", "empty"]]
-)
+    "bad",
+    [[], ["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
+)  # fmt: skip
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
 

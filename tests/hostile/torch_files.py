@@ -177,6 +177,7 @@ def _pickles() -> Iterator[HostileFile]:
     make = b"cposix\nmkdir\nX\x05\x00\x00\x00owned\x85R."
     codes = {
         "GLOBAL": b"\x80\x02" + make,
+        "GLOBAL of protocol 0": b"cposix\nmkdir\n(Vowned\ntR.",
         "INST": b"\x80\x02(X\x05\x00\x00\x00ownediposix\nmkdir\n.",
         "OBJ": b"\x80\x02(cposix\nmkdir\nX\x05\x00\x00\x00ownedo.",
         "STACK_GLOBAL": b"\x80\x04\x8c\x05posix\x8c\x05mkdir\x93\x8c\x05owned\x85R.",
