@@ -106,8 +106,6 @@ def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
 
 
 class Evil:
-    """Unpickles into a call that makes a file."""
-
     def __reduce__(self):
         return (open, ("pwned", "w"))
 

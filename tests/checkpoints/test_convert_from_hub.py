@@ -18,7 +18,6 @@ pytest.importorskip("tokenizers")
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory) -> Path:
-    """A hub's folder with weights in two formats, and folders and files of other parts."""
     folder = tmp_path_factory.mktemp("hub") / "repository"
     layouts.write_t5(folder, layouts.TINY_T5, shard_bytes=1 << 14)
     pickled = layouts.write_t5(folder.with_name("pickled"), layouts.TINY_T5, kind="bin")

@@ -13,7 +13,6 @@ FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": bytes(1
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub for this test, and a cache of its own."""
     with local_hub(FILES, tmp_path / "cache", monkeypatch) as server:
         yield server
 

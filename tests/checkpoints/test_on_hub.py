@@ -97,7 +97,6 @@ def test_other_bytes_than_were_uploaded_are_refused(hub):
 
 @pytest.fixture
 def conversion(hub, published) -> list[str]:
-    """The command that converts published files into ``new``."""
     files = [f"--{option}={published[option]}" for option in ("gpt", "vq", "config")]
     return ["convert", "llamagen", *files, "--out", "new"]
 

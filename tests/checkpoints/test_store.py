@@ -26,7 +26,6 @@ def same(left, right):
 
 
 def eagle(checkpoint):
-    """The parameters of the drafter."""
     return checkpoint.drafters["eagle"][1]
 
 
@@ -66,7 +65,6 @@ def test_stored_and_loaded_dtypes(dtype, tmp_path):
 
 
 def flat(checkpoint) -> dict[str, np.ndarray]:
-    """A checkpoint's arrays by their names in files."""
     tree = {"target": checkpoint.target_params, "tokenizer": checkpoint.tokenizer_params}
     tree |= {"drafters": {kind: params for kind, (_, params) in checkpoint.drafters.items()}}
     tree |= {name: getattr(checkpoint.codebook, name) for name in ("neighbours", "codes")}
@@ -131,7 +129,6 @@ def test_arrays_go_straight_onto_devices(dtype, model, tiny_folder):
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16", "int8"])
 def test_blocks_of_any_size_make_the_same_arrays(stored, monkeypatch, tmp_path):
-    """Arrays that begin, end and lie in one block or many, and empty ones; cast on their way or not."""
     monkeypatch.setattr(checksums, "BLOCK", 64), monkeypatch.setattr(checksums, "PIECE", 32)
     noise, shapes = np.random.default_rng(0), [(), (3,), (0, 4), (70,), (5, 7), (1,), (16,), (31, 3), (0,)]
     leaves = {f"a{i}": noise.normal(size=shape).astype(stored) for i, shape in enumerate(shapes)}
@@ -203,7 +200,6 @@ def test_moved_and_saved_again(tiny_folder, tmp_path):
 
 @pytest.mark.parametrize("room", [0, 500, 20_000])
 def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
-    """Wherever it ends: in the header, or in the arrays."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     checkpoint = tiny_checkpoint()
@@ -218,7 +214,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
 
 
 def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
-    """Of a drafter that is not wanted there are shapes, which are not tiny_folder."""
     ours, reads = tiny_checkpoint(), []
     read = store.read_arrays
     monkeypatch.setattr(store, "read_arrays", lambda *given: reads.append(read(*given)) or reads[-1])

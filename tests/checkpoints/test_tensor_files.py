@@ -237,7 +237,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is counted in other units elsewhere")
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_memory_holds_one_tensor_at_a_time(suffix, tmp_path):
-    """A file of 24 tensors of 4 MB is read without its pages, mapped ones included, piling up."""
     path = tmp_path / f"model.{suffix}"
     content = {str(i): torch.ones(1_000_000) for i in range(24)}
     (torch.save if suffix == "pt" else safetensors_torch.save_file)(content, path)
@@ -246,8 +245,6 @@ def test_memory_holds_one_tensor_at_a_time(suffix, tmp_path):
 
 
 class Recorded:
-    """A tensor that notes when it is read."""
-
     def __init__(self, name, values, log):
         self.shape = values.shape
         self.name, self.values, self.log = name, values, log

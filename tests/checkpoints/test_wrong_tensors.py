@@ -31,8 +31,6 @@ ORDER = np.arange(CHAMELEON.vocab_size)
 
 
 class Claimed:
-    """A tensor of which nothing but the shape is there."""
-
     def __init__(self, shape):
         self.shape = tuple(shape)
 

@@ -32,7 +32,6 @@ PROMPT = "snowy mountains at dusk by a calm lake"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
     load = lantern_jax.pipeline.pipeline.load
 
@@ -183,7 +182,6 @@ GENERATE = {
 
 @pytest.fixture
 def clutter(folder):
-    """What the bad inputs find in the current folder."""
     (folder / "old.png").write_text("old")
     (folder / "drawn").mkdir()
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
@@ -213,7 +211,6 @@ def test_other_commands_refuse(bad, clutter, capsys):
 
 @pytest.mark.parametrize("letters", ["x", "9 ", "\x1b[2J"], ids=["word", "words", "escapes"])
 def test_errors_quote_little(letters, capsys):
-    """Of prompts, of names of files, and of what argparse does not know."""
     long = letters * 60_000
     given = [["generate", long], ["paint", long], ["convert", long], ["info", long], ["methods", long, long]]
     for words in [*given, ["generate", PROMPT, "--rule", long], ["generate", PROMPT, f"--start={long}"]]:
@@ -222,7 +219,6 @@ def test_errors_quote_little(letters, capsys):
 
 
 def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
-    """In every option of every command, whether a float holds it or not, and quoted in part."""
     Image.new("RGB", (16, 16)).save("old.png")
     Path("text.txt").write_text(PROMPT)
     for line in huge_lines():
@@ -257,7 +253,6 @@ def test_help_is_not_an_error(capsys):
 
 
 def test_flags_set_the_knobs_of_their_names():
-    """Each flag alone reaches its knob, as a value of its type, and no other."""
     given = {"tree": "oak", "mixture": "1,0,1,0,1,0"}
     for name, knob in KNOBS.items():
         number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5

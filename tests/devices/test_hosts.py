@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
-    """The command as so many processes that find each other."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"

@@ -78,7 +78,6 @@ def begun():
 
 
 def another():
-    """The same anew."""
     engine, run = begun()
     return engine, engine.start(run.job, meshes.prompts("llamagen", 4), seed=3)
 
@@ -105,7 +104,6 @@ def test_a_mesh_changes_no_tokens_of_any_method(family, shape, knobs):
 
 
 def on_each(leaf) -> set[int]:
-    """Bytes of an array on the devices that hold some of it."""
     return {shard.data.nbytes for shard in leaf.addressable_shards}
 
 
@@ -202,7 +200,6 @@ def same_shape(axes: str) -> Mesh:
 
 
 def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
-    """Of one prompt too, which takes one group: the parameters move."""
     prompts = ["a lake", "a foggy forest", "hills"]
     whole = tiny_pipeline().generate(prompts, seed=5, tree="none")
     pipeline = lantern_jax.load(tiny_folder, "float32", tuned="off", mesh="data=2,model=2")

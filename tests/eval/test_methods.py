@@ -62,7 +62,6 @@ def test_features_of_a_picture_do_not_depend_on_its_batch():
 
 
 def distances(made, real, seed=0, replicates=20):
-    """Fréchet distances to the real ones: of all pictures, then of replicates."""
     draws = bootstrap_draws(len(made), replicates, seed)
     return quality.frechet_measure("", "", real).replicated(made, draws)
 

@@ -46,14 +46,12 @@ class Runs:
 
 
 def as_bytes(content: object) -> bytes:
-    """Returns bytes as they are, texts encoded, anything else as JSON."""
     if isinstance(content, bytes):
         return content
     return (content if isinstance(content, str) else json.dumps(content)).encode("utf-8", "surrogatepass")
 
 
 def table(suffix: str, contents: Mapping[str, object], read: bool | None = False) -> Iterator[HostileFile]:
-    """Yields a file of each content."""
     for name, content in contents.items():
         yield HostileFile(name, suffix, as_bytes(content), read)
 
@@ -61,7 +59,6 @@ def table(suffix: str, contents: Mapping[str, object], read: bool | None = False
 def damaged(
     good: bytes, suffix: str, seed: int, count: int, read: bool | None = None
 ) -> Iterator[HostileFile]:
-    """Yields a good file with random changes."""
     chance = random.Random(f"{seed}{suffix}{len(good)}")
     for number in range(count):
         what, content = damage(good, chance)
@@ -74,7 +71,6 @@ def safetensors(header: object, body: bytes = bytes(16)) -> bytes:
 
 
 def safetensors_files(seed: int) -> Iterator[HostileFile]:
-    """Safetensors files."""
     suffix, entry = ".safetensors", {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
     good = safetensors({"weight": entry, "half": entry | {"data_offsets": [16, 32]}}, bytes(32))
     yield HostileFile("good", suffix, good, True)
@@ -113,7 +109,6 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
 
 
 def index_files(seed: int) -> Iterator[HostileFile]:
-    """Indices of shards, of which there are none."""
     suffix = ".safetensors.index.json"
     good = as_bytes({"metadata": {}, "weight_map": {"weight": "model-00001-of-00001.safetensors"}})
     yield from table(suffix, JSON)
@@ -185,7 +180,6 @@ def picture_arrays(seed: int) -> Iterator[HostileFile]:
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
-    """Trees of child-rank paths."""
     good = as_bytes([[0], [1], [0, 0]])
     chain = [[0] * depth for depth in range(1, 66)]
     yield from table(".json", {"good": good, "as deep as can be": chain[:-1]}, True)
@@ -203,7 +197,6 @@ def trees(seed: int) -> Iterator[HostileFile]:
 
 
 def prompt_lists(seed: int) -> Iterator[HostileFile]:
-    """Lists of prompts: text, tables and captions."""
     yield HostileFile("good", ".txt", b"a lake\na foggy forest\n", True)
     yield from table(".txt", {
         "nothing": "", "an empty line": "a lake\n\na forest\n", "zero bytes": bytes(1000), "zero byte": "a lake\0\n",
@@ -224,7 +217,6 @@ def prompt_lists(seed: int) -> Iterator[HostileFile]:
 
 
 def pictures(seed: int) -> Iterator[HostileFile]:
-    """Pictures to go on with or to measure."""
     from PIL import Image
 
     def saved(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -249,7 +241,6 @@ def pictures(seed: int) -> Iterator[HostileFile]:
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
-    """Of ``torch.save``; needs PyTorch."""
     from tests.hostile import torch_files
 
     return torch_files.torch_files(seed)

@@ -51,7 +51,6 @@ Work = Callable[[], int]
 
 
 def turn(cases: Sequence[Any], seed: int) -> Sequence[Any]:
-    """Returns those of a seed."""
     return cases[seed * CASES % len(cases) :][:CASES]
 
 
@@ -60,7 +59,6 @@ def shown(words: Sequence[str]) -> str:
 
 
 def called(name: str, words: Sequence[str]) -> Work:
-    """Returns the work of ``lantern`` or of a script."""
     if name == "lantern":
         return command(list(words))
     return lambda: command_line.run(name, lambda: importlib.import_module(name).main(words))
@@ -192,7 +190,6 @@ def _streams(model: Path, seed: int) -> int:
 
 
 def _digest(folder: Path) -> str:
-    """What a checkpoint holds, in a few letters."""
     import jax
     import numpy as np
 
@@ -243,7 +240,6 @@ class Table:
 
 
 def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
-    """Runs the cases of seeds until the time is over."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         filled = run(lambda: clutter(folder) or litter() or 0, folder, seconds=120)

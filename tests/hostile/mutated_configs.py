@@ -35,7 +35,6 @@ def mutated(config: dict[str, Any], path: tuple[str, ...], value: str) -> str:
 
 
 def mutations(config: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Returns (path, name of a value) of all of them."""
     paths = [
         path
         for path in places(config)

@@ -114,7 +114,6 @@ def script_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def cases() -> Iterator[tuple[str, list[str]]]:
-    """(``lantern`` or a script, words) of all."""
     for turn, (placeholder, line) in enumerate(path_lines()):
         for name in names(placeholder, turn):
             yield "lantern", [word.format(name) for word in line]

@@ -46,7 +46,6 @@ class Body(NamedTuple):
 
 
 def bodies() -> Iterator[Body]:
-    """Every field with every value."""
     for field in FIELDS:
         for name, value in VALUES.items():
             prompt = "" if field == "prompt" else '"prompt": "a lake", '

@@ -21,7 +21,6 @@ WORDS = {
 
 
 def calls(*lines: str) -> list[list[str]]:
-    """Returns the words of each line."""
     return [[word.format(**WORDS) for word in shlex.split(line)] for line in lines]
 
 
@@ -191,5 +190,4 @@ def litter() -> None:
 
 
 def is_quick(words: list[str]) -> bool:
-    """Whether nothing of the demo is read for it."""
     return not any(DEMO in word for word in words)

@@ -13,7 +13,6 @@ from tests.hostile.files import CONTROL, HostileFile, archive, damaged, table, z
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
-    """Of ``torch.save``; needs PyTorch."""
     yield from _rare_tensors()
     yield from _described_tensors()
     yield from _pickles()

@@ -18,7 +18,6 @@ SIZES = ((28, 28), (56, 56), (40, 70), (71, 33), (20, 12), (28, 31), (33, 28), (
 
 
 def pixels(prepared):
-    """What was normalized, in 0..255."""
     assert prepared.dtype == np.float32 and prepared.shape == (SIDE, SIDE, 3)
     return (prepared * CLIP_DEVIATION + CLIP_MEAN) * 255
 

@@ -36,7 +36,6 @@ def folder(tmp_path_factory):
 
 
 def one_by_one(folder, prepare, activation=None, prefix=""):
-    """The cosines, a pair at a time."""
     config, params = read_clip(folder, activation)
     tokenizer = load_clip_tokenizer(folder)
     apply = jax.jit(Clip(config).apply)

@@ -35,7 +35,6 @@ def tokenizer(tmp_path):
 
 
 def ids_of(tokenizer, text):
-    """The ids between start and end."""
     row = tokenizer.encode([text])[0].tolist()
     assert row[0] == tokenizer.start == VOCAB - 2
     end = len(row) - 1 - row[::-1].index(VOCAB - 1)

@@ -15,8 +15,6 @@ def normal(seed, count, width, shift=0.0):
 
 
 def literal_discrepancy(left, right):
-    """Over pairs, one by one."""
-
     def kernel(x, y):
         return (x @ y / len(x) + 1) ** 3
 
@@ -73,7 +71,6 @@ def literal_precision_recall(made, real, k, strict):
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("k", [1, 3])
 def test_precision_and_recall_are_those_of_loops(strict, k, monkeypatch):
-    """Whole numbers, so that many distances are equal; in blocks of few rows."""
     monkeypatch.setattr(distances, "_BLOCK", 100)
     answers = set()
     for seed in range(4):

@@ -120,7 +120,6 @@ def folder(tmp_path):
 
 
 def test_scores(folder):
-    """In batches, prompts filled up, what each pair gives alone with its prompt as long as it is."""
     score = image_reward_scores(folder / "ImageReward.safetensors", batch=2)
     found = score.of(random_pictures(SIZES), PROMPTS)
     config, params = convert_image_reward(tensors_of())

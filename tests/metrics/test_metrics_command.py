@@ -35,7 +35,6 @@ def colours(weights, preprocessing):
 
 
 def brightness(weights):
-    """A score that needs no prompt, but sees that it has one."""
     assert weights is None or weights.name == "weights"
 
     def score(pictures, prompts):
@@ -275,7 +274,6 @@ def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
 
 
 def test_two_folders_with_inception(folder, capsys):
-    """Of the published layout and full size, with synthetic weights."""
     save_file(inception_tensors(), folder / "inception.safetensors")
     write_folder(folder / "made", 1, 5, 40), write_folder(folder / "real", 2, 5, 40)
     arguments = ("--reference", "real", "--features", "inception", "--preprocessing", "tf")

@@ -45,7 +45,6 @@ def hugging_face_tensors(config=CONFIG, seed=0):
 
 
 def to_openai(tensors):
-    """The same tensors in OpenAI's layout."""
     renamed = {}
     for name, tensor in tensors.items():
         if ".q_proj." in name:
@@ -62,7 +61,6 @@ def to_openai(tensors):
 
 
 def write_folder(folder, config=CONFIG, seed=0):
-    """As on the Hugging Face hub: weights and config, and the tokenizer beside."""
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "model.safetensors", hugging_face_shapes(config), np.float32, seed)
     towers = {

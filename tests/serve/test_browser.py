@@ -25,7 +25,6 @@ def browser():
 
 @pytest.fixture
 def page(server, browser):
-    """The server's page; nothing may go wrong on it, and nothing may leave this machine."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, accept_downloads=True)
     page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)

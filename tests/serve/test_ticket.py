@@ -21,8 +21,6 @@ def done(index: int) -> Done:
 
 
 def heard(num: int, told: list, silence: float = 5.0) -> list:
-    """Returns what a ticket's listener hears of events that another thread sent before."""
-
     async def listen():
         ticket = Ticket(wanted(num), Settings())
         thread = threading.Thread(target=lambda: [ticket.tell(event) for event in told])

@@ -50,7 +50,6 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
 
 
 def test_it_learns(optax_promotion):
-    """Colours that say everything, on pictures of 32 pixels."""
     config = get_config()
     config.update({"batch_size": 8, "warmup": 2, "steps": 20})
     attributes = np.random.default_rng(0).integers(4, size=(64, 4)).astype(np.int32)

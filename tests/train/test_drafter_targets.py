@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 @families("lumina")  # With class labels the sequence is that of test_kinds.
 def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
-    """With each family's positions, paddings and prefix tokens."""
     model, workdir = extracted(name)
     checkpoint = target.read_target(model)
     sizes = target_drafter(name, checkpoint)
@@ -115,7 +114,6 @@ def test_the_documented_command_trains_a_drafter_of_another_size(extracted, tmp_
 
 
 def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
-    """Of another family, and of the same with one weight changed."""
     model, workdir = extracted("c2i")
     other = save(tmp_path / "retrained", retrained(load(model, None)))
     for name, folder in (("lumina", converted("lumina")), ("c2i", other)):

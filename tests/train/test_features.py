@@ -34,7 +34,6 @@ pytest.importorskip("tokenizers")
 # Captions of their own lengths with row ends that are forced. Labels: test_kinds.py.
 @families("lumina")
 def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
-    """Of a picture of the folder and of a sample, both rows, with their paddings."""
     model, workdir = extracted(name)
     checkpoint, store = target.read_target(model), FeatureStore(workdir)
     config, params = checkpoint.target_config, checkpoint.target_params
@@ -156,7 +155,6 @@ def guided(checkpoint):
     ids=["weights", "seed", "guidance", "dtype", "samples"],
 )
 def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change, what, extracted, pictures):
-    """Neither those of a retrained target nor those of other samples; what is there stays."""
     model, workdir = extracted("c2i")
     before = files(workdir)
     checkpoint = target.read_target(model)

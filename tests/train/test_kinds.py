@@ -65,7 +65,6 @@ def config_of(name, **changes):
 
 @cache
 def target_params():
-    """Random and loud enough to have opinions."""
     return random_leaves(family_of(SIZES).shapes(SIZES)["params"], 0, 0.16)
 
 
@@ -81,14 +80,12 @@ def examples():
 
 @cache
 def prefix_after(taps):
-    """What the target hands a drafter after its prefill."""
     prefill = jax.jit(llamagen_target(SIZES, jnp.dtype(jnp.float32), taps).prefill, static_argnums=3)
     return prefill({"params": target_params()}, examples()[0], jnp.full(BATCH, 2.0), 32)[2]
 
 
 @cache
 def sizes_and_params(name):
-    """Sizes and random parameters, none of them zero."""
     sizes = drafter.drafter_config(config_of(name), SIZES)
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
@@ -97,7 +94,6 @@ def sizes_and_params(name):
 
 @partial(jax.jit, static_argnums=0)
 def chain(sizes, params, stored, prefix, tokens):
-    """Training's predictions on features that are stored so."""
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, _ = chains.drafter_inputs(stored[..., -chains.inputs_width(sizes) :], prefix, twice)
     kind, head = chains.kind_of(sizes), target_params()["head"]["kernel"]
@@ -144,7 +140,6 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
 
 
 def test_stored_features_are_those_of_the_whole_sequence():
-    """Of the pass in which the target was trained, over prefix and tokens together."""
     conditioning, tokens, stored, prefix = examples()
     assert stored.shape == (2, BATCH, 4 + 16 - 1, 3 * SIZES.dim)
     np.testing.assert_array_equal(prefix, np.zeros((2, BATCH, 4)))
@@ -227,7 +222,6 @@ def test_training_lowers_the_loss(name):
 
 
 def test_heads_start_as_the_target():
-    """Medusa's own matrices are the target's head: before training every depth repeats what the target said."""
     config = config_of("medusa_own_heads")
     sizes, head = drafter.drafter_config(config, SIZES), target_params()["head"]["kernel"]
     initial = drafter.start_modules(config, sizes, {"params": target_params()})
@@ -265,7 +259,6 @@ def test_unknown_kinds_are_named():
 
 @pytest.mark.parametrize("module", [demo_refined, demo_eagle3, demo_medusa, demo_parallel])
 def test_the_demos_drafters_are_small(module):
-    """At most 2.51 MB in half precision each."""
     sizes = drafter.drafter_config(module.get_config(), SIZES_OF_DEMO)
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
@@ -290,7 +283,6 @@ def slope(name):
 
 
 def test_gradients_reach_the_steps_above_in_eagle3_alone():
-    """Training-time test: what a step hands on is trained by the steps after it. EAGLE's features have a loss."""
     by_gradient, by_difference = slope("eagle3")
     np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
     by_gradient, by_difference = slope("eagle")
@@ -298,7 +290,6 @@ def test_gradients_reach_the_steps_above_in_eagle3_alone():
 
 
 def test_eagle3_reads_tokens_through_attention_alone():
-    """With nothing added by the layer the output is the fused feature: the token is in no residual."""
     sizes, params = sizes_and_params("eagle3")
     model = chains.kind_of(sizes).model(sizes)
     stored, tokens = examples()[2][..., : 2 * SIZES.dim], examples()[1][:, :1]

@@ -103,8 +103,6 @@ def test_an_error_in_the_batches_is_raised_in_its_place():
 
 
 def signalled(task: Task, number: int, step: int) -> Task:
-    """The task, whose batch of that step sends the process a signal."""
-
     def batch(now):
         if now == step:
             os.kill(os.getpid(), number)

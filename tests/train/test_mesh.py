@@ -23,7 +23,6 @@ PICTURES, SAMPLES = 3, 2
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """Features on one device, and of a target split over two in two groups."""
     params = random_leaves(family_of(SIZES).shapes(SIZES), 0, 0.3)
     folder, made = tmp_path_factory.mktemp("features"), {}
     for name in ("data=1", MESH):

@@ -16,7 +16,6 @@ def parsed(*words):
 
 @pytest.mark.parametrize("size", ["B", "L", "XL", "XXL", "3B"])
 def test_an_experiment_is_given_its_word(size):
-    """As the documented command says it: every published size can be trained without a change of the file."""
     config = parsed(
         "--config", f"{DRAFTER}:{size}", "--config.adam_rate=0.5", "--config.model.num_heads", "4"
     )

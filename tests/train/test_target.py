@@ -71,7 +71,6 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
 
 @pytest.mark.usefixtures("optax_promotion")
 def test_muon_sees_kernels_as_matrices():
-    """A step is that of kernels stored as matrices, inputs by outputs."""
     shapes = {"qkv": (8, 3, 2, 4), "out": (2, 4, 8), "gate_up": (8, 2, 12), "down": (12, 8)}
     optimizer = averaging.make_optimizer(get_config(), "layer_")
 

@@ -82,7 +82,6 @@ def test_critic_losses():
 @pytest.mark.slow
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_short_run_learns_and_its_tokenizer_encodes(tmp_path):
-    """On one device; what it exports encodes rendered landscapes into whole files."""
     config = get_config()
     config.update({"steps": 120, "save_every": 60})
     corners = np.random.default_rng(0).integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
