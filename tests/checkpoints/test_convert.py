@@ -111,29 +111,18 @@ class Evil:
 
 
 # Other options, or the text of settings.json; files of another part, and wrong settings: test_wrong_tensors.py too.
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"gpt": "missing.safetensors"}, "is not a file"),
-        ({"gpt": "vq.pt"}, "not a LlamaGen GPT"),
-        ({"drafter": "evil.pt"}, "run code: refused"),
-        ({"drafter": "gpt.pt"}, "not a LANTERN drafter"),
-        ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"),
-        ({"out": "settings.json"}, "settings.json"),
-        ({"out": "there"}, "there exists"),
-        ({"out": "settings.json/new"}, "settings.json"),
-        ({"out": "nowhere/new"}, "make it first"),
-        ({"out": "/proc/new"}, "cannot write into /proc"),
-        ({"config": "gpt.pt"}, "is not JSON"),
-        ({"config": None}, "number of heads"),
-        ('{"num_heads": 2', "is not JSON"),
-        ("[2]", "holds no JSON object"),
-        ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),
-        ('{"num_heads": 0, "grid": 4}', "num_heads 0"),
-        ('{"num_heads": "two", "grid": 4}', "num_heads 'two'"),
-        ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    ({"gpt": "missing.safetensors"}, "is not a file"), ({"gpt": "vq.pt"}, "not a LlamaGen GPT"),
+    ({"drafter": "evil.pt"}, "run code: refused"), ({"drafter": "gpt.pt"}, "not a LANTERN drafter"),
+    ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"), ({"out": "settings.json"}, "settings.json"),
+    ({"out": "there"}, "there exists"), ({"out": "settings.json/new"}, "settings.json"),
+    ({"out": "nowhere/new"}, "make it first"), ({"out": "/proc/new"}, "cannot write into /proc"),
+    ({"config": "gpt.pt"}, "is not JSON"), ({"config": None}, "number of heads"),
+    ('{"num_heads": 2', "is not JSON"), ("[2]", "holds no JSON object"),
+    ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),
+    ('{"num_heads": 0, "grid": 4}', "num_heads 0"), ('{"num_heads": "two", "grid": 4}', "num_heads 'two'"),
+    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"),
+])  # fmt: skip
 def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
     for name in ("make_codebook", "save"):
         monkeypatch.setattr(convert, name, must_not_run)

@@ -233,21 +233,18 @@ def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
         load_drafter(alone, "medusa")
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"target_config": dataclasses.replace(TARGET, dim=32)}, "do not fit its config"),
-        (
-            {"drafters": {"eagle": (dataclasses.replace(DRAFTER, grid=5), eagle(tiny_checkpoint()))}},
-            "eagle drafter's grid 5, the target's 4",
-        ),
-        ({"drafters": {"eagle": (DRAFTER, None)}}, "eagle drafter's parameters do not fit its config"),
-        ({"drafters": {"owl": (DRAFTER, None)}}, "unknown kind of drafter 'owl'"),
-        ({"drafters": {"eagle": (TARGET, None)}}, "config is a LlamaGenConfig: give a DrafterConfig"),
-        ({"tokenizer_params": None}, "give both"),
-        ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    ({"target_config": dataclasses.replace(TARGET, dim=32)}, "do not fit its config"),
+    (
+        {"drafters": {"eagle": (dataclasses.replace(DRAFTER, grid=5), eagle(tiny_checkpoint()))}},
+        "eagle drafter's grid 5, the target's 4",
+    ),
+    ({"drafters": {"eagle": (DRAFTER, None)}}, "eagle drafter's parameters do not fit its config"),
+    ({"drafters": {"owl": (DRAFTER, None)}}, "unknown kind of drafter 'owl'"),
+    ({"drafters": {"eagle": (TARGET, None)}}, "config is a LlamaGenConfig: give a DrafterConfig"),
+    ({"tokenizer_params": None}, "give both"),
+    ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
+])  # fmt: skip
 def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):
     with refused(match):
         save(tmp_path / "new", dataclasses.replace(tiny_checkpoint(), **change))

@@ -20,10 +20,8 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 def tensors():
     generator = torch.Generator().manual_seed(0)
-    return {
-        "weight": torch.randn(3, 4, generator=generator),
-        "half": torch.randn(5000, generator=generator).to(torch.bfloat16),
-    }
+    weight, half = torch.randn(3, 4, generator=generator), torch.randn(5000, generator=generator)
+    return {"weight": weight, "half": half.to(torch.bfloat16)}
 
 
 EXPECTED = tensors()
@@ -166,9 +164,8 @@ def test_a_file_that_shrinks_after_opening(tmp_path):
 def sharded(request, tmp_path):
     """A folder of two shards and their index: (folder, index, save)."""
     kind = request.param
-    whole, save = (
-        ("model", safetensors_torch.save_file) if kind == "safetensors" else ("pytorch_model", torch.save)
-    )
+    safe = kind == "safetensors"
+    whole, save = ("model", safetensors_torch.save_file) if safe else ("pytorch_model", torch.save)
     names, content = [f"{whole}-0000{i}-of-00002.{kind}" for i in (1, 2)], tensors()
     for shard, name in zip(names, content, strict=True):
         save({name: content[name]}, tmp_path / shard)

@@ -40,19 +40,10 @@ def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     order = [
-        "set",
-        "--model",
-        str(tiny_folder),
-        "--prompts",
-        "prompts.txt",
-        "--out",
-        "set",
-        "--shard-size",
-        "3",
-    ]
-    started = processes(
-        2, *order, "--no-sums", "--batch", "4", "--mesh", "data=2,model=2", "--method", "gumbel"
-    )
+        "set", "--model", str(tiny_folder), "--prompts", "prompts.txt", "--out", "set", "--shard-size", "3",
+    ]  # fmt: skip
+    order += ["--no-sums", "--batch", "4", "--mesh", "data=2,model=2", "--method", "gumbel"]
+    started = processes(2, *order)
     printed = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0, 0], printed
     # What connects processes of CPUs says so before.

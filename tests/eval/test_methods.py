@@ -130,9 +130,8 @@ def test_a_window_holds_what_chance_does(sets):
     for _ in range(300):
         one, two = (made(PROMPTS + generator.normal(size=PROMPTS.shape)) for _ in range(2))
         everything = np.arange(COUNT)
-        apart.append(
-            measure.of(one.read["agreement"])(everything) - measure.of(two.read["agreement"])(everything)
-        )
+        left, right = (measure.of(each.read["agreement"])(everything) for each in (one, two))
+        apart.append(left - right)
     assert np.mean(np.abs(apart) < width) > 0.95 and width < 3 * np.percentile(np.abs(apart), 99)
 
 

@@ -16,21 +16,13 @@ MACHINE = {"model": "demo", "device": "2 cores", "dtype": "float32", "versions":
 
 
 def quality_row(method, less, outside=(), **more):
-    numbers = {
-        "speedup": [1.5, 1.4, 1.6],
-        "tokens_a_pass": [2.0, 1.9, 2.1],
-        "substituted": [0.05, 0.04, 0.06],
-    }
+    numbers = {"speedup": [1.5, 1.4, 1.6], "tokens_a_pass": [2.0, 1.9, 2.1]}
+    numbers["substituted"] = [0.05, 0.04, 0.06]
     numbers |= {"frechet": [3.0 + less, 2.5, 3.5], "frechet_less_plain": [less, less - 0.1, less + 0.1]}
     numbers |= {"distortion": [0.9, 0.8, 1.0], "same_pictures": 0.24, "windows": {"frechet": 0.2}}
     common = {
-        "kind": "quality",
-        "pictures": 16,
-        "batch": 8,
-        "seed": 0,
-        "guidance": 4.0,
-        "command": "python -m x",
-    }
+        "kind": "quality", "pictures": 16, "batch": 8, "seed": 0, "guidance": 4.0, "command": "python -m x",
+    }  # fmt: skip
     return MACHINE | common | numbers | {"method": method, "strict": False, "outside": list(outside)} | more
 
 
@@ -60,12 +52,8 @@ def test_the_page_says_what_the_rows_say(tmp_path):
     results.main(["--docs", str(tmp_path)])
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
     for text in (
-        "2 cores, float32, jax 1.2.3",
-        "Fréchet ±0.2",
-        "`led:window=5`",
-        "1.50 [1.40, 1.60]",
-        "12.5 %",
-    ):
+        "2 cores, float32, jax 1.2.3", "Fréchet ±0.2", "`led:window=5`", "1.50 [1.40, 1.60]", "12.5 %",
+    ):  # fmt: skip
         assert text in page, text
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     ar, near, led, forced = rows

@@ -146,18 +146,10 @@ def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 
 
 KINDS = {
-    "commands": of_commands,
-    "numbers": of_numbers,
-    "streams": of_commands,
-    "scripts": of_scripts,
-    "special": of_special,
-    "texts": of_texts,
-    **{kind: partial(of_files, kind) for kind in FILES},
-    "configs": of_configs,
-    "flips": of_flips,
-    "folders": of_folders,
-    "clients": of_clients,
-}
+    "commands": of_commands, "numbers": of_numbers, "streams": of_commands, "scripts": of_scripts,
+    "special": of_special, "texts": of_texts, **{kind: partial(of_files, kind) for kind in FILES},
+    "configs": of_configs, "flips": of_flips, "folders": of_folders, "clients": of_clients,
+}  # fmt: skip
 
 
 def _bodies(model: Path, seed: int) -> int:
@@ -265,9 +257,8 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first cases (default: 0)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")

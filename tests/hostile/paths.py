@@ -16,12 +16,8 @@ from tests.hostile.scripts import WRONG
 
 KINDS = ("pipe", "socket", "zero", "full", "ring", "kmsg", "memory", "empty", "folder")
 _LINKS = {
-    "zero": "/dev/zero",
-    "full": "/dev/full",
-    "kmsg": "/proc/kmsg",
-    "memory": "/proc/self/mem",
-    "ring": "ring",
-}
+    "zero": "/dev/zero", "full": "/dev/full", "kmsg": "/proc/kmsg", "memory": "/proc/self/mem", "ring": "ring",
+}  # fmt: skip
 SUFFIXES = ("", ".json", ".npz", ".txt", ".png", ".webp", ".jsonl", ".safetensors", ".pt", ".model", ".tsv")
 # What commands and scripts look for in a folder that they are given.
 INSIDE = (

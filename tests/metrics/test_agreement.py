@@ -44,10 +44,8 @@ def test_the_distance_of_features_grows_with_blur(landscapes):
     assert features.shape == (COUNT, reader.width) and "1" in reader.name
     distances = [0.0]
     for radius in (1, 2, 4, 8):
-        blurred = [
-            np.asarray(Image.fromarray(picture).filter(ImageFilter.GaussianBlur(radius)))
-            for picture in pictures
-        ]
+        blur = ImageFilter.GaussianBlur(radius)
+        blurred = [np.asarray(Image.fromarray(picture).filter(blur)) for picture in pictures]
         distances.append(frechet_distance(Moments.of(features), Moments.of(reader.features(blurred))))
     assert distances == sorted(distances) and distances[-1] > 100 * distances[1] > 0
 
@@ -55,11 +53,10 @@ def test_the_distance_of_features_grows_with_blur(landscapes):
 def test_what_it_cannot_read_is_one_line(landscapes):
     pictures, prompts = landscapes
     for given, words, match in (
-        (pictures[:2], prompts[:1], "2 pictures for 1 prompts"),
-        (pictures[:1], ["a cat"], "unknown word 'cat'"),
+        (pictures[:2], prompts[:1], "2 pictures for 1 prompts"), (pictures[:1], ["a cat"], "unknown word 'cat'"),
         (pictures[:1, :64], prompts[:1], r"64 x 128 x 3 \(uint8\).*reads 128 x 128 x 3"),
         (pictures[:1] / 255.0, prompts[:1], "float64"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=match) as caught:
             caption_agreement(given, words)
         assert "\n" not in str(caught.value)
@@ -70,9 +67,8 @@ def test_a_file_of_something_else_is_one_line(tmp_path):
     assert sum(leaf.nbytes for leaf in arrays.values()) < 1 << 20
     path = tmp_path / "classifier.npz"
     np.savez(path, **arrays)
-    np.testing.assert_array_equal(
-        read_classifier(path)["values"]["kernel"], shipped_classifier()["values"]["kernel"]
-    )
+    left, right = (network["values"]["kernel"] for network in (read_classifier(path), shipped_classifier()))
+    np.testing.assert_array_equal(left, right)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="cannot be read"):

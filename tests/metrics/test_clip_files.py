@@ -63,27 +63,24 @@ def test_another_clip_or_none(tmp_path):
         read_clip(tmp_path / "nowhere.pt")
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        ("{", "is not the config of a CLIP"),
-        ('{"vision_config": {}}', r"is not the config of a CLIP \('text_config'\)"),
-        ('{"vision_config": null, "text_config": null}', "is not the config of a CLIP"),
-        (
-            '{"vision_config": {"hidden_act": "gelu"}, "text_config": {}}',
-            "its towers have different activations",
-        ),
-        (
-            '{"vision_config": {"hidden_size": 768}, "text_config": {}}',
-            "vision tower of width 768, the tensors of 64: give the matching one",
-        ),
-        ('{"model_type": "vit"}', "tensors do not tell the activation"),
-        (
-            '{"vision_config": {"hidden_act": "relu"}, "text_config": {"hidden_act": "relu"}}',
-            "unknown activation 'relu'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("content", "match"), [
+    ("{", "is not the config of a CLIP"),
+    ('{"vision_config": {}}', r"is not the config of a CLIP \('text_config'\)"),
+    ('{"vision_config": null, "text_config": null}', "is not the config of a CLIP"),
+    (
+        '{"vision_config": {"hidden_act": "gelu"}, "text_config": {}}',
+        "its towers have different activations",
+    ),
+    (
+        '{"vision_config": {"hidden_size": 768}, "text_config": {}}',
+        "vision tower of width 768, the tensors of 64: give the matching one",
+    ),
+    ('{"model_type": "vit"}', "tensors do not tell the activation"),
+    (
+        '{"vision_config": {"hidden_act": "relu"}, "text_config": {"hidden_act": "relu"}}',
+        "unknown activation 'relu'",
+    ),
+])  # fmt: skip
 def test_a_wrong_config_beside(tmp_path, content, match):
     folder = write_folder(tmp_path / "clip")
     (folder / "config.json").write_text(content)

@@ -22,20 +22,17 @@ def pixels(prepared):
     return (prepared * CLIP_DEVIATION + CLIP_MEAN) * 255
 
 
-@pytest.mark.parametrize(
-    ("size", "resized", "corner"),
-    [
-        ((56, 56), (28, 28), (0, 0)),
-        # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
-        ((40, 70), (49, 28), (10, 0)),
-        ((71, 33), (28, 60), (0, 16)),
-        ((20, 12), (28, 46), (0, 9)),
-        # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
-        ((28, 31), (31, 28), (2, 0)),
-        ((33, 28), (28, 33), (0, 2)),
-        ((28, 45), (45, 28), (8, 0)),
-    ],
-)
+@pytest.mark.parametrize(("size", "resized", "corner"), [
+    ((56, 56), (28, 28), (0, 0)),
+    # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
+    ((40, 70), (49, 28), (10, 0)),
+    ((71, 33), (28, 60), (0, 16)),
+    ((20, 12), (28, 46), (0, 9)),
+    # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
+    ((28, 31), (31, 28), (2, 0)),
+    ((33, 28), (28, 33), (0, 2)),
+    ((28, 45), (45, 28), (8, 0)),
+])  # fmt: skip
 def test_clips_own(size, resized, corner):
     (picture,) = random_pictures([size])
     image = Image.fromarray(picture)
@@ -80,9 +77,8 @@ def test_hpsv2s_padding(size, antialias):
     down, right = SIDE - height, SIDE - width
     around = (right // 2, right - right // 2, down // 2, down - down // 2)
     padded = torch.nn.functional.pad(tensor, around)[0].permute(1, 2, 0).numpy()
-    np.testing.assert_allclose(
-        padded_input(picture, SIDE, antialias), (padded - CLIP_MEAN) / CLIP_DEVIATION, atol=1e-4
-    )
+    expected = (padded - CLIP_MEAN) / CLIP_DEVIATION
+    np.testing.assert_allclose(padded_input(picture, SIDE, antialias), expected, atol=1e-4)
 
 
 def test_very_thin_pictures_keep_a_row():
@@ -90,15 +86,10 @@ def test_very_thin_pictures_keep_a_row():
     assert (np.abs(pixels(padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
 
 
-@pytest.mark.parametrize(
-    "picture",
-    [
-        np.zeros((8, 8), np.uint8),
-        np.zeros((8, 8, 4), np.uint8),
-        np.zeros((8, 8, 3), np.float32),
-        np.zeros((0, 8, 3), np.uint8),
-    ],
-)
+@pytest.mark.parametrize("picture", [
+    np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3), np.float32),
+    np.zeros((0, 8, 3), np.uint8),
+])  # fmt: skip
 @pytest.mark.parametrize("prepare", [clip_input, square_input, padded_input])
 def test_what_is_no_picture(prepare, picture):
     with pytest.raises(ValueError, match=r"give uint8 \[height, width, 3\]") as error:

@@ -1,5 +1,6 @@
 """CLIP score and HPSv2 of pictures with prompts, and CMMD of two sets, by longer ways."""
 
+import itertools
 import math
 from functools import partial
 
@@ -50,30 +51,25 @@ def one_by_one(folder, prepare, activation=None, prefix=""):
 CLIP, HPS = clip_input, padded_input
 
 
-@pytest.mark.parametrize(
-    ("score", "prepare", "options", "name"),
-    [
-        (clip_scores, CLIP, {}, "CLIP ViT-64/4@12 (quick_gelu), plain cosine"),
-        (
-            partial(clip_scores, prefix=LANTERN_PREFIX, batch=2), CLIP, {"prefix": "a photo depicts"},
-            "CLIP ViT-64/4@12 (quick_gelu), plain cosine, prompts after 'A photo depicts'",
-        ),
-        (partial(hps_scores, version="2.1"), HPS, {"activation": "gelu"}, "HPSv2.1, raw cosine"),
-        (
-            partial(hps_scores, version="2.1", antialias=False), partial(HPS, antialias=False),
-            {"activation": "gelu"}, "HPSv2.1, raw cosine, resized without antialiasing",
-        ),
-    ],
-    ids=["CLIP", "with a prefix", "HPSv2", "without antialiasing"],
-)  # fmt: skip
+@pytest.mark.parametrize(("score", "prepare", "options", "name"), [
+    (clip_scores, CLIP, {}, "CLIP ViT-64/4@12 (quick_gelu), plain cosine"),
+    (
+        partial(clip_scores, prefix=LANTERN_PREFIX, batch=2), CLIP, {"prefix": "a photo depicts"},
+        "CLIP ViT-64/4@12 (quick_gelu), plain cosine, prompts after 'A photo depicts'",
+    ),
+    (partial(hps_scores, version="2.1"), HPS, {"activation": "gelu"}, "HPSv2.1, raw cosine"),
+    (
+        partial(hps_scores, version="2.1", antialias=False), partial(HPS, antialias=False),
+        {"activation": "gelu"}, "HPSv2.1, raw cosine, resized without antialiasing",
+    ),
+], ids=["CLIP", "with a prefix", "HPSv2", "without antialiasing"])  # fmt: skip
 def test_scores_are_plain_cosines(score, prepare, options, name, folder):
     """In batches what each pair gives alone; HPSv2's pictures are padded, and its GELU exact whatever a config says."""
     made = score(folder)
     found = made.of(random_pictures(SIZES), PROMPTS)
     assert found.dtype == np.float64 and found.shape == (5,) and made.name == name
-    np.testing.assert_allclose(
-        found, one_by_one(folder, partial(prepare, side=CONFIG.side), **options), atol=1e-6
-    )
+    expected = one_by_one(folder, partial(prepare, side=CONFIG.side), **options)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
     # Random weights: the cosines differ, and some are negative; nothing is clipped or multiplied.
     assert np.ptp(found) > 0.05 and np.abs(found).max() < 1
 
@@ -141,9 +137,8 @@ def slow_cmmd(left, right, unbiased):
         return math.exp(-sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) / (2 * 10**2))
 
     def mean(first, second, skip):
-        pairs = [
-            kernel(x, y) for i, x in enumerate(first) for j, y in enumerate(second) if not (skip and i == j)
-        ]
+        pairs = itertools.product(enumerate(first), enumerate(second))
+        pairs = [kernel(x, y) for (i, x), (j, y) in pairs if not (skip and i == j)]
         return sum(pairs) / len(pairs)
 
     within = mean(left, left, unbiased) + mean(right, right, unbiased)
@@ -163,16 +158,13 @@ def test_cmmd(monkeypatch, unbiased):
         assert abs(cmmd(left, left)) < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "unbiased", "match"),
-    [
-        (np.ones((3, 4)), np.ones((3, 5)), False, r"features are \[\[3, 4\], \[3, 5\]\]"),
-        (np.ones(4), np.ones((3, 4)), False, r"features are \[\[4\], \[3, 4\]\]"),
-        (np.ones((0, 4)), np.ones((3, 4)), False, "give at least 1"),
-        (np.ones((3, 4)), np.ones((1, 4)), True, "give at least 2"),
-        (np.full((3, 4), np.nan), np.ones((3, 4)), False, "features are not finite"),
-    ],
-)
+@pytest.mark.parametrize(("left", "right", "unbiased", "match"), [
+    (np.ones((3, 4)), np.ones((3, 5)), False, r"features are \[\[3, 4\], \[3, 5\]\]"),
+    (np.ones(4), np.ones((3, 4)), False, r"features are \[\[4\], \[3, 4\]\]"),
+    (np.ones((0, 4)), np.ones((3, 4)), False, "give at least 1"),
+    (np.ones((3, 4)), np.ones((1, 4)), True, "give at least 2"),
+    (np.full((3, 4), np.nan), np.ones((3, 4)), False, "features are not finite"),
+])  # fmt: skip
 def test_what_cmmd_refuses(left, right, unbiased, match):
     with pytest.raises(ValueError, match=match) as error:
         cmmd(left, right, unbiased=unbiased)

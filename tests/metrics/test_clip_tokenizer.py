@@ -42,26 +42,23 @@ def ids_of(tokenizer, text):
     return row[1:end]
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        # "a" at the end of a word has the id that it has in the published vocabulary.
-        ("A", [320]),
-        ("the lake", [516, 514]),
-        # No merge for "lab": "la" and "b" at the end.
-        ("lab", [512, 256 + ord("b") - ord("!")]),
-        ("12", [256 + ord("1") - ord("!"), 256 + ord("2") - ord("!")]),
-        ("a's", [320, ord("'") - ord("!"), 256 + ord("s") - ord("!")]),
-        # The bytes C3 A9, of the second and the third range of those that print.
-        ("é", [94 + 12 + 0xC3 - 0xAE, 256 + 94 + 0xA9 - 0xA1]),
-        # F0 9F 98 80; three of them come after 188 that print: 33 from 0, 127, then from 128 on.
-        (
-            "😀",
-            [94 + 12 + 0xF0 - 0xAE, 188 + 34 + 0x9F - 0x80, 188 + 34 + 0x98 - 0x80, 256 + 188 + 34],
-        ),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "ids"), [
+    # "a" at the end of a word has the id that it has in the published vocabulary.
+    ("A", [320]),
+    ("the lake", [516, 514]),
+    # No merge for "lab": "la" and "b" at the end.
+    ("lab", [512, 256 + ord("b") - ord("!")]),
+    ("12", [256 + ord("1") - ord("!"), 256 + ord("2") - ord("!")]),
+    ("a's", [320, ord("'") - ord("!"), 256 + ord("s") - ord("!")]),
+    # The bytes C3 A9, of the second and the third range of those that print.
+    ("é", [94 + 12 + 0xC3 - 0xAE, 256 + 94 + 0xA9 - 0xA1]),
+    # F0 9F 98 80; three of them come after 188 that print: 33 from 0, 127, then from 128 on.
+    (
+        "😀",
+        [94 + 12 + 0xF0 - 0xAE, 188 + 34 + 0x9F - 0x80, 188 + 34 + 0x98 - 0x80, 256 + 188 + 34],
+    ),
+    ("", []),
+])  # fmt: skip
 def test_by_hand(tokenizer, text, ids):
     assert ids_of(tokenizer, text) == ids
 
@@ -95,10 +92,8 @@ def test_long_texts_are_cut_before_the_end_token(tokenizer):
     words = "the lake a " * 40
     row = tokenizer.encode([words])[0]
     assert row.dtype == np.int32 and row.tolist() == [VOCAB - 2, *([516, 514, 320] * 25), VOCAB - 1]
-    assert tokenizer.encode([words, "a"], context=4).tolist() == [
-        [VOCAB - 2, 516, 514, VOCAB - 1],
-        [VOCAB - 2, 320, VOCAB - 1, 0],
-    ]
+    rows = [[VOCAB - 2, 516, 514, VOCAB - 1], [VOCAB - 2, 320, VOCAB - 1, 0]]
+    assert tokenizer.encode([words, "a"], context=4).tolist() == rows
     assert tokenizer.encode([]).shape == (0, 77)
 
 
@@ -116,15 +111,12 @@ def test_lanterns_prefix(tokenizer, length):
 
 
 @pytest.mark.usefixtures("mending")
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("  A\n\t Lake  ", "a lake"),
-        ("a &amp;lt;b&amp;gt; c", "a <b> c"),
-        ("\u201cfine\u201d isn\u2019t", '"fine" isn\'t'),
-        ("\ufb01ne \uff21\u0301", "fine á"),
-    ],
-)
+@pytest.mark.parametrize(("text", "cleaned"), [
+    ("  A\n\t Lake  ", "a lake"),
+    ("a &amp;lt;b&amp;gt; c", "a <b> c"),
+    ("\u201cfine\u201d isn\u2019t", '"fine" isn\'t'),
+    ("\ufb01ne \uff21\u0301", "fine á"),
+])  # fmt: skip
 def test_cleaning(text, cleaned):
     assert clean(text) == cleaned
 
@@ -133,11 +125,8 @@ def test_wrong_files(tmp_path, monkeypatch):
     path = write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz")
     whole = path.read_bytes()
     damaged = (
-        whole[: len(whole) // 2],
-        b"",
-        gzip.compress(b"title\na b c\n"),
-        gzip.compress(b"title\n\xff a"),
-    )
+        whole[: len(whole) // 2], b"", gzip.compress(b"title\na b c\n"), gzip.compress(b"title\n\xff a"),
+    )  # fmt: skip
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(ValueError, match="is damaged or not CLIP's list of merges") as error:

@@ -52,10 +52,8 @@ def literal_precision_recall(made, real, k, strict):
         return np.sum((x - y) ** 2)
 
     def share(points, centres):
-        radii = [
-            sorted(distance(x, y) for j, y in enumerate(centres) if j != i)[k - 1]
-            for i, x in enumerate(centres)
-        ]
+        apart = [[distance(x, y) for j, y in enumerate(centres) if j != i] for i, x in enumerate(centres)]
+        radii = [sorted(row)[k - 1] for row in apart]
         inside = [
             any(
                 distance(x, centre) < radius or (not strict and distance(x, centre) == radius)

@@ -152,7 +152,5 @@ def test_wrong_files(folder):
     with pytest.raises(ValueError, match="has ids beyond the 20"):
         image_reward_scores(weights, folder / "large.json").of(random_pictures([(12, 12)]), ["a"])
     write_safetensors(folder / "part.safetensors", {"mlp.layers.0.bias": (3,)}, np.float32)
-    with pytest.raises(
-        ValueError, match=r"part\.safetensors: these tensors are not a checkpoint of ImageReward"
-    ):
+    with pytest.raises(ValueError, match=r"part\.safetensors: .* not a checkpoint of ImageReward"):
         image_reward_scores(folder / "part.safetensors")

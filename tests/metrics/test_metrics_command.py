@@ -46,18 +46,14 @@ def brightness(weights):
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
-    monkeypatch.setitem(
-        registry.READERS.theirs, "colours", registry.ReaderKind("colours", colours, None, ("whole", "upper"))
-    )
-    monkeypatch.setitem(
-        registry.READERS.theirs,
-        "heavy",
-        registry.ReaderKind("colours", colours, "file of colours", ("whole",)),
-    )
+    readers, scores = registry.READERS.theirs, registry.SCORES.theirs
+    whole = registry.ReaderKind("colours", colours, None, ("whole", "upper"))
+    monkeypatch.setitem(readers, "colours", whole)
+    heavy = registry.ReaderKind("colours", colours, "file of colours", ("whole",))
+    monkeypatch.setitem(readers, "heavy", heavy)
     monkeypatch.setitem(registry.SCORES.theirs, "brightness", registry.ScoreKind("mean level", brightness))
-    monkeypatch.setitem(
-        registry.SCORES.theirs, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
-    )
+    level = registry.ScoreKind("level", brightness, "file of levels")
+    monkeypatch.setitem(scores, "clip-lantern", level)
     monkeypatch.setattr("lantern_jax.devices.compilation.keep_compiled_programs", lambda: None)
     monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
 
@@ -132,16 +128,13 @@ def test_slips_are_off_unless_asked_for(folder):
     (folder / "weights").write_text("")
     squares = [lantern_square(picture) for picture in pictures]
     common = ("made", "--scores", "clip-lantern,brightness", "--weights", "weights", "--preset", "lantern")
-    for name, more, expected in (
-        ("a.json", (), squares),
-        ("b.json", ("--with-slips",), [truncate_levels(square) for square in squares]),
-    ):
+    slips = [truncate_levels(square) for square in squares]
+    for name, more, expected in (("a.json", (), squares), ("b.json", ("--with-slips",), slips)):
         assert run(*common, *more, "--out", name) == 0
         told = json.loads((folder / name).read_text())
         clip, plain = told["scores"]
-        assert clip["mean"] == pytest.approx(np.mean(expected)) and plain["mean"] == pytest.approx(
-            pictures.mean()
-        )
+        assert clip["mean"] == pytest.approx(np.mean(expected))
+        assert plain["mean"] == pytest.approx(pictures.mean())
         assert [slip["applied"] for slip in told["slips"]] == [bool(more), False]
 
 
@@ -228,9 +221,8 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
     np.savez(folder / "theirs.npz", mu=made.mean(axis=0) + 3, sigma=np.cov(made, rowvar=False))
     assert run("made", "--reference", "theirs.npz", "--features", "colours", "--replicates", 0) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "12, reference not known, taken to be of this reader" in shown and "Fréchet distance 27.0000" in shown
-    )
+    assert "12, reference not known, taken to be of this reader" in shown
+    assert "Fréchet distance 27.0000" in shown
     assert "kid, precision and recall not known" in shown
 
 
@@ -258,11 +250,8 @@ def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
 
 def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
     kind = registry.READERS["inception"]
-    monkeypatch.setitem(
-        registry.READERS.theirs,
-        "inception",
-        registry.ReaderKind("", colours, None, kind.preprocessings, "FID"),
-    )
+    own = registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
+    monkeypatch.setitem(registry.READERS.theirs, "inception", own)
     write_folder(folder / "small", 1, 12, 8), write_folder(folder / "large", 1, 12, 9)
     assert run("small", "--reference", "large", "--preset", "adm") == 2
     assert "measure 8 x 8 and 9 x 9" in capsys.readouterr().err

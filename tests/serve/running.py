@@ -67,9 +67,8 @@ class Running:
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def wait_for(self, seconds: float = 20, **gauges: float) -> None:
-        until(
-            lambda: all(self.metrics()[f"lantern_{name}"] == value for name, value in gauges.items()), seconds
-        )
+        names = {f"lantern_{name}": value for name, value in gauges.items()}
+        until(lambda: names.items() <= self.metrics().items(), seconds)
 
     def later(self, task: Callable, **gauges: float) -> Callable:
         return lambda: (self.wait_for(**gauges), task())[1]

@@ -58,22 +58,19 @@ def dribble(connection: socket.socket, text: str, pause: float = 0.1) -> float:
 LONG = "GET / HTTP/1.1\r\nX-Long: " + "a" * 100
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        pytest.param("", "", id="silent"),
-        pytest.param("", LONG, id="headers"),
-        pytest.param("", "\r\n", id="lines"),
-        pytest.param(GET, "", id="idle"),
-        pytest.param(GET, LONG, id="next headers"),
-        pytest.param(GET, "\r\n", id="next lines"),
-        pytest.param(POST, "", id="no body"),
-        pytest.param(POST, " " * 50, id="body"),
-        # It is answered before its body is there, which then nobody reads.
-        pytest.param(POST.replace(PATH, "/health"), " " * 50, id="late body"),
-        pytest.param(POST.replace("application/json", "text/plain"), "", id="no rest"),
-    ],
-)
+@pytest.mark.parametrize(("first", "then"), [
+    pytest.param("", "", id="silent"),
+    pytest.param("", LONG, id="headers"),
+    pytest.param("", "\r\n", id="lines"),
+    pytest.param(GET, "", id="idle"),
+    pytest.param(GET, LONG, id="next headers"),
+    pytest.param(GET, "\r\n", id="next lines"),
+    pytest.param(POST, "", id="no body"),
+    pytest.param(POST, " " * 50, id="body"),
+    # It is answered before its body is there, which then nobody reads.
+    pytest.param(POST.replace(PATH, "/health"), " " * 50, id="late body"),
+    pytest.param(POST.replace("application/json", "text/plain"), "", id="no rest"),
+])  # fmt: skip
 def test_what_is_slow_is_ended(hasty, first, then):
     with connected(hasty) as (connection,):
         connection.sendall(first.encode())

@@ -19,15 +19,12 @@ from tests.tiny_checkpoint import tiny_pipeline
 LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
 BODIES = {
-    "no prompt": ({}, "prompt"),
-    "empty prompt": ({"prompt": " "}, "empty prompt"),
+    "no prompt": ({}, "prompt"), "empty prompt": ({"prompt": " "}, "empty prompt"),
     "long prompt": ({"prompt": "lake " * 400}, "letters"),
     "half a character": ({"prompt": "a lake \ud800"}, "cannot be shown"),
     "terminal codes": ({"prompt": "a lake \x1b[2J\x00"}, "cannot be shown"),
-    "no pictures": ({**LAKE, "n": 0}, "n 0"),
-    "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
-    "size": ({**LAKE, "size": "1024x1024"}, "16x16"),
-    "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
+    "no pictures": ({**LAKE, "n": 0}, "n 0"), "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
+    "size": ({**LAKE, "size": "1024x1024"}, "16x16"), "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
     "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
     "unknown field": ({**LAKE, "image": "x"}, "unknown field 'image'"),
     "file of this machine": ({**LAKE, "tree": "/etc/passwd"}, "unknown tree"),
@@ -37,13 +34,10 @@ BODIES = {
     "huge dynamic tree": ({**LAKE, "tree": "dynamic", "nodes": 4096}, "nodes 4096"),
     "batch": ({**LAKE, "batch": 512}, "batch"),
     "partial images": ({**LAKE, "stream": True, "partial_images": 4}, "from 0 to 3"),
-    "no object": ([LAKE], "object"),
-    "no JSON": (b"prompt=a lake", ""),
-    "nothing": (b"", ""),
-    "no text": (b'{"prompt": "\xff\xfe"}', ""),
-    "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
+    "no object": ([LAKE], "object"), "no JSON": (b"prompt=a lake", ""), "nothing": (b"", ""),
+    "no text": (b'{"prompt": "\xff\xfe"}', ""), "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
     "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
-}
+}  # fmt: skip
 
 
 def error_of(response: httpx.Response) -> dict:
@@ -105,16 +99,12 @@ def test_streams_of_bytes_end(server):
     outlive(server.library(), list(streams(1, 60)))
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (ValueError("shapes (1,)\nand (2,) do not fit \x1b[2J" + "y" * 9000), 500, "please report it"),
-        (RuntimeError("the device is gone"), 500, "please report it"),
-        (LanternError("the target's parameter x holds no numbers: fetch it again"), 500, "fetch it again"),
-        (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
-    ],
-    ids=["shapes", "device", "checkpoint", "memory"],
-)
+@pytest.mark.parametrize(("error", "status", "said"), [
+    (ValueError("shapes (1,)\nand (2,) do not fit \x1b[2J" + "y" * 9000), 500, "please report it"),
+    (RuntimeError("the device is gone"), 500, "please report it"),
+    (LanternError("the target's parameter x holds no numbers: fetch it again"), 500, "fetch it again"),
+    (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
+], ids=["shapes", "device", "checkpoint", "memory"])  # fmt: skip
 def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, caplog, error, status, said):
     """A bug asks for a report and is in the log with its traceback; what strangers get does not quote it."""
 
@@ -165,14 +155,10 @@ def test_methods_that_are_not_there(server):
 def test_pages_of_others_get_nothing(server):
     here = server.url.removeprefix("http://")
     for headers, status in (
-        ({"Host": "evil.example"}, 403),
-        ({"Host": "evil.example:8000"}, 403),
-        ({"Host": "["}, 400),
-        ({"Origin": "http://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Content-Type": "text/plain"}, 415),
+        ({"Host": "evil.example"}, 403), ({"Host": "evil.example:8000"}, 403), ({"Host": "["}, 400),
+        ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Content-Type": "text/plain"}, 415),
         ({"Host": here, "Origin": f"http://{here}"}, 400),
-    ):
+    ):  # fmt: skip
         response = posted(server, b"{}", **headers)
         assert response.status_code == status and error_of(response), headers
     assert "access-control-allow-origin" not in response.headers

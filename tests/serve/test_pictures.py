@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 import numpy as np
@@ -73,9 +74,8 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
         return plain(job, conditioning, **options)
 
     monkeypatch.setattr(server.engine, "start", start)
-    clients = [
-        lambda seed=seed: codes_of(server.ask(seed=seed, details=True))[0] for seed in range(BATCH + 1)
-    ]
+    asks = [partial(server.ask, seed=seed, details=True) for seed in range(BATCH + 1)]
+    clients = [lambda ask=ask: codes_of(ask())[0] for ask in asks]
     others = [server.later(client, decoding=1) for client in clients[:BATCH]]
     made = in_threads([*others, clients[BATCH], server.later(gate.open, decoding=1, queue_length=BATCH)])
     library = server.library()

@@ -31,24 +31,14 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("LANTERN_TOKEN", raising=False)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--port 70000", "--port 70000 is not valid"),
-        *(
-            (f"--{name} 0", f"--{name} 0 is not valid")
-            for name in ("batch", "queue", "connections", "programs")
-        ),
-        ("--most -1", "--most -1 is not valid"),
-        ("--seconds nan", "--seconds nan is not valid"),
-        ("--mesh data=x", "mesh 'data=x' is not valid"),
-        ("--token-file missing", "missing"),
-        ("--token-file empty", "empty holds no token"),
-        ("--host 'no such host'", "cannot find no such host"),
-        ("--hosts auto", "--hosts"),
-        ("", 'pip install "lantern-jax[serve]"'),
-    ],
-)
+@pytest.mark.parametrize(("flags", "words"), [
+    ("--port 70000", "--port 70000 is not valid"),
+    *((f"--{name} 0", f"--{name} 0 is not valid") for name in ("batch", "queue", "connections", "programs")),
+    ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
+    ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
+    ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
+    ("--hosts auto", "--hosts"), ("", 'pip install "lantern-jax[serve]"'),
+])  # fmt: skip
 def test_what_is_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
     Path("empty").write_text("\n")
     if not flags:

@@ -34,13 +34,9 @@ def heard(num: int, told: list, silence: float = 5.0) -> list:
 
 def test_of_progress_the_newest_is_heard_once():
     told = [
-        Progress(0, 1, 4, 1, 0.1, b"first"),
-        Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
-        Progress(1, 1, 4, 1, 0.1),
-        Progress(0, 3, 4, 3, 0.3),
-        done(0),
-        done(1),
-    ]
+        Progress(0, 1, 4, 1, 0.1, b"first"), Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
+        Progress(1, 1, 4, 1, 0.1), Progress(0, 3, 4, 3, 0.3), done(0), done(1),
+    ]  # fmt: skip
     newest, asked_for, other, *ends = heard(2, told)
     assert (newest.tokens, newest.png) == (3, b"first"), "its picture is lost"
     assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]

@@ -44,9 +44,8 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     assert made.shape == pictures.shape and made.dtype == np.uint8 and not np.array_equal(made, pictures)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rebuilt.npy"]
     monkeypatch.setattr(classifier, "load", None)
-    np.testing.assert_array_equal(
-        classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder)), made
-    )
+    again = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
+    np.testing.assert_array_equal(again, made)
 
 
 def test_it_learns(optax_promotion):

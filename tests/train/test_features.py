@@ -43,14 +43,10 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     texts = [CLASSES[1], CLASS_PROMPTS[1]] if name == "c2i" else [CAPTIONS[1], PROMPTS[1]]
     pipeline = lantern_jax.load(model)
     conditioning = jax.tree.map(lambda leaf: leaf[np.arange(2)], pipeline._encoder.encode(texts, np.float32))
-    cache, _, seen = jax.jit(record.prefill, static_argnums=3)(
-        params, conditioning, jnp.ones(2), config.num_tokens
-    )
-    step = jax.jit(
-        lambda cache, token: record.score(
-            params, cache, token, jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
-        )
-    )
+    prefill = jax.jit(record.prefill, static_argnums=3)
+    cache, _, seen = prefill(params, conditioning, jnp.ones(2), config.num_tokens)
+    node = jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
+    step = jax.jit(lambda cache, token: record.score(params, cache, token, *node))
     commit = jax.jit(record.commit)
     made = [seen.features]
     for position in range(config.num_tokens - 1):
@@ -62,9 +58,8 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     assert np.abs(stored).mean() > 0.1
     valid = np.pad(prefix >= 0, ((0, 0), (0, 0), (0, config.num_tokens - 1)), constant_values=True)
     np.testing.assert_array_equal(prefix >= 0, np.swapaxes(np.asarray(seen.mask), 0, 1))
-    np.testing.assert_array_equal(
-        np.where(prefix >= 0, prefix, 0), np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
-    )
+    there = np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
+    np.testing.assert_array_equal(np.where(prefix >= 0, prefix, 0), there)
     np.testing.assert_allclose(stored[valid], expected[valid], atol=3e-3)
     assert (name == "c2i") == bool((prefix >= 0).all())
     free = record.forced < 0
@@ -80,10 +75,9 @@ class Killed(BaseException):
 
 # What writes a stage's files -> its module and how these are called.
 STAGES = {
-    "save_encoded": (sources, "captions/captions_*.npz"),
-    "write_array": (sources, "codes/codes_*.npy"),
+    "save_encoded": (sources, "captions/captions_*.npz"), "write_array": (sources, "codes/codes_*.npy"),
     "write_shard": (features, "features_*.npy"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -143,17 +137,10 @@ def guided(checkpoint):
     return dataclasses.replace(checkpoint, defaults={"guidance": 2.0})
 
 
-@pytest.mark.parametrize(
-    ("alter", "change", "what"),
-    [
-        (retrained, {}, "weights"),
-        (None, {"seed": 2}, "settings"),
-        (guided, {}, "settings"),
-        (None, {"dtype": jnp.bfloat16}, "dtype"),
-        (None, {"samples": 4}, "samples"),
-    ],
-    ids=["weights", "seed", "guidance", "dtype", "samples"],
-)
+@pytest.mark.parametrize(("alter", "change", "what"), [
+    (retrained, {}, "weights"), (None, {"seed": 2}, "settings"), (guided, {}, "settings"),
+    (None, {"dtype": jnp.bfloat16}, "dtype"), (None, {"samples": 4}, "samples"),
+], ids=["weights", "seed", "guidance", "dtype", "samples"])  # fmt: skip
 def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change, what, extracted, pictures):
     model, workdir = extracted("c2i")
     before = files(workdir)
@@ -167,9 +154,7 @@ def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change,
     assert files(workdir) == before
 
 
-def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
-    extracted, pictures, tmp_path, monkeypatch
-):
+def test_another_batch_size_gives_every_row_once(extracted, pictures, tmp_path, monkeypatch):
     """Five pictures and three samples in shards of four, the first one made in batches of two, the rest of three."""
     monkeypatch.setattr(features, "SHARD", 4)
     model, done = extracted("c2i")

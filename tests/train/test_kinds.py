@@ -39,18 +39,13 @@ TAPS = (0, 1)
 STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
 BATCH, DEPTHS, FIRST = 4, 4, 3
 MODELS = {
-    "eagle": {"num_heads": 2, "hidden_dim": 64},
-    "eagle3": {"num_heads": 2, "hidden_dim": 64, "taps": TAPS},
-    "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4},
-    "medusa_own_heads": {"heads": 3, "layers": 2},
+    "eagle": {"num_heads": 2, "hidden_dim": 64}, "eagle3": {"num_heads": 2, "hidden_dim": 64, "taps": TAPS},
+    "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4}, "medusa_own_heads": {"heads": 3, "layers": 2},
     "parallel": {"num_heads": 2, "hidden_dim": 64, "masks": 3, "markov_rank": 4},
-}
+}  # fmt: skip
 RECORDS = {
-    "eagle": eagle_drafter,
-    "eagle3": eagle3_drafter,
-    "medusa": medusa_drafter,
-    "parallel": parallel_drafter,
-}
+    "eagle": eagle_drafter, "eagle3": eagle3_drafter, "medusa": medusa_drafter, "parallel": parallel_drafter,
+}  # fmt: skip
 SHAPES = {"eagle3": eagle3_shapes, "medusa": medusa_shapes, "parallel": parallel_shapes}
 
 
@@ -182,9 +177,8 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 
     whole = predictions(sizes, params)
     few = ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
-    some = jax.jit(lambda key: chains.parallel_chain(model, params, head, inputs, DEPTHS, key, few))(
-        jax.random.key(5)
-    )
+    passes = partial(chains.parallel_chain, model, params, head, inputs, DEPTHS)
+    some = jax.jit(lambda key: passes(key, few))(jax.random.key(5))
     anchors = [len(part.where) for part in some]
     assert anchors == [15, 8, 6, 4]
     for made in (whole, some):
@@ -209,9 +203,8 @@ def test_training_lowers_the_loss(name):
     _, tokens, stored, prefix = examples()
     stored = np.swapaxes(stored[..., -chains.inputs_width(sizes) :], 0, 1)
     batch = {"features": stored, "prefix": np.swapaxes(prefix, 0, 1), "tokens": tokens}
-    task = drafter.make_task(
-        config, sizes, initial=drafter.start_modules(config, sizes, {"params": target_params()})
-    )
+    initial = drafter.start_modules(config, sizes, {"params": target_params()})
+    task = drafter.make_task(config, sizes, initial=initial)
     state = jax.jit(task.init)(jax.random.key(0), *task.initial)
     head = target_params()["head"]["kernel"]
     update, losses = jax.jit(task.update), []
@@ -242,9 +235,8 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
     sizes = drafter.drafter_config(config, demo.target_config)
     initial = drafter.start_modules(config, sizes, demo.target_params)
     assert set(initial) == {"tokens", "fc", "transformer"}
-    np.testing.assert_array_equal(
-        initial["fc"]["kernel"], demo.drafters["eagle"][1]["params"]["fc"]["kernel"]
-    )
+    own = demo.drafters["eagle"][1]["params"]["fc"]["kernel"]
+    np.testing.assert_array_equal(initial["fc"]["kernel"], own)
     config.model.hidden_dim = 64
     with pytest.raises(ValueError, match=r"has no drafter of these sizes: change --config\.model"):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
@@ -303,9 +295,8 @@ def test_eagle3_reads_tokens_through_attention_alone():
 
     assert params["layer_0"]["qkv"]["kernel"].shape[0] == 2 * SIZES.dim
     assert np.abs(out(params, tokens) - out(params, (tokens + 1) % 64)).max() > 1e-2
-    layer = params["layer_0"] | {
-        name: {"kernel": jnp.zeros_like(params["layer_0"][name]["kernel"])} for name in ("out", "down")
-    }
+    zeros = {name: jax.tree.map(jnp.zeros_like, params["layer_0"][name]) for name in ("out", "down")}
+    layer = params["layer_0"] | zeros
     fused = stored[:, :, 5:6] @ params["fc"]["kernel"]
     np.testing.assert_allclose(out(params | {"layer_0": layer}, tokens), fused, atol=1e-5)
 

@@ -49,9 +49,8 @@ def regression_task():
         return {"x": rows[chosen], "y": targets[chosen]}
 
     def update(state, batch, key):
-        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch["x"] @ w - batch["y"]) ** 2))(
-            state["w"]
-        )
+        distance = lambda w: jnp.mean((batch["x"] @ w - batch["y"]) ** 2)  # noqa: E731
+        loss, gradient = jax.value_and_grad(distance)(state["w"])
         return {"w": state["w"] - 0.1 * gradient}, {"loss": loss, "noise": jax.random.normal(key)}
 
     return Task(init=lambda key: {"w": jax.random.normal(key, (3,), jnp.float32)}, batch=batch, update=update)
@@ -122,10 +121,8 @@ def test_a_signal_saves_the_step_and_the_run_goes_on(tmp_path, capfd, number):
     for each, handler in before.items():
         signal.signal(each, handler)
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
-    said = re.fullmatch(
-        rf"train\.x: {word}, step (\d+) of 400 is saved in \S+: give the same command to go on\n",
-        capfd.readouterr().err,
-    )
+    line = rf"train\.x: {word}, step (\d+) of 400 is saved in \S+: give the same command to go on\n"
+    said = re.fullmatch(line, capfd.readouterr().err)
     assert status == 128 + number and 15 < int(said[1]) < 400
     assert not any(thread.name == "prefetch" for thread in threading.enumerate())
     parts, whole = run(task, config, tmp_path / "parts"), run(task, config, tmp_path / "whole")

@@ -16,9 +16,8 @@ def parsed(*words):
 
 @pytest.mark.parametrize("size", ["B", "L", "XL", "XXL", "3B"])
 def test_an_experiment_is_given_its_word(size):
-    config = parsed(
-        "--config", f"{DRAFTER}:{size}", "--config.adam_rate=0.5", "--config.model.num_heads", "4"
-    )
+    changes = ["--config.adam_rate=0.5", "--config.model.num_heads", "4"]
+    config = parsed("--config", f"{DRAFTER}:{size}", *changes)
     layers = published_config(size).transformer
     assert (config.model.hidden_dim, config.model.num_heads) == (layers.hidden_dim, 4)
     assert config.adam_rate == 0.5
@@ -34,14 +33,11 @@ def test_a_file_may_have_a_colon_in_its_name(tmp_path, monkeypatch):
     assert script.Experiment.named("at:noon").word == ""
 
 
-@pytest.mark.parametrize(
-    ("experiment", "line"),
-    [
-        (f"{DRAFTER}:Q", f"--config {DRAFTER}:Q cannot be used (unknown LlamaGen size 'Q'"),
-        ("configs/demo_drafter.py:B", "it takes no word such as B"),
-        ("configs/tiny_target.py", "--config configs/tiny_target.py has no"),
-    ],
-)
+@pytest.mark.parametrize(("experiment", "line"), [
+    (f"{DRAFTER}:Q", f"--config {DRAFTER}:Q cannot be used (unknown LlamaGen size 'Q'"),
+    ("configs/demo_drafter.py:B", "it takes no word such as B"),
+    ("configs/tiny_target.py", "--config configs/tiny_target.py has no"),
+])  # fmt: skip
 def test_words_that_an_experiment_does_not_take_are_one_line(experiment, line):
     with pytest.raises(ValueError) as error:
         parsed("--config", experiment)

@@ -76,19 +76,16 @@ def test_muon_sees_kernels_as_matrices():
 
     @jax.jit
     def step(trees):
-        params, *gradients = (
-            {"layer_0": {name: {"kernel": leaf} for name, leaf in tree.items()}} for tree in trees
-        )
+        layers = [{name: {"kernel": leaf} for name, leaf in tree.items()} for tree in trees]
+        params, *gradients = ({"layer_0": layer} for layer in layers)
         state = optimizer.init(params)
         for gradient in gradients:
             changes, state = optimizer.update(gradient, state, params)
         return {name: changes["layer_0"][name]["kernel"] for name in shapes}
 
     noise = np.random.default_rng(0)
-    trees = [
-        {name: jnp.asarray(noise.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
-        for _ in range(4)
-    ]
+    draw = lambda shape: jnp.asarray(noise.normal(size=shape), jnp.float32)  # noqa: E731
+    trees = [{name: draw(shape) for name, shape in shapes.items()} for _ in range(4)]
     flat = [{name: leaf.reshape(INPUTS[name], -1) for name, leaf in tree.items()} for tree in trees]
     ours, theirs = step(trees), step(flat)
     for name, shape in shapes.items():
