@@ -139,48 +139,37 @@ def test_slips_are_off_unless_asked_for(folder):
 
 
 REFUSED = {
-    "nothing to do": (["made"], "--reference SET or --scores"),
-    "no such set": (["nowhere", "--reference", "made"], "nowhere is not a folder"),
-    "no such reference": (["made", "--reference", "nowhere"], "nowhere is not a folder"),
-    "empty folder": (["empty", "--reference", "made", "--features", "colours"], "empty holds no pictures"),
-    "unreadable": (["bad", "--reference", "made", "--features", "colours"], "not a readable picture"),
-    "features": (["made", "--reference", "made", "--features", "eyes"], "unknown features 'eyes'"),
-    "score": (["made", "--scores", "beauty"], "unknown score 'beauty'"),
-    "preset": (["made", "--reference", "made", "--preset", "mine"], "unknown preset 'mine'"),
-    "preset without its weights": (["made", "--reference", "made", "--preset", "adm"], "inception needs weights"),
-    "preprocessing": (
-        ["made", "--reference", "made", "--features", "colours", "--preprocessing", "tf"],
-        "choose one of whole, upper",
-    ),
-    "missing weights": (["made", "--reference", "made", "--features", "heavy"], "fetch file of colours"),
-    "absent weights": (
-        ["made", "--reference", "made", "--features", "heavy", "--weights", "nowhere"], "nowhere is not there"
-    ),
-    "weights for nothing": (
-        ["made", "--reference", "made", "--features", "colours", "--weights", "weights"], "leave it out"
-    ),
+    "nothing to do": ("made", "--reference SET or --scores"),
+    "no such set": ("nowhere --reference made", "nowhere is not a folder"),
+    "no such reference": ("made --reference nowhere", "nowhere is not a folder"),
+    "empty folder": ("empty --reference made --features colours", "empty holds no pictures"),
+    "unreadable": ("bad --reference made --features colours", "not a readable picture"),
+    "features": ("made --reference made --features eyes", "unknown features 'eyes'"),
+    "score": ("made --scores beauty", "unknown score 'beauty'"),
+    "preset": ("made --reference made --preset mine", "unknown preset 'mine'"),
+    "preset without its weights": ("made --reference made --preset adm", "inception needs weights"),
+    "preprocessing": ("made --reference made --features colours --preprocessing tf", "choose one of whole, upper"),
+    "missing weights": ("made --reference made --features heavy", "fetch file of colours"),
+    "absent weights": ("made --reference made --features heavy --weights nowhere", "nowhere is not there"),
+    "weights for nothing": ("made --reference made --features colours --weights weights", "leave it out"),
     "weights of which": (
-        ["made", "--reference", "made", "--features", "heavy", "--scores", "clip-lantern", "--weights", "weights"],
+        "made --reference made --features heavy --scores clip-lantern --weights weights",
         "give heavy=FILE and clip-lantern=FILE",
     ),
-    "one picture": (["one", "--reference", "made", "--features", "colours"], "give at least 2"),
-    "foreign prompts": (["told", "--scores", "brightness", "--prompts", "p.txt"], "picture 1 is of 'a hill'"),
-    "too few prompts": (["made", "--scores", "brightness", "--prompts", "p.txt"], "for 2 prompts"),
-    "no prompts": (["made", "--scores", "brightness"], "does not carry its prompt"),
-    "empty line": (["made", "--scores", "brightness", "--prompts", "holes.txt"], "line 2 is empty"),
-    "prompts for nothing": (["made", "--reference", "made", "--prompts", "p.txt"], "--prompts are for --scores"),
-    "out exists": (
-        ["made", "--reference", "made", "--features", "colours", "--out", "p.txt"], "--overwrite"
-    ),
-    "slips of nothing": (["made", "--reference", "made", "--with-slips"], "give --preset too"),
-    "features without reference": (["made", "--scores", "brightness", "--features", "colours"], "--reference"),
-    "neighbours": (["made", "--reference", "made", "--neighbours", "0"], "whole number from 1 to"),
-    "too few for the neighbours": (
-        ["made", "--reference", "made", "--features", "colours", "--neighbours", "12"], "give at least 13"
-    ),
-    "scores of statistics": (["stats.npz", "--scores", "brightness"], "holds no pictures to score"),
+    "one picture": ("one --reference made --features colours", "give at least 2"),
+    "foreign prompts": ("told --scores brightness --prompts p.txt", "picture 1 is of 'a hill'"),
+    "too few prompts": ("made --scores brightness --prompts p.txt", "for 2 prompts"),
+    "no prompts": ("made --scores brightness", "does not carry its prompt"),
+    "empty line": ("made --scores brightness --prompts holes.txt", "line 2 is empty"),
+    "prompts for nothing": ("made --reference made --prompts p.txt", "--prompts are for --scores"),
+    "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
+    "slips of nothing": ("made --reference made --with-slips", "give --preset too"),
+    "features without reference": ("made --scores brightness --features colours", "--reference"),
+    "neighbours": ("made --reference made --neighbours 0", "whole number from 1 to"),
+    "too few for the neighbours": ("made --reference made --features colours --neighbours 12", "give at least 13"),
+    "scores of statistics": ("stats.npz --scores brightness", "holds no pictures to score"),
     "statistics of another reader": (
-        ["made", "--reference", "stats.npz", "--features", "colours", "--preprocessing", "upper"],
+        "made --reference stats.npz --features colours --preprocessing upper",
         "was read by 'colours, whole', not by 'colours, upper'",
     ),
 }  # fmt: skip
@@ -209,8 +198,8 @@ def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
         assert run(*arguments, "--save-reference", "stats.npz") == 0
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in clutter.rglob("*")}
-    arguments, words = REFUSED[name]
-    assert run(*arguments, *(() if "--out" in arguments else ("--out", "new.json"))) == 2
+    line, words = REFUSED[name]
+    assert run(*line.split(), *(() if "--out" in line else ("--out", "new.json"))) == 2
     told = capsys.readouterr()
     assert told.err.count("\n") == 1 and words in told.err and not told.out
     assert {path: path.stat().st_mtime_ns for path in clutter.rglob("*")} == before

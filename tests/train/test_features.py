@@ -11,6 +11,7 @@ import lantern_jax
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.families.registry import family_of
 from tests.command import files
+from tests.refused import refused_each
 from tests.train.families import (
     BATCH,
     CAPTIONS,
@@ -116,21 +117,19 @@ def test_wordnet_folders_are_classes_in_their_order():
 
 def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
     checkpoint = target.read_target(converted("c2i"))
-    with pytest.raises(ValueError, match="give --folder, --prompts or both"):
-        sources.prompted(checkpoint, tmp_path)
-    with pytest.raises(ValueError, match="'Snow, and a dog in it' is not a class"):
-        sources.prompted(checkpoint, tmp_path, pictures("t2i"))
-    with pytest.raises(ValueError, match="is not a file: give a text file of prompts"):
-        sources.read_prompts(tmp_path / "none.txt")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(ValueError, match="is empty: give prompts"):
-        sources.read_prompts(tmp_path / "empty.txt")
     record = family_of(checkpoint.target_config).target(checkpoint.target_config, FLOAT32)
-    with pytest.raises(ValueError, match="expected 16 a picture below 64"):
-        features.streams(record, np.zeros((2, 9), np.int32))
     sources.claim(tmp_path / "work", {"pictures": "a"})
-    with pytest.raises(ValueError, match="holds work on another pictures: name another --workdir"):
-        sources.claim(tmp_path / "work", {"pictures": "b"})
+    refused_each({
+        "give --folder, --prompts or both": lambda: sources.prompted(checkpoint, tmp_path),
+        "'Snow, and a dog in it' is not a class": lambda: sources.prompted(checkpoint, tmp_path, pictures("t2i")),
+        "is not a file: give a text file of prompts": lambda: sources.read_prompts(tmp_path / "none.txt"),
+        "is empty: give prompts": lambda: sources.read_prompts(tmp_path / "empty.txt"),
+        "expected 16 a picture below 64": lambda: features.streams(record, np.zeros((2, 9), np.int32)),
+        "holds work on another pictures: name another --workdir": (
+            lambda: sources.claim(tmp_path / "work", {"pictures": "b"})
+        ),
+    })  # fmt: skip
 
 
 def guided(checkpoint):

@@ -48,8 +48,10 @@ def test_only_dead_codes_restart_and_on_vectors_of_the_batch():
         assert not cb.dead_codes(restarted, threshold=0.1)[code]
 
 
-def test_usage_perplexity_counts_the_codes():
+def test_perplexity_and_psnr_of_known_numbers():
     assert cb.usage_perplexity(jnp.array([2.0, 2.0, 0.0, 2.0])) == pytest.approx(3.0, rel=1e-5)
+    real = jnp.zeros((1, 8, 8, 3))
+    assert picture_psnr(real, real + 0.2) == pytest.approx(20.0, abs=1e-3)
 
 
 def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
@@ -61,11 +63,6 @@ def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
     flat = reconstruction_loss(picture, picture + 0.1, loss)
     assert fine == pytest.approx(0.1 + 0.01 + 0.1, rel=5e-3)
     assert flat == pytest.approx(0.1 + 0.01, rel=1e-3)
-
-
-def test_psnr_of_a_known_error():
-    real = jnp.zeros((1, 8, 8, 3))
-    assert picture_psnr(real, real + 0.2) == pytest.approx(20.0, abs=1e-3)
 
 
 def test_critic_losses():
