@@ -92,6 +92,13 @@ class Hub(BaseHTTPRequestHandler):
         """Keeps quiet."""
 
 
+def fetched(hub: ThreadingHTTPServer) -> set[str]:
+    """Names of the files whose contents were asked for since the last call."""
+    contents = [request for request in hub.asked if request.startswith("GET") and "/resolve/" in request]
+    hub.asked.clear()
+    return {request.partition("/resolve/")[2].partition("/")[2] for request in contents}
+
+
 def etag(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 

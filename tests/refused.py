@@ -1,6 +1,6 @@
 """An error that a caller can mend, as tests expect it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -14,3 +14,11 @@ def refused(match: str) -> Iterator[pytest.ExceptionInfo]:
     with pytest.raises(LanternError, match=match) as error:
         yield error
     assert "\n" not in str(error.value)
+
+
+def refused_each(calls: Mapping[str, Callable[[], object]]) -> None:
+    """Expects of every call a ValueError of one line that matches its key."""
+    for match, call in calls.items():
+        with pytest.raises(ValueError, match=match) as error:
+            call()
+        assert "\n" not in str(error.value)

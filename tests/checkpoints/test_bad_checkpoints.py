@@ -49,11 +49,6 @@ def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def remove_all(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
-
-
 def other_sizes(folder: Path) -> None:
     """With this config a layer is missing, the norms of queries and keys are too much, a matrix has another shape."""
     for name, value in {"num_layers": 2, "qk_norm": "", "hidden_dim": 48}.items():
@@ -65,7 +60,7 @@ LONG = f"text/{'è' * 200}"
 DAMAGES = {
     "missing": (shutil.rmtree, ["not a directory"]),
     "a file": (lambda folder: (shutil.rmtree(folder), folder.write_text("x")), ["not a directory"]),
-    "empty": (remove_all, ["no config.json"]),
+    "empty": (lambda folder: (shutil.rmtree(folder), folder.mkdir()), ["no config.json"]),
     "an array file truncated": (lambda folder: truncate(folder / "model.safetensors"), ["bytes, expected"]),
     "an array file missing": (lambda folder: (folder / "model.safetensors").unlink(), ["is missing"]),
     "config truncated": (lambda folder: truncate(folder / "config.json"), ["damaged"]),
@@ -158,19 +153,16 @@ def test_configs_from_strangers_are_read_or_refused(tiny_folder, folder):
     assert 0.8 * MUTATIONS < refusals < MUTATIONS
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "part"),
-    [
-        (("target", "num_layers"), 500, "num_layers 500 does not fit the "),
-        (("target", "num_layers"), 10**6, "num_layers 1000000 is not valid: give a whole number from 1 to 512"),
-        (("tokenizer", "decoder_blocks"), 64, "decoder_blocks 64 does not fit the "),
-        (("target", "grid"), 2**15, "grid 32768 is not valid"),
-        (("tokenizer", "ch_mult"), [1] * 1000, "ch_mult "),
-        (("target", "rope_base"), 1e308, r"rope_base 1e\+308 is not valid"),
-        (("codebook", "neighbours"), -1, "its codebook lacks a number of neighbours"),
-        (("wings",), 2, "unknown entries: wings"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "value", "part"), [
+    (("target", "num_layers"), 500, "num_layers 500 does not fit the "),
+    (("target", "num_layers"), 10**6, "num_layers 1000000 is not valid: give a whole number from 1 to 512"),
+    (("tokenizer", "decoder_blocks"), 64, "decoder_blocks 64 does not fit the "),
+    (("target", "grid"), 2**15, "grid 32768 is not valid"),
+    (("tokenizer", "ch_mult"), [1] * 1000, "ch_mult "),
+    (("target", "rope_base"), 1e308, r"rope_base 1e\+308 is not valid"),
+    (("codebook", "neighbours"), -1, "its codebook lacks a number of neighbours"),
+    (("wings",), 2, "unknown entries: wings"),
+])  # fmt: skip
 def test_sizes_that_cannot_be_are_refused_before_shapes_are_made(path, value, part, folder, monkeypatch):
     change(folder, *path, to=value)
     monkeypatch.setattr(jax, "eval_shape", must_not_run)
@@ -178,21 +170,18 @@ def test_sizes_that_cannot_be_are_refused_before_shapes_are_made(path, value, pa
         load(folder, abstract=True)
 
 
-def test_parts_of_other_models_are_refused_when_they_are_read(tmp_path):
+def test_parts_of_other_models_are_refused_when_they_are_read(tmp_path, monkeypatch):
     """A tokenizer of another codebook draws other pictures, without a word."""
-    folder = tmp_path / "bad"
     config = dataclasses.replace(VQ, codebook_size=64)
-    params = random_leaves(vq_shapes(config), 0, 0.3)
-    other = dataclasses.replace(
-        tiny_checkpoint(), tokenizer_config=config, tokenizer_params=params, codebook=None
-    )
+    parts = {"tokenizer_config": config, "tokenizer_params": random_leaves(vq_shapes(config), 0, 0.3)}
+    other = dataclasses.replace(tiny_checkpoint(), **parts, codebook=None)
     with refused("codebook_size 64, the target's 32"):
-        save(folder, other)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lantern_jax.checkpoints.store.check", lambda _: None)
-        save(folder, other)
+        save(tmp_path / "bad", other)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr("lantern_jax.checkpoints.store.check", lambda _: None)
+        save(tmp_path / "bad", other)
     with refused("codebook_size 64, the target's 32"):
-        load(folder, abstract=True)
+        load(tmp_path / "bad", abstract=True)
 
 
 def test_a_config_is_a_regular_file_of_a_sane_size(folder):

@@ -1,22 +1,27 @@
-"""Published files to a checkpoint directory."""
+"""Published files to a checkpoint directory, by the library and by ``lantern convert llamagen``."""
 
 import json
+import pickle
+import shutil
+from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from PIL import Image
 
 from lantern_jax.checkpoints import convert
 from lantern_jax.checkpoints.convert import convert_llamagen
 from lantern_jax.checkpoints.store import load
+from lantern_jax.commands.main import main
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.io.locks import sole
 from lantern_jax.tensors.tensor_files import open_tensors
-from tests.command import must_not_run
+from tests.command import assert_refused, must_not_run
 from tests.published_files import DRAFTER, GPT, VQ
-from tests.refused import refused
 
 
 def same(left, right):
@@ -48,11 +53,15 @@ def nearest(codes, k):
     return np.argsort(distance, axis=1, kind="stable")[:, :k]
 
 
-def test_raw_neighbour_space(published, tmp_path):
-    back = load(convert_llamagen(**published, out=tmp_path / "new", neighbour_space="raw"))
+def test_raw_neighbours_and_settings_by_part(published, tmp_path):
+    config = tmp_path / "parts.json"
+    config.write_text(json.dumps({"target": {"num_heads": 2, "grid": 4}, "drafter": {"num_heads": 2}}))
+    given = published | {"config": config, "neighbour_space": "raw"}
+    back = load(convert_llamagen(**given, out=tmp_path / "new"))
     codes = tensors_of(published["vq"])["quantize.embedding.weight"]
     same(back.codebook.neighbours, nearest(codes, GPT.vocab_size - 1))
     np.testing.assert_allclose(np.linalg.norm(back.codebook.codes, axis=1), 1, rtol=1e-6)
+    assert back.drafters["eagle"][0].num_heads == 2
 
 
 def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
@@ -63,45 +72,71 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     np.testing.assert_array_equal(embedding, given.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"gpt": "vq"}, "not a LlamaGen GPT"),
-        ({"drafter": "gpt"}, "not a LANTERN drafter"),
-        ({"vq": "gpt"}, "not a LlamaGen VQ tokenizer"),
-        ({"config": "gpt"}, "is not JSON"),
-        ({"config": None}, "number of heads"),
-        ({"config": '{"num_heads": 2'}, "is not JSON"),
-        ({"config": "[2]"}, "holds no JSON object"),
-        ({"config": '{"num_heads": 2, "grid": 4, "wings": 2}'}, "unknown setting wings"),
-        ({"config": '{"target": {"num_heads": 2}, "wings": {}}'}, "unknown parts wings"),
-        ({"config": '{"num_heads": 3, "grid": 4}'}, "dim 32 with 3 heads"),
-        ({"config": '{"grid": 4}'}, "number of heads"),
-        ({"config": '{"num_heads": 0, "grid": 4}'}, "num_heads 0"),
-        ({"config": '{"num_heads": "two", "grid": 4}'}, "num_heads 'two'"),
-        ({"config": '{"num_heads": 2, "grid": 4.5}'}, "grid 4.5"),
-    ],
-)
-def test_wrong_files(published, change, match, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(published, tmp_path, monkeypatch) -> Path:
+    """A copy of the published files, as the current folder."""
+    monkeypatch.chdir(shutil.copytree(published["gpt"].parent, tmp_path / "work"))
+    return tmp_path / "work"
+
+
+def command(**changes) -> list[str]:
+    """A conversion that works, but for ``changes``; None leaves an option out."""
+    options = {"gpt": "gpt.pt", "vq": "vq.pt", "drafter": "drafter", "config": "settings.json", "out": "new"}
+    given = [(name, value) for name, value in (options | changes).items() if value is not None]
+    return ["convert", "llamagen", *(word for name, value in given for word in (f"--{name}", value))]
+
+
+def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
+    out = str(tmp_path / "new")
+    assert main(command(out=out)) == 0
+    assert main(["info", out]) == 0
+    printed = capsys.readouterr().out
+    assert "LlamaGen, class-conditional" in printed and "drafter" in printed
+    (tmp_path / "tree.json").write_text("[[0], [1], [0, 0]]")
+    monkeypatch.chdir(tmp_path)
+    generate = ["generate", "3", "--model", out, "--tree", "tree.json", "--compare"]
+    assert main([*generate, "--out", "a.png", "--stats", "a.json"]) == 0
+    statistics = json.loads(Path("a.json").read_text())
+    assert statistics["same_tokens"] == 1 and statistics["tokens"] == GPT.num_tokens
+    with Image.open("a.png") as image:
+        assert np.asarray(image).std() > 1
+    capsys.readouterr()
+    for prompt, line in (("5", "give a class number from 0 to 4"), ("", "empty prompt")):
+        assert line in assert_refused(["generate", prompt, "--model", out], capsys)
+
+
+class Evil:
+    def __reduce__(self):
+        return (open, ("pwned", "w"))
+
+
+# Other options, or the text of settings.json; files of another part, and wrong settings: test_wrong_tensors.py too.
+@pytest.mark.parametrize(("change", "match"), [
+    ({"gpt": "missing.safetensors"}, "is not a file"), ({"gpt": "vq.pt"}, "not a LlamaGen GPT"),
+    ({"drafter": "evil.pt"}, "run code: refused"), ({"drafter": "gpt.pt"}, "not a LANTERN drafter"),
+    ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"), ({"out": "settings.json"}, "settings.json"),
+    ({"out": "there"}, "there exists"), ({"out": "settings.json/new"}, "settings.json"),
+    ({"out": "nowhere/new"}, "make it first"), ({"out": "/proc/new"}, "cannot write into /proc"),
+    ({"config": "gpt.pt"}, "is not JSON"), ({"config": None}, "number of heads"),
+    ('{"num_heads": 2', "is not JSON"), ("[2]", "holds no JSON object"),
+    ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),
+    ('{"num_heads": 0, "grid": 4}', "num_heads 0"), ('{"num_heads": "two", "grid": 4}', "num_heads 'two'"),
+    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"),
+])  # fmt: skip
+def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
     for name in ("make_codebook", "save"):
         monkeypatch.setattr(convert, name, must_not_run)
-    files = dict(published)
-    for part, other in change.items():
-        files[part] = published.get(other)
-        if other and other not in files:
-            files[part] = tmp_path / "settings.json"
-            files[part].write_text(other)
-    (tmp_path / "out").mkdir()
-    with refused(match):
-        convert_llamagen(**files, out=tmp_path / "out" / "new")
-    assert not list((tmp_path / "out").iterdir())
+    (folder / "there").mkdir()
+    (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
+    if isinstance(change, str):
+        Path("settings.json").write_text(change)
+    assert match in assert_refused(command(**{} if isinstance(change, str) else change), capsys)
 
 
-def test_settings_by_part(published, tmp_path):
-    config = tmp_path / "parts.json"
-    config.write_text(json.dumps({"target": {"num_heads": 2, "grid": 4}, "drafter": {"num_heads": 2}}))
-    back = load(convert_llamagen(**published | {"config": config}, out=tmp_path / "new"))
-    assert back.drafters["eagle"][0].num_heads == 2
+def test_a_second_convert_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(convert, "convert_llamagen", must_not_run)
+    with sole(tmp_path / "new"):
+        assert "another process writes " in assert_refused(command(out=str(tmp_path / "new")), capsys)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from lantern_jax.checkpoints.store import load
 from lantern_jax.commands.main import main
 from tests.command import assert_refused, files
 from tests.fixtures import published_layouts as layouts
-from tests.local_hub import REPO, local_hub
+from tests.local_hub import REPO, fetched, local_hub
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -18,7 +18,6 @@ pytest.importorskip("tokenizers")
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory) -> Path:
-    """A hub's folder with weights in two formats, and folders and files of other parts."""
     folder = tmp_path_factory.mktemp("hub") / "repository"
     layouts.write_t5(folder, layouts.TINY_T5, shard_bytes=1 << 14)
     pickled = layouts.write_t5(folder.with_name("pickled"), layouts.TINY_T5, kind="bin")
@@ -34,21 +33,13 @@ def repository(tmp_path_factory) -> Path:
 @pytest.fixture
 def hub(repository, tmp_path, monkeypatch):
     """The repository on a hub; the current folder has what the hub's lacks."""
-    contents = {
-        name: (repository / name).read_bytes() for name in files(repository) if (repository / name).is_file()
-    }
+    paths = {name: repository / name for name in files(repository)}
+    contents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     Path("sizes.json").write_text('{"num_heads": 2, "grid": 4}')
     with local_hub(contents, tmp_path / "cache", monkeypatch) as server:
         yield server
-
-
-def fetched(hub) -> set[str]:
-    """Names of the files whose contents were asked for since the last call."""
-    contents = [request for request in hub.asked if request.startswith("GET") and "/resolve/" in request]
-    hub.asked.clear()
-    return {request.partition("/resolve/")[2].partition("/")[2] for request in contents}
 
 
 GPT = ["--gpt", "gpts/small.pt", "--config", "sizes.json"]
@@ -77,16 +68,13 @@ def test_only_what_is_needed_is_fetched(hub, repository, capsys):
     assert left.drafters["eagle"][0] == right.drafters["eagle"][0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["llamagen", *GPT[2:], "--gpt", "gpts"], "gpts holds 2 tensor files (other.pt, small.pt): name one"),
-        (["llamagen", *GPT[2:], "--gpt", "missing.pt"], "missing.pt: neither on this machine nor in someone/model"),
-        (["llamagen", *GPT[:2], "--config", "missing.json"], "--config missing.json is not a file"),
-        (["anole"], "--text-tokenizer is missing"),
-        (["t5", "--checkpoint", "missing", "--t5-tokenizer", "tokenizer.json"], "--checkpoint missing is not"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "message"), [
+    (["llamagen", *GPT[2:], "--gpt", "gpts"], "gpts holds 2 tensor files (other.pt, small.pt): name one"),
+    (["llamagen", *GPT[2:], "--gpt", "missing.pt"], "missing.pt: neither on this machine nor in someone/model"),
+    (["llamagen", *GPT[:2], "--config", "missing.json"], "--config missing.json is not a file"),
+    (["anole"], "--text-tokenizer is missing"),
+    (["t5", "--checkpoint", "missing", "--t5-tokenizer", "tokenizer.json"], "--checkpoint missing is not"),
+])  # fmt: skip
 def test_refused_before_anything_is_fetched(options, message, hub, capsys):
     line = assert_refused(["convert", *options, "--from-hub", REPO, "--out", "new"], capsys)
     assert message in line

@@ -1,6 +1,7 @@
 """Converters of published tensors: layouts of the same weights, orders of rows, and what configs tell beside shapes."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -22,11 +23,8 @@ SETTINGS = {"num_heads": 2, "grid": 4}
 ORDER = np.random.default_rng(0).permutation(CHAMELEON.vocab_size)
 T5 = T5Config(24, 2, 2, 8, 40, 384, 32, 128)
 # Flan-T5's config.json.
-T5_SETTINGS = layouts.TINY_T5 | {
-    "model_type": "t5",
-    "feed_forward_proj": "gated-gelu",
-    "layer_norm_epsilon": 1e-6,
-}
+T5_SETTINGS = layouts.TINY_T5 | {"model_type": "t5", "feed_forward_proj": "gated-gelu"}
+T5_SETTINGS["layer_norm_epsilon"] = 1e-6
 
 
 def tensors_of(shapes):
@@ -51,16 +49,15 @@ def same(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def shapes(tree):
-    return jax.tree.map(lambda leaf: tuple(leaf.shape), tree)
+def of_shapes(params, expected) -> bool:
+    return jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
 
 
 @pytest.mark.parametrize("config", [CLASS, CAPTION], ids=["class", "caption"])
 def test_both_layouts_of_llamagen_give_the_same_parameters(config):
     tensors = tensors_of(published.original_gpt_shapes(config))
     found, params = convert_gpt(tensors | {"freqs_cis": np.zeros((17, 8, 2))}, SETTINGS)
-    assert found == config
-    assert shapes(params) == shapes(gpt_shapes(config))
+    assert found == config and of_shapes(params, gpt_shapes(config))
     recomputed = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8)}
     settings = {
         "model_type": "llama", "hidden_size": 32, "num_attention_heads": 2, "block_size": 16, "rms_norm_eps": 1e-6,
@@ -75,8 +72,7 @@ def test_a_drafter_takes_heads_and_grid_from_its_target():
     drafter = layouts.drafter_of(CAPTION)
     tensors = tensors_of(published.drafter_shapes(drafter))
     config, params = convert_drafter(tensors, target=CAPTION)
-    assert config == drafter
-    assert shapes(params) == shapes(drafter_shapes(drafter))
+    assert config == drafter and of_shapes(params, drafter_shapes(drafter))
     other, _ = convert_drafter(tensors, {"model_type": "llama", "num_attention_heads": 4}, target=CAPTION)
     assert other.num_heads == 4
 
@@ -97,13 +93,10 @@ def test_chameleons_rows_are_stream_ids_and_its_head_has_the_codes_only():
 def test_heads_may_share_the_norms_of_queries_and_keys():
     """Lumina-mGPT stores one row for all heads."""
     drafter = layouts.drafter_of(CHAMELEON)
+    convert_one = partial(convert_drafter, target=CHAMELEON, order=ORDER)
     for convert, wanted, published_shapes in (
         (chameleon, CHAMELEON, published.chameleon_shapes(CHAMELEON, layouts.TINY_VQGAN)),
-        (
-            lambda given: convert_drafter(given, target=CHAMELEON, order=ORDER),
-            drafter,
-            published.drafter_shapes(drafter),
-        ),
+        (convert_one, drafter, published.drafter_shapes(drafter)),
     ):
         tensors = tensors_of(published_shapes)
         shared = {name: rows[:1] for name, rows in tensors.items() if "q_norm" in name or "k_norm" in name}

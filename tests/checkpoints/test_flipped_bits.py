@@ -25,7 +25,6 @@ CAPTIONS = dataclasses.replace(TARGET, num_labels=0, null_labels=None, caption_d
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """A checkpoint with files of every kind."""
     folder = tmp_path_factory.mktemp("saved")
     (folder / "spiece.model").write_bytes(bytes(range(256)) * 30)
     checkpoint = dataclasses.replace(
@@ -53,7 +52,6 @@ def copied(saved, tmp_path, monkeypatch) -> Path:
 
 
 def read(folder: Path) -> tuple[dict, list[np.ndarray], bytes]:
-    """All that a checkpoint holds."""
     checkpoint = load(folder)
     values = {field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(Checkpoint)}
     tokenizer = values.pop("text_tokenizer").read_bytes()
@@ -136,7 +134,6 @@ def test_a_file_is_read_and_verified_once(copied, monkeypatch):
 
 
 def test_a_checksum_is_of_all_blocks(tmp_path, monkeypatch):
-    """The order of blocks counts too; while a file is written it is the same."""
     monkeypatch.setattr(checksums, "BLOCK", 64)
     content, sums = np.random.default_rng(0).bytes(1000), set()
     changes = [content, content[64:128] + content[:64] + content[128:], content[:-1], content + b"\0", b""]

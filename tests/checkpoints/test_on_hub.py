@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.commands.main import main
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
-from tests.local_hub import COMMIT, REPO, TOKEN, local_hub
+from tests.local_hub import COMMIT, REPO, TOKEN, fetched, local_hub
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
@@ -26,13 +26,6 @@ def hub(tiny_folder, tmp_path, monkeypatch):
     contents |= {"huge.bin": bytes(9), CARD: b"a card"}
     with local_hub(contents, tmp_path / "cache", monkeypatch) as server:
         yield server
-
-
-def fetched(hub) -> set[str]:
-    """Names of the files whose contents were asked for since the last call."""
-    names = {request.rpartition("/")[2] for request in hub.asked if request.startswith("GET /someone/")}
-    hub.asked.clear()
-    return names
 
 
 def test_a_checkpoint_is_loaded_by_its_name(hub):
@@ -54,27 +47,18 @@ def test_a_folder_of_that_name_wins(hub):
     assert not hub.asked
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
+@pytest.mark.parametrize(("config", "why"), [
+    (b'{"model_type": "llama"}', f"{REPO}/config.json is not that of a lantern_jax checkpoint"),
+    (b"[" * 99, "is damaged"),
+    (None, r"has no file named config\.json"),
+])  # fmt: skip
+def test_what_the_hub_does_not_have_is_one_line(config, why, hub, capsys):
+    for model, told in (
         ("someone/else", "someone/else is not on http"),
         ("some--one/model", "give OWNER/NAME"),
-    ],
-)
-def test_what_the_hub_does_not_have_is_one_line(model, why, hub, capsys):
-    line = assert_refused(["generate", "a lake", "--model", model], capsys)
-    assert f"{model} is not a directory here, and " in line and why in line
-
-
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        (b'{"model_type": "llama"}', f"{REPO}/config.json is not that of a lantern_jax checkpoint"),
-        (b"[" * 99, "is damaged"),
-        (None, r"has no file named config\.json"),
-    ],
-)
-def test_repositories_of_something_else_are_refused(config, why, hub):
+    ):
+        line = assert_refused(["generate", "a lake", "--model", model], capsys)
+        assert f"{model} is not a directory here, and " in line and told in line
     hub.files |= {"config.json": config}
     if config is None:
         del hub.files["config.json"]
@@ -97,7 +81,6 @@ def test_other_bytes_than_were_uploaded_are_refused(hub):
 
 @pytest.fixture
 def conversion(hub, published) -> list[str]:
-    """The command that converts published files into ``new``."""
     files = [f"--{option}={published[option]}" for option in ("gpt", "vq", "config")]
     return ["convert", "llamagen", *files, "--out", "new"]
 
@@ -114,18 +97,13 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     assert main(["info", "new", "--verify"]) == 0, "the card is no part of the checkpoint"
 
 
-@pytest.mark.parametrize(
-    ("repo", "token", "why"),
-    [
-        (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
-        ("model", TOKEN, "give OWNER/NAME"),
-        (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
-        ("no/extra", TOKEN, "pip install lantern-jax[hub]"),
-    ],
-)
-def test_a_push_that_cannot_be_is_refused_before_any_work(
-    repo, token, why, conversion, hub, monkeypatch, capsys
-):
+@pytest.mark.parametrize(("repo", "token", "why"), [
+    (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
+    ("model", TOKEN, "give OWNER/NAME"),
+    (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
+    ("no/extra", TOKEN, "pip install lantern-jax[hub]"),
+])  # fmt: skip
+def test_a_push_that_cannot_be_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.setattr("lantern_jax.checkpoints.convert.convert_llamagen", must_not_run)
     if repo == "no/extra":

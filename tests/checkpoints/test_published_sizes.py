@@ -56,14 +56,10 @@ def cases():
         shapes = hugging_face_gpt_shapes(captions)
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
     yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), t5_shapes(T5_XL, decoder=False)
-    own = {
-        name: shape
-        for name, shape in chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ).items()
-        if "vqmodel" not in name
-    }
-    tell = partial(
-        chameleon_config_from_shapes, settings=None, num_codes=ChameleonConfig().num_codes, layout="anole"
-    )
+    shapes = chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ)
+    own = {name: shape for name, shape in shapes.items() if "vqmodel" not in name}
+    codes = ChameleonConfig().num_codes
+    tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
     yield "Chameleon-7B", tell, ChameleonConfig(), own
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
@@ -81,9 +77,8 @@ def of_table(table):
     ("name", "tell", "config", "shapes"), [pytest.param(*one, id=one[0]) for one in cases()]
 )
 def test_sizes_are_told_by_shapes(name, tell, config, shapes):
-    assert (
-        tell({tensor: jax.ShapeDtypeStruct(shape, np.float32) for tensor, shape in shapes.items()}) == config
-    )
+    tensors = {tensor: jax.ShapeDtypeStruct(shape, np.float32) for tensor, shape in shapes.items()}
+    assert tell(tensors) == config
     if name in MILLIONS:
         assert sum(map(math.prod, shapes.values())) / 1e6 == pytest.approx(MILLIONS[name], rel=0.02)
 

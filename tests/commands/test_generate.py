@@ -32,7 +32,6 @@ PROMPT = "snowy mountains at dusk by a calm lake"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
     load = lantern_jax.pipeline.pipeline.load
 
@@ -58,13 +57,8 @@ def test_one_picture(folder, capsys):
     printed = capsys.readouterr()
     assert printed.err == ""
     for row in (
-        "seconds",
-        "compile seconds",
-        "rounds",
-        "step compression",
-        "tokens substituted",
-        "lantern.png",
-    ):
+        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", "lantern.png",
+    ):  # fmt: skip
         assert row in printed.out
 
 
@@ -87,9 +81,8 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     """And the settings are resolved once, the cache of programs is asked for once."""
     resolved, kept = [], []
     resolve = recipe.resolve_settings
-    monkeypatch.setattr(
-        recipe, "resolve_settings", lambda *args, **more: resolved.append(args) or resolve(*args, **more)
-    )
+    counted = lambda *args, **more: resolved.append(args) or resolve(*args, **more)  # noqa: E731
+    monkeypatch.setattr(recipe, "resolve_settings", counted)
     monkeypatch.setattr(compilation, "keep_compiled_programs", lambda: kept.append(True))
     arguments = ["generate", PROMPT, "--compare", "--show-acceptance", "--out", "a.png", "--stats", "a.json"]
     assert main([*arguments, "--rule", "lantern++", "--k", "5", "--lam", "1"]) == 0
@@ -152,38 +145,29 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
 
 
 GENERATE = {
-    "unknown word": ["a purple mountain"],
-    "no prompt": None,
-    "unknown option": [PROMPT, "--colour", "red"],
+    "unknown word": ["a purple mountain"], "no prompt": None, "unknown option": [PROMPT, "--colour", "red"],
     "temperature nan": [PROMPT, "--temperature", "nan"],
     "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
-    "num zero": [PROMPT, "--num", "0"],
-    "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
+    "num zero": [PROMPT, "--num", "0"], "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
-    "grid of too many": [PROMPT, "--num", "257"],
-    "out exists": [PROMPT, "--out", "old.png"],
-    "out is a jpeg": [PROMPT, "--out", "a.jpg"],
-    "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
-    "out without parent": [PROMPT, "--out", "nowhere/a.png"],
-    "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
+    "grid of too many": [PROMPT, "--num", "257"], "out exists": [PROMPT, "--out", "old.png"],
+    "out is a jpeg": [PROMPT, "--out", "a.jpg"], "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
+    "out without parent": [PROMPT, "--out", "nowhere/a.png"], "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
     "parent is a file": [PROMPT, "--out", "old.png/a.png"],
     "stats exists": [PROMPT, "--out", "a.png", "--stats", "old.png"],
-    "stats without parent": [PROMPT, "--stats", "nowhere/a.json"],
-    "stats is a folder": [PROMPT, "--stats", "."],
+    "stats without parent": [PROMPT, "--stats", "nowhere/a.json"], "stats is a folder": [PROMPT, "--stats", "."],
     "stats is the picture": [PROMPT, "--out", "a.png", "--stats", "./a.png"],
     "stats is the picture by another path": [PROMPT, "--out", "a.png", "--stats", "drawn/../a.png"],
     "stats is the picture by a link": [PROMPT, "--out", "a.png", "--stats", "here/a.png"],
-    "model empty": [PROMPT, "--model", "empty"],
-    "model foreign": [PROMPT, "--model", "foreign"],
+    "model empty": [PROMPT, "--model", "empty"], "model foreign": [PROMPT, "--model", "foreign"],
     "stats below a ring of links": [PROMPT, "--stats", "ring/a.json"],
     "out is a link to nothing": [PROMPT, "--out", "lost.png", "--overwrite"],
     "picture of a folder exists": [PROMPT, "--out", "drawn/"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
 def clutter(folder):
-    """What the bad inputs find in the current folder."""
     (folder / "old.png").write_text("old")
     (folder / "drawn").mkdir()
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
@@ -204,15 +188,15 @@ def test_generate_refuses(bad, clutter, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bad", [[], ["paint"], ["convert"], ["convert", "other"], ["info", "nowhere"], ["info", "empty"]]
-)
+    "bad",
+    [[], ["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
+)  # fmt: skip
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
 
 
 @pytest.mark.parametrize("letters", ["x", "9 ", "\x1b[2J"], ids=["word", "words", "escapes"])
 def test_errors_quote_little(letters, capsys):
-    """Of prompts, of names of files, and of what argparse does not know."""
     long = letters * 60_000
     given = [["generate", long], ["paint", long], ["convert", long], ["info", long], ["methods", long, long]]
     for words in [*given, ["generate", PROMPT, "--rule", long], ["generate", PROMPT, f"--start={long}"]]:
@@ -221,7 +205,6 @@ def test_errors_quote_little(letters, capsys):
 
 
 def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
-    """In every option of every command, whether a float holds it or not, and quoted in part."""
     Image.new("RGB", (16, 16)).save("old.png")
     Path("text.txt").write_text(PROMPT)
     for line in huge_lines():
@@ -230,13 +213,10 @@ def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
         assert said.startswith("lantern: error: ") and said.count("\n") == 1 and not QUOTED.search(said), line
 
 
-@pytest.mark.parametrize(
-    ("place", "error", "said"),
-    [
-        ("lantern_jax.io.files.os.replace", OSError(28, "No space left on device"), "No space left"),
-        ("lantern_jax.engine.engine.run_timed", RuntimeError("RESOURCE_EXHAUSTED: 99 bytes"), "--batch"),
-    ],
-)
+@pytest.mark.parametrize(("place", "error", "said"), [
+    ("lantern_jax.io.files.os.replace", OSError(28, "No space left on device"), "No space left"),
+    ("lantern_jax.engine.engine.run_timed", RuntimeError("RESOURCE_EXHAUSTED: 99 bytes"), "--batch"),
+])  # fmt: skip
 def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatch):
     def fail(*arguments):
         raise error
@@ -256,7 +236,6 @@ def test_help_is_not_an_error(capsys):
 
 
 def test_flags_set_the_knobs_of_their_names():
-    """Each flag alone reaches its knob, as a value of its type, and no other."""
     given = {"tree": "oak", "mixture": "1,0,1,0,1,0"}
     for name, knob in KNOBS.items():
         number = 3 if knob.type is int else 0.5 if knob.high <= 1 else 1.5

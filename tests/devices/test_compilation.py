@@ -49,11 +49,10 @@ def test_a_configured_cache_is_left_alone_and_an_unwritable_one_does_no_harm(no_
 
 def test_users_cache_directories(monkeypatch):
     for platform, name, value, expected in (
-        ("linux", "XDG_CACHE_HOME", "/xdg", Path("/xdg")),
-        ("linux", "XDG_CACHE_HOME", "", Path.home() / ".cache"),
+        ("linux", "XDG_CACHE_HOME", "/xdg", Path("/xdg")), ("linux", "XDG_CACHE_HOME", "", Path.home() / ".cache"),
         ("darwin", "XDG_CACHE_HOME", "", Path.home() / "Library" / "Caches"),
         ("win32", "LOCALAPPDATA", "/local", Path("/local")),
-    ):
+    ):  # fmt: skip
         monkeypatch.setattr(compilation.sys, "platform", platform)
         monkeypatch.setenv(name, value)
         assert compilation.user_cache_directory() == expected

@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
-    """The command as so many processes that find each other."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
@@ -40,20 +39,8 @@ def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
 def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    order = [
-        "set",
-        "--model",
-        str(tiny_folder),
-        "--prompts",
-        "prompts.txt",
-        "--out",
-        "set",
-        "--shard-size",
-        "3",
-    ]
-    started = processes(
-        2, *order, "--no-sums", "--batch", "4", "--mesh", "data=2,model=2", "--method", "gumbel"
-    )
+    line = "--prompts prompts.txt --out set --shard-size 3 --no-sums --batch 4 --mesh data=2,model=2 --method gumbel"
+    started = processes(2, "set", "--model", str(tiny_folder), *line.split())
     printed = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0, 0], printed
     # What connects processes of CPUs says so before.
@@ -88,8 +75,4 @@ def test_hosts_that_are_none_are_refused(text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = assert_refused(["generate", "a lake", "--hosts", text], capsys)
     assert f"--hosts {text!r} is not valid: give" in line
-
-
-def test_one_process_spans_nothing():
-    pipeline = tiny_pipeline()
-    assert not pipeline.engine.spans and not hosts.joined() and hosts.is_first()
+    assert not tiny_pipeline().engine.spans and not hosts.joined() and hosts.is_first()

@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import Mesh
 
 import lantern_jax
-from lantern_jax.checkpoints import store
 from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
 from lantern_jax.io.errors import LanternError
@@ -19,7 +18,7 @@ from tests import meshes
 from tests.command import assert_refused
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
-from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import tiny_pipeline
 
 OPERATIONS = ("all-reduce", "all-gather", "all-to-all")
 FILTERS = {"top_k": 40, "top_p": 0.95}
@@ -28,25 +27,19 @@ DYNAMIC = {"tree": "dynamic", "nodes": 6, "children": 3, "frontier": 2, "depth":
 TREE_METHOD = {"method": "gumbel", "tree": TREE, **FILTERS}
 # These give plain decoding's tokens.
 STRICT = [
-    ("llamagen", (1, 8), {"method": "led", **WINDOW}),
-    ("llamagen", (4, 2), {"method": "jacobi", **WINDOW}),
+    ("llamagen", (1, 8), {"method": "led", **WINDOW}), ("llamagen", (4, 2), {"method": "jacobi", **WINDOW}),
     ("lumina", (2, 4), {"method": "jacobi", **WINDOW}),
-]
+]  # fmt: skip
 METHODS = [
-    *(
-        {"method": name, "tree": TREE}
-        for name in ("gumbel", "near", "eagle3", "medusa", "vadusa", "parallelspec")
-    ),
+    *({"method": name, "tree": TREE} for name in ("gumbel", "near", "eagle3", "medusa", "vadusa", "parallelspec")),
     *({"method": name, **WINDOW} for name in ("led", "jacobi", "sjd", "scd", "gsd", "pac")),
     *({"method": name, **DYNAMIC} for name in ("eagle2", "ddd")),
-    *({"method": name} for name in ("ar", "echo", "cool", "block", "zipar")),
-    {"method": "ar", "temperature": 0},
+    *({"method": name} for name in ("ar", "echo", "cool", "block", "zipar")), {"method": "ar", "temperature": 0},
     {"method": "jacobi", "window": 4, "branches": 3, "levels": 2},
     {"method": "lantern-g", "tree": TREE, "k": 8, "lam": 2.0, **FILTERS},
-    {"method": "eagle", "tree": TREE, **FILTERS},
-    {"method": "lantern", **DYNAMIC, "k": 8},
+    {"method": "eagle", "tree": TREE, **FILTERS}, {"method": "lantern", **DYNAMIC, "k": 8},
     {"method": "lantern++", "tree": TREE, "k": 8, "lam": 2.0},
-]
+]  # fmt: skip
 MESHES = [(8, 1), (4, 2), (2, 4), (1, 8)]
 REST = [("llamagen", shape, knobs) for shape in MESHES for knobs in METHODS]
 REST += [(family, (2, 4), knobs) for family in ("anole", "lumina", "odd") for knobs in METHODS]
@@ -60,11 +53,8 @@ def name_of(value) -> str:
 
 def check_same(family, shape, knobs):
     one, ours = decoded(family, 1, 1, **knobs), decoded(family, *shape, **knobs)
-    np.testing.assert_array_equal(ours.tokens, one.tokens)
-    np.testing.assert_array_equal(ours.round_of_token, one.round_of_token)
-    np.testing.assert_array_equal(ours.accepted, one.accepted)
-    np.testing.assert_array_equal(ours.substituted, one.substituted)
-    return one
+    for name in ("tokens", "round_of_token", "accepted", "substituted"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(one, name), name)
 
 
 @cache
@@ -79,7 +69,6 @@ def begun():
 
 
 def another():
-    """The same anew."""
     engine, run = begun()
     return engine, engine.start(run.job, meshes.prompts("llamagen", 4), seed=3)
 
@@ -94,11 +83,6 @@ def test_a_mesh_changes_no_tokens(family, shape, knobs):
     check_strict(decoded(family, *shape, **knobs), family)
 
 
-def test_a_mesh_changes_no_tokens_of_a_tree():
-    engine, run = another()
-    check_strict(engine.finish(engine.advance(run)), "llamagen", **FILTERS)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("family", "shape", "knobs"), REST, ids=name_of)
 def test_a_mesh_changes_no_tokens_of_any_method(family, shape, knobs):
@@ -106,7 +90,6 @@ def test_a_mesh_changes_no_tokens_of_any_method(family, shape, knobs):
 
 
 def on_each(leaf) -> set[int]:
-    """Bytes of an array on the devices that hold some of it."""
     return {shard.data.nbytes for shard in leaf.addressable_shards}
 
 
@@ -123,9 +106,8 @@ def test_parameters_and_caches_are_split_and_stay_so():
         caches = [*run.state.cache.layers, *run.state.drafting.committed.drafter.cache.layers]
         assert len(caches) == LAYERS + 1
         for leaf in jax.tree.leaves(caches):
-            assert leaf.shape[2] == HEADS and on_each(leaf) == {leaf.nbytes // 8}, (
-                "2 groups, and heads over 4"
-            )
+            # 2 groups, and heads over 4.
+            assert leaf.shape[2] == HEADS and on_each(leaf) == {leaf.nbytes // 8}
         run = engine.advance(run, 2)
 
 
@@ -136,9 +118,7 @@ def test_parameters_and_caches_are_split_and_stay_so():
 def test_a_round_exchanges_little_and_no_vocabulary(filters):
     engine, run = begun() if filters else started("llamagen", 2, 4, method="gumbel", tree=TREE)
     found = collectives(loop_lines(engine.program_text(run)))
-    sums, gathers, swaps = (
-        [shapes for name, shapes in found if name == operation] for operation in OPERATIONS
-    )
+    sums, gathers, swaps = ([shapes for name, shapes in found if name == one] for one in OPERATIONS)
     assert {operation for operation, _ in found} <= set(OPERATIONS)
     # The drafter's passes: the committed tokens, then a level each; every pass is followed by a look at the codes.
     passes, looks = 3, 4
@@ -155,14 +135,10 @@ def test_a_round_exchanges_little_and_no_vocabulary(filters):
             assert math.prod(shape) < 2 * 7 * CODES, (operation, shape)
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"method": "gsd", "window": 4},
-        pytest.param({"method": "jacobi", "window": 4, **FILTERS}, marks=pytest.mark.exhaustive),
-    ],
-    ids=lambda knobs: knobs["method"],
-)
+@pytest.mark.parametrize("knobs", [
+    {"method": "gsd", "window": 4},
+    pytest.param({"method": "jacobi", "window": 4, **FILTERS}, marks=pytest.mark.exhaustive),
+], ids=lambda knobs: knobs["method"])  # fmt: skip
 def test_groups_wait_for_no_other_group(knobs):
     """A group that is done with its pictures would never come: an exchange of all devices stands still for ever."""
     engine, run = started("llamagen", 4, 2, **knobs)
@@ -179,7 +155,9 @@ def test_a_round_exports_for_accelerators_with_a_model_axis():
     assert exported.platforms == ("tpu", "cuda") and exported.nr_devices == 8
 
 
-def test_slots_are_refilled_on_a_mesh():
+def test_a_mesh_changes_no_tokens_of_a_tree_and_slots_are_refilled():
+    engine, run = another()
+    check_strict(engine.finish(engine.advance(run)), "llamagen", **FILTERS)
     (engine, run), expected = another(), plain("llamagen", **FILTERS)
     run = engine.advance(run)
     run = engine.refill(run, np.array([1, 2]), meshes.prompts("llamagen", 2), np.array([0, 1]))
@@ -202,25 +180,7 @@ def same_shape(axes: str) -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(4, 2), axes.split())
 
 
-def test_files_are_read_straight_onto_their_shards(tiny_folder):
-    layout = Layout(Mesh(device_grid("data=2,model=2"), ("data", "model")))
-    checkpoint = store.load(tiny_folder, sharding=layout)
-    read = {"target": checkpoint.target_params, "tokenizer": checkpoint.tokenizer_params}
-    expected = {"target": tiny_checkpoint().target_params, "tokenizer": tiny_checkpoint().tokenizer_params}
-    split = 0
-    for (path, ours), theirs in zip(
-        jax.tree_util.tree_leaves_with_path(read), jax.tree.leaves(expected), strict=True
-    ):
-        names = [key.key for key in path]
-        assert ours.sharding == layout.sharding(names, ours.shape), names
-        np.testing.assert_array_equal(ours, theirs)
-        split += on_each(ours) == {ours.nbytes // 2}
-        assert names[0] == "target" or ours.is_fully_replicated
-    assert split >= 7
-
-
 def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
-    """Of one prompt too, which takes one group: the parameters move."""
     prompts = ["a lake", "a foggy forest", "hills"]
     whole = tiny_pipeline().generate(prompts, seed=5, tree="none")
     pipeline = lantern_jax.load(tiny_folder, "float32", tuned="off", mesh="data=2,model=2")
@@ -233,39 +193,28 @@ def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
         assert len(kernel.devices()) == (2 if count == 1 else 4)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "shape", "numbers"),
-    [
-        (None, (8, 1), range(8)),
-        ("data=2,model=4", (2, 4), range(8)),
-        (" model = 4", (1, 4), range(4)),
-        ("data=3", (3, 1), range(3)),
-        (same_shape("data model"), (4, 2), range(8)),
-        (same_shape("model data"), (2, 4), [0, 2, 4, 6, 1, 3, 5, 7]),
-        (Mesh(np.array(jax.devices()[2:4]), ["model"]), (1, 2), [2, 3]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("mesh", "shape", "numbers"), [
+    (None, (8, 1), range(8)), ("data=2,model=4", (2, 4), range(8)), (" model = 4", (1, 4), range(4)),
+    ("data=3", (3, 1), range(3)), (same_shape("data model"), (4, 2), range(8)),
+    (same_shape("model data"), (2, 4), [0, 2, 4, 6, 1, 3, 5, 7]),
+    (Mesh(np.array(jax.devices()[2:4]), ["model"]), (1, 2), [2, 3]),
+], ids=str)  # fmt: skip
 def test_where_the_devices_of_a_mesh_stand(mesh, shape, numbers):
     grid = device_grid(mesh)
     assert grid.shape == shape
     assert [device.id for device in grid.ravel()] == [jax.devices()[number].id for number in numbers]
 
 
-@pytest.mark.parametrize(
-    ("mesh", "message"),
-    [
-        ("data=2;model=4", "mesh 'data=2;model=4' is not valid: give axes with their devices, such as"),
-        ("tensor=4", "mesh 'tensor=4' is not valid: give axes"),
-        ("model=0", "mesh 'model=0' is not valid: give axes"),
-        ("model=2,model=2", "mesh 'model=2,model=2' is not valid: give axes"),
-        ("", "mesh '' is not valid: give axes"),
-        ("data=4,model=4", "mesh 'data=4,model=4' is not valid: give at most 8 device"),
-        (same_shape("batch model"), "mesh .*'batch', 'model'.* is not valid: give axes with the names data and model"),
-        (4, "mesh 4 is not valid: give a text"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("mesh", "message"), [
+    ("data=2;model=4", "mesh 'data=2;model=4' is not valid: give axes with their devices, such as"),
+    ("tensor=4", "mesh 'tensor=4' is not valid: give axes"),
+    ("model=0", "mesh 'model=0' is not valid: give axes"),
+    ("model=2,model=2", "mesh 'model=2,model=2' is not valid: give axes"),
+    ("", "mesh '' is not valid: give axes"),
+    ("data=4,model=4", "mesh 'data=4,model=4' is not valid: give at most 8 device"),
+    (same_shape("batch model"), "mesh .*'batch', 'model'.* is not valid: give axes with the names data and model"),
+    (4, "mesh 4 is not valid: give a text"),
+], ids=str)  # fmt: skip
 def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
     monkeypatch.setattr(pipeline_module, "load_checkpoint", None)
     with pytest.raises(ValueError, match=message) as error:

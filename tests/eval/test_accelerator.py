@@ -18,11 +18,9 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     assert report["finished"] and "cut_off" not in report and report["versions"]["jax"]
     parts = {part["name"]: part for part in report["parts"]}
     assert list(parts) == [
-        "bandwidth",
-        "tiny, batch 1, compiling",
-        "tiny, batch 1, gumbel:tree=chain, batch 1",
+        "bandwidth", "tiny, batch 1, compiling", "tiny, batch 1, gumbel:tree=chain, batch 1",
         "tiny, batch 1, jacobi:window=2, batch 1",
-    ]
+    ]  # fmt: skip
     plain, row = parts["tiny, batch 1, gumbel:tree=chain, batch 1"]["rows"]
     assert (plain["method"], row["method"], row["nodes"], row["forced"]) == ("ar", "gumbel", 5, True)
     assert row["dtype"] == "bfloat16" and row["parts"]["score"] > 0 and row["ms_a_level"] is not None

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -62,7 +63,6 @@ def test_features_of_a_picture_do_not_depend_on_its_batch():
 
 
 def distances(made, real, seed=0, replicates=20):
-    """Fréchet distances to the real ones: of all pictures, then of replicates."""
     draws = bootstrap_draws(len(made), replicates, seed)
     return quality.frechet_measure("", "", real).replicated(made, draws)
 
@@ -84,42 +84,33 @@ def test_only_settings_that_differ_are_outside(sets):
     real, settings = sets
     measures = [quality.frechet_measure("frechet", "classifier", real), quality.agreement_measure()]
     rows = quality.rows_of(settings, "ar", "other seed", measures, replicates=200)
-    assert rows["ar"]["outside"] == rows["other seed"]["outside"] == []
-    assert rows["far"]["outside"] == ["frechet", "agreement"]
+    ar, far, narrow = (rows[name] for name in ("ar", "far", "narrow"))
+    assert ar["outside"] == rows["other seed"]["outside"] == []
+    assert far["outside"] == ["frechet", "agreement"]
     # Nearer to what the prompts ask for than plain decoding is outside as well.
-    assert rows["narrow"]["agreement_less_plain"][0] > rows["narrow"]["windows"]["agreement"]
-    assert "agreement" in rows["narrow"]["outside"]
-    assert rows["ar"]["frechet_less_plain"] == [0, 0, 0]
-    assert rows["far"]["frechet_less_plain"][1] > 0
-    assert rows["far"]["speedup"] == [2, 2, 2] and rows["ar"]["speedup"] == [1, 1, 1]
-    assert rows["far"]["same_pictures"] == 0.75 and rows["far"]["same_tokens"] == 1 - 15 / (4 * COUNT)
-    assert rows["far"]["tokens_a_pass"][0] == (40 - 10) / 10
-    for row in rows.values():
-        for measure in ("frechet", "agreement"):
-            value, low, high = row[measure]
-            assert low <= value <= high
+    assert narrow["agreement_less_plain"][0] > narrow["windows"]["agreement"]
+    assert "agreement" in narrow["outside"]
+    assert ar["frechet_less_plain"] == [0, 0, 0] and far["frechet_less_plain"][1] > 0
+    assert far["speedup"] == [2, 2, 2] and ar["speedup"] == [1, 1, 1]
+    assert far["same_pictures"] == 0.75 and far["same_tokens"] == 1 - 15 / (4 * COUNT)
+    assert far["tokens_a_pass"][0] == (40 - 10) / 10
+    for value, low, high in (row[measure] for row in rows.values() for measure in ("frechet", "agreement")):
+        assert low <= value <= high
 
 
 def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     """By brute force, prompts drawn more than once included."""
-    real, settings = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
+    real, made = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
     rows = np.array([0, 0, 3, 4, 4, 5])
 
-    def kernel(x, y):
-        return (sum(a * b for a, b in zip(x, y, strict=True)) / WIDTH + 1) ** 3
+    def kernel(xs, ys):
+        return np.mean([(x @ y / WIDTH + 1) ** 3 for x, y in product(xs, ys)])
 
     pairs = [(i, j) for i in rows for j in rows if i != j]
-    expected = np.mean(
-        [
-            kernel(settings[i], settings[j])
-            + np.mean([kernel(x, y) for x in real[i] for y in real[j]])
-            - np.mean([kernel(settings[i], y) for y in real[j]])
-            - np.mean([kernel(settings[j], y) for y in real[i]])
-            for i, j in pairs
-        ]
-    )
+    near = [kernel(made[[i]], made[[j]]) + kernel(real[i], real[j]) for i, j in pairs]
+    across = [kernel(made[[i]], real[j]) + kernel(made[[j]], real[i]) for i, j in pairs]
     measure = quality.kernel_measure("kid", "classifier", real)
-    assert measure.of(settings)(rows) == pytest.approx(expected, rel=1e-9)
+    assert measure.of(made)(rows) == pytest.approx(np.mean(near) - np.mean(across), rel=1e-9)
 
 
 def test_a_window_holds_what_chance_does(sets):
@@ -131,9 +122,8 @@ def test_a_window_holds_what_chance_does(sets):
     for _ in range(300):
         one, two = (made(PROMPTS + generator.normal(size=PROMPTS.shape)) for _ in range(2))
         everything = np.arange(COUNT)
-        apart.append(
-            measure.of(one.read["agreement"])(everything) - measure.of(two.read["agreement"])(everything)
-        )
+        left, right = (measure.of(each.read["agreement"])(everything) for each in (one, two))
+        apart.append(left - right)
     assert np.mean(np.abs(apart) < width) > 0.95 and width < 3 * np.percentile(np.abs(apart), 99)
 
 

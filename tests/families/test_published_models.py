@@ -143,7 +143,7 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
     return pipeline
 
 
-# Others are of these models: the hub's layout of t2i decodes as t2i does. Classes: test_convert_command.py.
+# Others are of these models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
 @pytest.mark.parametrize("name", ["t2i", "lumina"])
 def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""

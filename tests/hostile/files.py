@@ -46,22 +46,17 @@ class Runs:
 
 
 def as_bytes(content: object) -> bytes:
-    """Returns bytes as they are, texts encoded, anything else as JSON."""
     if isinstance(content, bytes):
         return content
     return (content if isinstance(content, str) else json.dumps(content)).encode("utf-8", "surrogatepass")
 
 
 def table(suffix: str, contents: Mapping[str, object], read: bool | None = False) -> Iterator[HostileFile]:
-    """Yields a file of each content."""
     for name, content in contents.items():
         yield HostileFile(name, suffix, as_bytes(content), read)
 
 
-def damaged(
-    good: bytes, suffix: str, seed: int, count: int, read: bool | None = None
-) -> Iterator[HostileFile]:
-    """Yields a good file with random changes."""
+def damaged(good: bytes, suffix: str, seed: int, count: int, read: bool | None = None):
     chance = random.Random(f"{seed}{suffix}{len(good)}")
     for number in range(count):
         what, content = damage(good, chance)
@@ -74,7 +69,6 @@ def safetensors(header: object, body: bytes = bytes(16)) -> bytes:
 
 
 def safetensors_files(seed: int) -> Iterator[HostileFile]:
-    """Safetensors files."""
     suffix, entry = ".safetensors", {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
     good = safetensors({"weight": entry, "half": entry | {"data_offsets": [16, 32]}}, bytes(32))
     yield HostileFile("good", suffix, good, True)
@@ -86,11 +80,8 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
         ),
         "dtype": ("F4", "float32", "f32", 4, None, ["F32"], "F32" * 100_000, "I32" + CONTROL),
     }  # fmt: skip
-    headers = {
-        f"{field} {str(value)[:40]!r}": {"weight": entry | {field: value}}
-        for field, values in odd.items()
-        for value in values
-    }
+    pairs = [(field, value) for field, values in odd.items() for value in values]
+    headers = {f"{field} {str(value)[:40]!r}": {"weight": entry | {field: value}} for field, value in pairs}
     for name in ("", CONTROL, "n" * 1_000_000, "\ud800", "../../etc", "__metadata__"):
         headers[f"name {name[:10]!r}"] = {name: entry | {"dtype": "F5"}}
     nothing = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
@@ -113,7 +104,6 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
 
 
 def index_files(seed: int) -> Iterator[HostileFile]:
-    """Indices of shards, of which there are none."""
     suffix = ".safetensors.index.json"
     good = as_bytes({"metadata": {}, "weight_map": {"weight": "model-00001-of-00001.safetensors"}})
     yield from table(suffix, JSON)
@@ -139,24 +129,18 @@ def archives(seed: int) -> Iterator[HostileFile]:
     objects = io.BytesIO()
     np.save(objects, np.array([Runs(), 3], dtype=object), allow_pickle=True)
     labels = {
-        "objects": objects.getvalue(),
-        "text": npy(np.array(["a", "b"])),
+        "objects": objects.getvalue(), "text": npy(np.array(["a", "b"])),
         "structured": npy(np.zeros(2, [("a", "<i4"), ("b", "<f8")])),
-        "complex": npy(np.zeros((2, 4), np.complex64)),
-        "dates": npy(np.zeros((2, 4), "datetime64[s]")),
+        "complex": npy(np.zeros((2, 4), np.complex64)), "dates": npy(np.zeros((2, 4), "datetime64[s]")),
         "a terabyte": npy_header("<i4", (2, 2**38)),
         "more than it declares": npy_header("<i4", (2, 4), bytes(1000)),
-        "negative": npy_header("<i4", (-2, 4), bytes(32)),
-        "overflow": npy_header("<i4", (2**62, 2**62), bytes(32)),
-        "empty and endless": npy_header("<i4", (0, 2**62)),
-        "huge letters": npy_header("<U536870911", (0, 2)),
-        "nested header": _raw_header("(" * 8_000),
-        "negated header": _raw_header("-" * 8_000 + "1"),
+        "negative": npy_header("<i4", (-2, 4), bytes(32)), "overflow": npy_header("<i4", (2**62, 2**62), bytes(32)),
+        "empty and endless": npy_header("<i4", (0, 2**62)), "huge letters": npy_header("<U536870911", (0, 2)),
+        "nested header": _raw_header("(" * 8_000), "negated header": _raw_header("-" * 8_000 + "1"),
         "calling header": _raw_header("__import__('os').mkdir('owned')"),
-        "long header": _raw_header("'" + "x" * 60_000 + "'"),
-        "another version": b"\x93NUMPY\x09\x00" + bytes(100),
+        "long header": _raw_header("'" + "x" * 60_000 + "'"), "another version": b"\x93NUMPY\x09\x00" + bytes(100),
         "no header": b"PK\3\4" * 10,
-    }
+    }  # fmt: skip
     for name, array in labels.items():
         yield HostileFile(name, ".npz", zipped({"record": record, "labels": array}))
     yield from table(".npz", {
@@ -185,7 +169,6 @@ def picture_arrays(seed: int) -> Iterator[HostileFile]:
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
-    """Trees of child-rank paths."""
     good = as_bytes([[0], [1], [0, 0]])
     chain = [[0] * depth for depth in range(1, 66)]
     yield from table(".json", {"good": good, "as deep as can be": chain[:-1]}, True)
@@ -203,7 +186,6 @@ def trees(seed: int) -> Iterator[HostileFile]:
 
 
 def prompt_lists(seed: int) -> Iterator[HostileFile]:
-    """Lists of prompts: text, tables and captions."""
     yield HostileFile("good", ".txt", b"a lake\na foggy forest\n", True)
     yield from table(".txt", {
         "nothing": "", "an empty line": "a lake\n\na forest\n", "zero bytes": bytes(1000), "zero byte": "a lake\0\n",
@@ -224,7 +206,6 @@ def prompt_lists(seed: int) -> Iterator[HostileFile]:
 
 
 def pictures(seed: int) -> Iterator[HostileFile]:
-    """Pictures to go on with or to measure."""
     from PIL import Image
 
     def saved(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -249,7 +230,6 @@ def pictures(seed: int) -> Iterator[HostileFile]:
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
-    """Of ``torch.save``; needs PyTorch."""
     from tests.hostile import torch_files
 
     return torch_files.torch_files(seed)
@@ -261,34 +241,21 @@ def read_tensors(path: Path) -> list[np.ndarray]:
 
 # The generator of a kind of file, and what reads one, as the commands do.
 KINDS: dict[str, Callable[[int], Iterator[HostileFile]]] = {
-    "torch": torch_files,
-    "safetensors": safetensors_files,
-    "index": index_files,
-    "archive": archives,
-    "pictures": picture_arrays,
-    "tree": trees,
-    "prompts": prompt_lists,
-    "picture": pictures,
-}
+    "torch": torch_files, "safetensors": safetensors_files, "index": index_files, "archive": archives,
+    "pictures": picture_arrays, "tree": trees, "prompts": prompt_lists, "picture": pictures,
+}  # fmt: skip
 READERS: dict[str, Callable[[Path], object]] = {
-    "torch": read_tensors,
-    "safetensors": read_tensors,
-    "index": read_tensors,
-    "archive": load_encoded,
-    "pictures": lambda path: list(pictures_of(path)),
-    "tree": load_tree,
-    "prompts": read_prompts,
+    "torch": read_tensors, "safetensors": read_tensors, "index": read_tensors, "archive": load_encoded,
+    "pictures": lambda path: list(pictures_of(path)), "tree": load_tree, "prompts": read_prompts,
     "picture": lambda path: square(open_picture(path), 16),
-}
+}  # fmt: skip
 
 
 def archive(entries: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
     """Returns a zip archive; names may come twice."""
     level = 1 if method == zipfile.ZIP_DEFLATED else None
-    with (
-        zipfile.ZipFile(buffer := io.BytesIO(), "w", method, compresslevel=level) as file,
-        warnings.catch_warnings(),
-    ):
+    new = zipfile.ZipFile(buffer := io.BytesIO(), "w", method, compresslevel=level)
+    with new as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, content in entries:
             file.writestr(name, content)
@@ -313,16 +280,12 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
         ("declared size", b"PK\1\2", 24, 4, 2**32 - 2, False),
         ("compressed size", b"PK\1\2", 20, 4, 2**32 - 2, False),
         ("pair of sizes", b"PK\1\2", 20, 8, 2**31 | 2**63, False),
-        ("pair of zip64 sizes", b"PK\1\2", 20, 8, 2**64 - 1, False),
-        ("method", b"PK\1\2", 10, 2, 99, False),
-        ("set of flags", b"PK\1\2", 8, 2, 1, False),
-        ("place", b"PK\1\2", 42, 4, 2**32 - 2, None),
-        ("place of another", b"PK\1\2", 42, 4, 0, None),
-        ("endless directory", b"PK\5\6", 12, 4, 2**32 - 2, None),
+        ("pair of zip64 sizes", b"PK\1\2", 20, 8, 2**64 - 1, False), ("method", b"PK\1\2", 10, 2, 99, False),
+        ("set of flags", b"PK\1\2", 8, 2, 1, False), ("place", b"PK\1\2", 42, 4, 2**32 - 2, None),
+        ("place of another", b"PK\1\2", 42, 4, 0, None), ("endless directory", b"PK\5\6", 12, 4, 2**32 - 2, None),
         ("count of entries", b"PK\5\6", 10, 2, 2**16 - 2, None),
-        ("far directory", b"PK\5\6", 16, 4, 2**32 - 2, None),
-        ("comment", b"PK\5\6", 20, 2, 2**16 - 1, None),
-    ):
+        ("far directory", b"PK\5\6", 16, 4, 2**32 - 2, None), ("comment", b"PK\5\6", 20, 2, 2**16 - 1, None),
+    ):  # fmt: skip
         start = good.rfind(mark) + at
         changed = good[:start] + value.to_bytes(size, "little") + good[start + size :]
         yield HostileFile(f"a wrong {name}", suffix, changed, read)

@@ -51,7 +51,6 @@ Work = Callable[[], int]
 
 
 def turn(cases: Sequence[Any], seed: int) -> Sequence[Any]:
-    """Returns those of a seed."""
     return cases[seed * CASES % len(cases) :][:CASES]
 
 
@@ -60,7 +59,6 @@ def shown(words: Sequence[str]) -> str:
 
 
 def called(name: str, words: Sequence[str]) -> Work:
-    """Returns the work of ``lantern`` or of a script."""
     if name == "lantern":
         return command(list(words))
     return lambda: command_line.run(name, lambda: importlib.import_module(name).main(words))
@@ -148,18 +146,10 @@ def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 
 
 KINDS = {
-    "commands": of_commands,
-    "numbers": of_numbers,
-    "streams": of_commands,
-    "scripts": of_scripts,
-    "special": of_special,
-    "texts": of_texts,
-    **{kind: partial(of_files, kind) for kind in FILES},
-    "configs": of_configs,
-    "flips": of_flips,
-    "folders": of_folders,
-    "clients": of_clients,
-}
+    "commands": of_commands, "numbers": of_numbers, "streams": of_commands, "scripts": of_scripts,
+    "special": of_special, "texts": of_texts, **{kind: partial(of_files, kind) for kind in FILES},
+    "configs": of_configs, "flips": of_flips, "folders": of_folders, "clients": of_clients,
+}  # fmt: skip
 
 
 def _bodies(model: Path, seed: int) -> int:
@@ -192,7 +182,6 @@ def _streams(model: Path, seed: int) -> int:
 
 
 def _digest(folder: Path) -> str:
-    """What a checkpoint holds, in a few letters."""
     import jax
     import numpy as np
 
@@ -243,7 +232,6 @@ class Table:
 
 
 def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
-    """Runs the cases of seeds until the time is over."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         filled = run(lambda: clutter(folder) or litter() or 0, folder, seconds=120)
@@ -269,9 +257,8 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first cases (default: 0)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")

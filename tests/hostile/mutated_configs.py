@@ -25,9 +25,8 @@ _CLOSED = {"words", "attributes", "ignored", "defaults", "metadata", "checksums"
 
 def mutated(config: dict[str, Any], path: tuple[str, ...], value: str) -> str:
     """Returns the text of a config whose entry of that path is replaced by one of ``VALUES``."""
-    config = config | {
-        "checksums": {name: sum for name, sum in config["checksums"].items() if name != "config.json"}
-    }
+    sums = {name: checksum for name, checksum in config["checksums"].items() if name != "config.json"}
+    config = config | {"checksums": sums}
     to = VALUES[value]
     place = (*path[:-1], f"{path[-1]}\x1b[2J") if to is UNKNOWN else path
     changed = replaced(config, place, 1 if to is UNKNOWN else to)
@@ -35,7 +34,6 @@ def mutated(config: dict[str, Any], path: tuple[str, ...], value: str) -> str:
 
 
 def mutations(config: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Returns (path, name of a value) of all of them."""
     paths = [
         path
         for path in places(config)

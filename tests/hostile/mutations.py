@@ -47,7 +47,6 @@ def places(values: Any, above: Path = ()) -> Iterator[Path]:
 
 
 def at(values: Any, path: Path) -> Any:
-    """Returns the entry of a path."""
     return reduce(getitem, path, values)
 
 
@@ -63,7 +62,6 @@ def replaced(values: Any, path: Path, to: Any) -> Any:
 
 
 def renamed(values: Any, path: Path, name: str) -> Any:
-    """Returns the same with another name for an entry."""
     changed = replaced(values, path, MISSING)
     at(changed, path[:-1])[name] = at(values, path)
     return changed

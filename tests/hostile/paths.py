@@ -16,12 +16,8 @@ from tests.hostile.scripts import WRONG
 
 KINDS = ("pipe", "socket", "zero", "full", "ring", "kmsg", "memory", "empty", "folder")
 _LINKS = {
-    "zero": "/dev/zero",
-    "full": "/dev/full",
-    "kmsg": "/proc/kmsg",
-    "memory": "/proc/self/mem",
-    "ring": "ring",
-}
+    "zero": "/dev/zero", "full": "/dev/full", "kmsg": "/proc/kmsg", "memory": "/proc/self/mem", "ring": "ring",
+}  # fmt: skip
 SUFFIXES = ("", ".json", ".npz", ".txt", ".png", ".webp", ".jsonl", ".safetensors", ".pt", ".model", ".tsv")
 # What commands and scripts look for in a folder that they are given.
 INSIDE = (
@@ -114,7 +110,6 @@ def script_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def cases() -> Iterator[tuple[str, list[str]]]:
-    """(``lantern`` or a script, words) of all."""
     for turn, (placeholder, line) in enumerate(path_lines()):
         for name in names(placeholder, turn):
             yield "lantern", [word.format(name) for word in line]

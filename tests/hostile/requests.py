@@ -17,19 +17,13 @@ from tests.hostile.mutations import damage
 PATH = "/v1/images/generations"
 # Values of JSON as they are written, some of which Python's own reader makes something else of.
 VALUES = {
-    "400 digits": "9" * 400,
-    "less than 400 digits say": "-" + "9" * 400,
-    "5000 digits": "9" * 5000,
-    "no float": "1e400",
-    "400 digits deep inside": "[" * 20 + "9" * 400 + "]" * 20,
-    "a path of 400 digits": f"[[{'9' * 400}]]",
-    "six numbers": f"[1,1,1,1,1,{'9' * 400}]",
-    "an object": f'{{"a": {"9" * 400}}}',
-    "many numbers": json.dumps([1] * 3000),
-    "long text": json.dumps("x" * 5000),
-    "steering text": json.dumps("a\x1b[2J\x00\u202e\r\nHTTP/1.1 200 OK"),
+    "400 digits": "9" * 400, "less than 400 digits say": "-" + "9" * 400, "5000 digits": "9" * 5000,
+    "no float": "1e400", "400 digits deep inside": "[" * 20 + "9" * 400 + "]" * 20,
+    "a path of 400 digits": f"[[{'9' * 400}]]", "six numbers": f"[1,1,1,1,1,{'9' * 400}]",
+    "an object": f'{{"a": {"9" * 400}}}', "many numbers": json.dumps([1] * 3000),
+    "long text": json.dumps("x" * 5000), "steering text": json.dumps("a\x1b[2J\x00\u202e\r\nHTTP/1.1 200 OK"),
     "half a character": '"\\ud800"',
-}
+}  # fmt: skip
 FIELDS = (*OWN, *HARMLESS, *KNOBS, "x" * 400, "a\x1b[2J")
 # What is longer than this in an answer is an echo.
 QUOTED = 200
@@ -46,7 +40,6 @@ class Body(NamedTuple):
 
 
 def bodies() -> Iterator[Body]:
-    """Every field with every value."""
     for field in FIELDS:
         for name, value in VALUES.items():
             prompt = "" if field == "prompt" else '"prompt": "a lake", '

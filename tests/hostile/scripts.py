@@ -21,16 +21,14 @@ WORDS = {
 
 
 def calls(*lines: str) -> list[list[str]]:
-    """Returns the words of each line."""
     return [[word.format(**WORDS) for word in shlex.split(line)] for line in lines]
 
 
 def wrong(line: str, values: Mapping[str, str]) -> list[list[str]]:
     """Returns a line with each of an option's values, for each option."""
     given = [(option, value) for option, several in values.items() for value in shlex.split(several)]
-    return [
-        words for option, value in given for words in calls(f"{line} {shlex.quote(f'--{option}={value}')}")
-    ]
+    quoted = [shlex.quote(f"--{option}={value}") for option, value in given]
+    return [words for more in quoted for words in calls(f"{line} {more}")]
 
 
 # A script and what it is called with; folders and files are those of ``litter``.
@@ -180,16 +178,12 @@ def litter() -> None:
         for name in ("train", "validation"):
             Path(folder, f"{name}.npz").write_bytes(b"PK\x03\x04 and no more")
     for name in ("train", "validation"):
-        np.savez(
-            Path("tokens", f"{name}.npz"),
-            tokens=np.full((3, 5), 9, np.int16),
-            attributes=np.zeros((3, 2), int),
-        )
+        content = {"tokens": np.full((3, 5), 9, np.int16), "attributes": np.zeros((3, 2), int)}
+        np.savez(Path("tokens", f"{name}.npz"), **content)
     for name in ("features", "prefix", "tokens"):
         Path("damaged_features", f"{name}_00000.npy").write_bytes(b"\x93NUMPY\x01\x00")
         np.save(Path("features", f"{name}_00000.npy"), np.zeros((1, 2, 3, 4), np.float16))
 
 
 def is_quick(words: list[str]) -> bool:
-    """Whether nothing of the demo is read for it."""
     return not any(DEMO in word for word in words)

@@ -86,10 +86,8 @@ def special(tmp_path):
         listening.bind(str(tmp_path / "socket"))
         (tmp_path / "null").symlink_to("/dev/zero")
         names = ("pipe", "folder", "loop", "socket", "null", "missing")
-        yield [
-            *(tmp_path / name for name in names),
-            *map(Path, ("/dev/zero", "/proc/kmsg", "/proc/self/mem")),
-        ]
+        others = map(Path, ("/dev/zero", "/proc/kmsg", "/proc/self/mem"))
+        yield [*(tmp_path / name for name in names), *others]
 
 
 def test_nothing_but_a_regular_file_is_opened(special, monkeypatch):
@@ -115,21 +113,15 @@ def through(name: str, reader):
 READ_BY_NAME = {
     "token": lambda path: main(["serve", "--token-file", str(path)]),
     "tree": lambda path: main(["generate", "lake", "--tree", str(path), "--out", "new.png"]),
-    "tree at the end of a name": load_tree,
-    "name of a tree": lambda path: resolve_tree(str(path)),
+    "tree at the end of a name": load_tree, "name of a tree": lambda path: resolve_tree(str(path)),
     "caption": through("a.txt", lambda path: PictureFolder(path.parent, 8)),
-    "tokenizer": through("a.json", load_tokenizer),
-    "pieces": through("a.model", load_tokenizer),
-    "merges": through("a.gz", load_clip_tokenizer),
-    "prompts": through("a.tsv", READERS["prompts"]),
-    "encoded": through("a.npz", READERS["archive"]),
-    "weights": through("a.pt", READERS["torch"]),
-    "picture": through("b.png", READERS["picture"]),
-    "features": map_array,
-    "accept lengths": lambda path: parse_accept_lengths(str(path)),
-    "classifier": read_classifier,
+    "tokenizer": through("a.json", load_tokenizer), "pieces": through("a.model", load_tokenizer),
+    "merges": through("a.gz", load_clip_tokenizer), "prompts": through("a.tsv", READERS["prompts"]),
+    "encoded": through("a.npz", READERS["archive"]), "weights": through("a.pt", READERS["torch"]),
+    "picture": through("b.png", READERS["picture"]), "features": map_array,
+    "accept lengths": lambda path: parse_accept_lengths(str(path)), "classifier": read_classifier,
     "trees to export": lambda path: arguments.file(str(path)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["pipe", "null"])
@@ -214,12 +206,9 @@ def test_shards_of_sets_hold_plain_files(tmp_path):
     plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None)
     _, path = shard_paths(tmp_path, 0)
     for kind, wrong in (
-        (tarfile.SYMTYPE, "is damaged"),
-        (tarfile.LNKTYPE, "is damaged"),
-        (tarfile.DIRTYPE, "is damaged"),
-        (tarfile.FIFOTYPE, "is damaged"),
-        (tarfile.REGTYPE, "cannot identify"),
-    ):
+        (tarfile.SYMTYPE, "is damaged"), (tarfile.LNKTYPE, "is damaged"), (tarfile.DIRTYPE, "is damaged"),
+        (tarfile.FIFOTYPE, "is damaged"), (tarfile.REGTYPE, "cannot identify"),
+    ):  # fmt: skip
         with tarfile.open(path, "w") as tar:
             entry = tarfile.TarInfo("00000000.png")
             entry.type, entry.linkname, entry.size = kind, "00000000.png", 9 * (kind == tarfile.REGTYPE)

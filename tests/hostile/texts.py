@@ -88,10 +88,8 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
     serve = ["serve", "--port", "0", "--model", "tiny", "--token-file"]
     yield "token", [*serve, file("steering.txt", f"{text} b")]
     encoded = ["generate", "--model", "tiny", "--out", "new/", "--prompts"]
-    for name, given in {
-        "prompt": {"prompts": [text] * 2},
-        "kind": {"prompts": ["a", "b"], "kind": text},
-    }.items():
+    kinds = {"prompt": {"prompts": [text] * 2}, "kind": {"prompts": ["a", "b"], "kind": text}}
+    for name, given in kinds.items():
         yield f"encoded, {name}", [*encoded, file("steering.npz", encoded_prompts(**given))]
     yield from _of_statistics(text, file)
     entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}

@@ -13,7 +13,6 @@ from tests.hostile.files import CONTROL, HostileFile, archive, damaged, table, z
 
 
 def torch_files(seed: int) -> Iterator[HostileFile]:
-    """Of ``torch.save``; needs PyTorch."""
     yield from _rare_tensors()
     yield from _described_tensors()
     yield from _pickles()
@@ -44,9 +43,7 @@ def _rare_tensors() -> Iterator[HostileFile]:
 
     ones = torch.ones(4, 4)
     makers: dict[str, Callable[[], object]] = {
-        "sparse": ones.to_sparse,
-        "sparse rows": ones.to_sparse_csr,
-        "meta": lambda: torch.ones(4, device="meta"),
+        "sparse": ones.to_sparse, "sparse rows": ones.to_sparse_csr, "meta": lambda: torch.ones(4, device="meta"),
         "meta of a terabyte": lambda: torch.empty(2**38, device="meta"),
         "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         "conjugated": lambda: torch.ones(4, dtype=torch.complex64).conj(),
@@ -54,16 +51,11 @@ def _rare_tensors() -> Iterator[HostileFile]:
         "complex": lambda: torch.ones(4, dtype=torch.complex64),
         "quantized": lambda: torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8),
         "expanded to a terabyte": lambda: torch.ones(1).expand(2**38),
-        "expanded": lambda: torch.ones(4, 1).expand(4, 100),
-        "overlapping": lambda: torch.ones(10).unfold(0, 5, 1),
-        "a storage": lambda: ones.untyped_storage(),
-        "bytes": lambda: b"weights",
-        "text": lambda: CONTROL * 1000,
-        "a number": lambda: 3.0,
-        "nothing": lambda: None,
-        "a list": lambda: [ones, ones],
+        "expanded": lambda: torch.ones(4, 1).expand(4, 100), "overlapping": lambda: torch.ones(10).unfold(0, 5, 1),
+        "a storage": lambda: ones.untyped_storage(), "bytes": lambda: b"weights", "text": lambda: CONTROL * 1000,
+        "a number": lambda: 3.0, "nothing": lambda: None, "a list": lambda: [ones, ones],
         "a dict": lambda: {"weight": ones},
-    }
+    }  # fmt: skip
     for name, make in makers.items():
         for zipped in (True, False):
             with warnings.catch_warnings():
@@ -177,6 +169,7 @@ def _pickles() -> Iterator[HostileFile]:
     make = b"cposix\nmkdir\nX\x05\x00\x00\x00owned\x85R."
     codes = {
         "GLOBAL": b"\x80\x02" + make,
+        "GLOBAL of protocol 0": b"cposix\nmkdir\n(Vowned\ntR.",
         "INST": b"\x80\x02(X\x05\x00\x00\x00ownediposix\nmkdir\n.",
         "OBJ": b"\x80\x02(cposix\nmkdir\nX\x05\x00\x00\x00ownedo.",
         "STACK_GLOBAL": b"\x80\x04\x8c\x05posix\x8c\x05mkdir\x93\x8c\x05owned\x85R.",
@@ -217,16 +210,13 @@ def _pickles() -> Iterator[HostileFile]:
         yield HostileFile(f"pickle: {name}, older", ".bin", start + code + pickle.dumps([], 2))
     weight, four = _written({"weight": _Tensor(_Storage(_float(), "0", 4))}), struct.pack("<q", 4)
     for name, keys, storages in (
-        ("right", ["0"], four + bytes(16)),
-        ("endless storage", ["0"], struct.pack("<q", 2**60) + bytes(16)),
+        ("right", ["0"], four + bytes(16)), ("endless storage", ["0"], struct.pack("<q", 2**60) + bytes(16)),
         ("negative storage", ["0"], struct.pack("<q", -4) + bytes(16)),
-        ("truncated storage", ["0"], four + bytes(15)),
-        ("no storage", [], b""),
-        ("another storage", ["1"], four + bytes(16)),
-        ("keys of numbers", [0], four + bytes(16)),
+        ("truncated storage", ["0"], four + bytes(15)), ("no storage", [], b""),
+        ("another storage", ["1"], four + bytes(16)), ("keys of numbers", [0], four + bytes(16)),
         ("keys of lists", [["0"]], four + bytes(16)),
         ("a storage a million times", ["0"] * 900_000, four + bytes(16)),
-    ):
+    ):  # fmt: skip
         content = start + weight + pickle.dumps(keys, 2) + storages
         yield HostileFile(f"older: {name}", ".bin", content, name == "right")
     other = b"".join([*head, pickle.dumps({"little_endian": False}, 2)])

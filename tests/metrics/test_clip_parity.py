@@ -75,10 +75,8 @@ def expected(size, activation):
     with torch.no_grad():
         seen = model.vision_model(pixel_values=torch.tensor(pictures.transpose(0, 3, 1, 2)))
         read = model.text_model(input_ids=torch.tensor(ids.astype(np.int64)))
-        return (
-            model.visual_projection(seen.pooler_output).numpy(),
-            model.text_projection(read.pooler_output).numpy(),
-        )
+        seen, read = model.visual_projection(seen.pooler_output), model.text_projection(read.pooler_output)
+        return seen.numpy(), read.numpy()
 
 
 @pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.metrics.preprocessing import (
-    CLIP_DEVIATION,
-    CLIP_MEAN,
-    clip_input,
-    padded_input,
-    square_input,
-)
+from lantern_jax.metrics import preprocessing
 from tests.metrics.tiny_clip import random_pictures
 
 SIDE = 28
@@ -18,25 +12,21 @@ SIZES = ((28, 28), (56, 56), (40, 70), (71, 33), (20, 12), (28, 31), (33, 28), (
 
 
 def pixels(prepared):
-    """What was normalized, in 0..255."""
     assert prepared.dtype == np.float32 and prepared.shape == (SIDE, SIDE, 3)
-    return (prepared * CLIP_DEVIATION + CLIP_MEAN) * 255
+    return (prepared * preprocessing.CLIP_DEVIATION + preprocessing.CLIP_MEAN) * 255
 
 
-@pytest.mark.parametrize(
-    ("size", "resized", "corner"),
-    [
-        ((56, 56), (28, 28), (0, 0)),
-        # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
-        ((40, 70), (49, 28), (10, 0)),
-        ((71, 33), (28, 60), (0, 16)),
-        ((20, 12), (28, 46), (0, 9)),
-        # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
-        ((28, 31), (31, 28), (2, 0)),
-        ((33, 28), (28, 33), (0, 2)),
-        ((28, 45), (45, 28), (8, 0)),
-    ],
-)
+@pytest.mark.parametrize(("size", "resized", "corner"), [
+    ((56, 56), (28, 28), (0, 0)),
+    # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
+    ((40, 70), (49, 28), (10, 0)),
+    ((71, 33), (28, 60), (0, 16)),
+    ((20, 12), (28, 46), (0, 9)),
+    # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
+    ((28, 31), (31, 28), (2, 0)),
+    ((33, 28), (28, 33), (0, 2)),
+    ((28, 45), (45, 28), (8, 0)),
+])  # fmt: skip
 def test_clips_own(size, resized, corner):
     (picture,) = random_pictures([size])
     image = Image.fromarray(picture)
@@ -44,7 +34,7 @@ def test_clips_own(size, resized, corner):
         image = image.resize(resized, Image.Resampling.BICUBIC)
     left, top = corner
     expected = np.asarray(image)[top : top + SIDE, left : left + SIDE]
-    np.testing.assert_allclose(pixels(clip_input(picture, SIDE)), expected, atol=1e-3)
+    np.testing.assert_allclose(pixels(preprocessing.clip_input(picture, SIDE)), expected, atol=1e-3)
 
 
 def test_clips_own_against_transformers():
@@ -53,7 +43,9 @@ def test_clips_own_against_transformers():
     processor = pil.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE)
     for picture in random_pictures([(56, 56), (60, 40), (28, 44), (200, 300)]):
         expected = processor(Image.fromarray(picture), return_tensors="np").pixel_values[0]
-        np.testing.assert_allclose(clip_input(picture, SIDE), expected.transpose(1, 2, 0), atol=1e-5)
+        np.testing.assert_allclose(
+            preprocessing.clip_input(picture, SIDE), expected.transpose(1, 2, 0), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -65,7 +57,7 @@ def test_the_middle_square(size):
     left, top = (width - extent) // 2, (height - extent) // 2
     image = image.crop((left, top, left + extent, top + extent))
     expected = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-    np.testing.assert_allclose(pixels(square_input(picture, SIDE)), expected, atol=1e-3)
+    np.testing.assert_allclose(pixels(preprocessing.square_input(picture, SIDE)), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -81,26 +73,22 @@ def test_hpsv2s_padding(size, antialias):
     down, right = SIDE - height, SIDE - width
     around = (right // 2, right - right // 2, down // 2, down - down // 2)
     padded = torch.nn.functional.pad(tensor, around)[0].permute(1, 2, 0).numpy()
-    np.testing.assert_allclose(
-        padded_input(picture, SIDE, antialias), (padded - CLIP_MEAN) / CLIP_DEVIATION, atol=1e-4
-    )
+    expected = (padded - preprocessing.CLIP_MEAN) / preprocessing.CLIP_DEVIATION
+    np.testing.assert_allclose(preprocessing.padded_input(picture, SIDE, antialias), expected, atol=1e-4)
 
 
 def test_very_thin_pictures_keep_a_row():
     (picture,) = random_pictures([(1, 300)])
-    assert (np.abs(pixels(padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
+    assert (np.abs(pixels(preprocessing.padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
 
 
+@pytest.mark.parametrize("picture", [
+    np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3), np.float32),
+    np.zeros((0, 8, 3), np.uint8),
+])  # fmt: skip
 @pytest.mark.parametrize(
-    "picture",
-    [
-        np.zeros((8, 8), np.uint8),
-        np.zeros((8, 8, 4), np.uint8),
-        np.zeros((8, 8, 3), np.float32),
-        np.zeros((0, 8, 3), np.uint8),
-    ],
+    "prepare", [preprocessing.clip_input, preprocessing.square_input, preprocessing.padded_input]
 )
-@pytest.mark.parametrize("prepare", [clip_input, square_input, padded_input])
 def test_what_is_no_picture(prepare, picture):
     with pytest.raises(ValueError, match=r"give uint8 \[height, width, 3\]") as error:
         prepare(picture, SIDE)

@@ -16,6 +16,7 @@ from lantern_jax.metrics.image_reward import (
 from lantern_jax.metrics.preprocessing import clip_input
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 from tests.metrics.tiny_clip import random_pictures
+from tests.refused import refused_each
 
 CONFIG = RewardConfig(Tower(64, 2, 1, 48), Tower(128, 2, 2, 40), 4, 12, 20, CONTEXT + 3)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "lake", "lab", "the", "by", "at", "dusk")
@@ -39,28 +40,22 @@ def theirs(tensors):
     """transformers' towers with these tensors, and the head's linear layers, as a function."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    vision, text = CONFIG.vision, CONFIG.text
     sizes = [
         {
             "hidden_size": tower.width, "num_attention_heads": tower.heads, "num_hidden_layers": tower.layers,
             "intermediate_size": tower.hidden, "hidden_act": "gelu", "attn_implementation": "eager",
         }
-        for tower in (vision, text)
+        for tower in (CONFIG.vision, CONFIG.text)
     ]  # fmt: skip
-    seer = transformers.BlipVisionModel(
-        transformers.BlipVisionConfig(
-            **sizes[0], image_size=CONFIG.side, patch_size=CONFIG.patch, layer_norm_eps=1e-6
-        )
-    ).eval()
-    blip = transformers.models.blip.modeling_blip_text
-    reader = blip.BlipTextModel(
-        transformers.BlipTextConfig(
-            **sizes[1], encoder_hidden_size=vision.width, vocab_size=CONFIG.vocab_size, layer_norm_eps=1e-12,
-            max_position_embeddings=CONFIG.positions, is_decoder=True, pad_token_id=0, bos_token_id=2,
-            sep_token_id=3, eos_token_id=3,
-        ),
-        add_pooling_layer=False,
-    ).eval()  # fmt: skip
+    sizes[0] |= {"image_size": CONFIG.side, "patch_size": CONFIG.patch, "layer_norm_eps": 1e-6}
+    sizes[1] |= {
+        "encoder_hidden_size": CONFIG.vision.width, "vocab_size": CONFIG.vocab_size, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": CONFIG.positions, "is_decoder": True, "pad_token_id": 0, "bos_token_id": 2,
+        "sep_token_id": 3, "eos_token_id": 3,
+    }  # fmt: skip
+    seer = transformers.BlipVisionModel(transformers.BlipVisionConfig(**sizes[0])).eval()
+    text = transformers.models.blip.modeling_blip_text.BlipTextModel
+    reader = text(transformers.BlipTextConfig(**sizes[1]), add_pooling_layer=False).eval()
     renamed = (
         ("blip.visual_encoder.", ""), ("cls_token", "embeddings.class_embedding"),
         ("pos_embed", "embeddings.position_embedding"), ("patch_embed.proj", "embeddings.patch_embedding"),
@@ -81,16 +76,14 @@ def theirs(tensors):
     assert not unexpected and all("position_ids" in name for name in missing)
 
     def run(pictures, ids, mask):
+        ids, mask = (torch.tensor(given.astype(np.int64)) for given in (ids, mask))
         with torch.no_grad():
             states = seer(pixel_values=torch.tensor(pictures.transpose(0, 3, 1, 2))).last_hidden_state
-            x = reader(
-                input_ids=torch.tensor(ids.astype(np.int64)), attention_mask=torch.tensor(mask.astype(np.int64)),
-                encoder_hidden_states=states, is_decoder=False,
-            ).last_hidden_state[:, 0]  # fmt: skip
+            options = {"encoder_hidden_states": states, "is_decoder": False}
+            x = reader(input_ids=ids, attention_mask=mask, **options).last_hidden_state[:, 0]
             for number in (0, 2, 4, 6, 7):
-                name = f"mlp.layers.{number}"
-                weight, bias = (torch.tensor(tensors[f"{name}.{part}"]) for part in ("weight", "bias"))
-                x = torch.nn.functional.linear(x, weight, bias)
+                parts = (tensors[f"mlp.layers.{number}.{part}"] for part in ("weight", "bias"))
+                x = torch.nn.functional.linear(x, *map(torch.tensor, parts))
         return (x[:, 0].numpy() - 0.16717362830052426) / 1.0333394966054072
 
     return run
@@ -120,7 +113,6 @@ def folder(tmp_path):
 
 
 def test_scores(folder):
-    """In batches, prompts filled up, what each pair gives alone with its prompt as long as it is."""
     score = image_reward_scores(folder / "ImageReward.safetensors", batch=2)
     found = score.of(random_pictures(SIZES), PROMPTS)
     config, params = convert_image_reward(tensors_of())
@@ -139,21 +131,20 @@ def test_scores(folder):
 
 
 def test_wrong_files(folder):
-    weights = folder / "ImageReward.safetensors"
-    with pytest.raises(ValueError, match="is not a file"):
-        image_reward_scores(weights, folder / "other.json")
     import tokenizers
 
+    weights = folder / "ImageReward.safetensors"
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 30}, unk_token="[UNK]"))
     words.save(str(folder / "plain.json"))
-    with pytest.raises(ValueError, match="is not BERT's tokenizer"):
-        image_reward_scores(weights, folder / "plain.json")
     words.add_special_tokens(["[CLS]", "[SEP]"])
     words.save(str(folder / "large.json"))
-    with pytest.raises(ValueError, match="has ids beyond the 20"):
-        image_reward_scores(weights, folder / "large.json").of(random_pictures([(12, 12)]), ["a"])
     write_safetensors(folder / "part.safetensors", {"mlp.layers.0.bias": (3,)}, np.float32)
-    with pytest.raises(
-        ValueError, match=r"part\.safetensors: these tensors are not a checkpoint of ImageReward"
-    ):
-        image_reward_scores(folder / "part.safetensors")
+    large = image_reward_scores(weights, folder / "large.json")
+    refused_each({
+        "is not a file": lambda: image_reward_scores(weights, folder / "other.json"),
+        "is not BERT's tokenizer": lambda: image_reward_scores(weights, folder / "plain.json"),
+        "has ids beyond the 20": lambda: large.of(random_pictures([(12, 12)]), ["a"]),
+        r"part\.safetensors: .* not a checkpoint of ImageReward": (
+            lambda: image_reward_scores(folder / "part.safetensors")
+        ),
+    })  # fmt: skip

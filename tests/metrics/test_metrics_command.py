@@ -35,7 +35,6 @@ def colours(weights, preprocessing):
 
 
 def brightness(weights):
-    """A score that needs no prompt, but sees that it has one."""
     assert weights is None or weights.name == "weights"
 
     def score(pictures, prompts):
@@ -47,18 +46,14 @@ def brightness(weights):
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
-    monkeypatch.setitem(
-        registry.READERS.theirs, "colours", registry.ReaderKind("colours", colours, None, ("whole", "upper"))
-    )
-    monkeypatch.setitem(
-        registry.READERS.theirs,
-        "heavy",
-        registry.ReaderKind("colours", colours, "file of colours", ("whole",)),
-    )
+    readers, scores = registry.READERS.theirs, registry.SCORES.theirs
+    whole = registry.ReaderKind("colours", colours, None, ("whole", "upper"))
+    monkeypatch.setitem(readers, "colours", whole)
+    heavy = registry.ReaderKind("colours", colours, "file of colours", ("whole",))
+    monkeypatch.setitem(readers, "heavy", heavy)
     monkeypatch.setitem(registry.SCORES.theirs, "brightness", registry.ScoreKind("mean level", brightness))
-    monkeypatch.setitem(
-        registry.SCORES.theirs, "clip-lantern", registry.ScoreKind("level", brightness, "file of levels")
-    )
+    level = registry.ScoreKind("level", brightness, "file of levels")
+    monkeypatch.setitem(scores, "clip-lantern", level)
     monkeypatch.setattr("lantern_jax.devices.compilation.keep_compiled_programs", lambda: None)
     monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
 
@@ -133,62 +128,48 @@ def test_slips_are_off_unless_asked_for(folder):
     (folder / "weights").write_text("")
     squares = [lantern_square(picture) for picture in pictures]
     common = ("made", "--scores", "clip-lantern,brightness", "--weights", "weights", "--preset", "lantern")
-    for name, more, expected in (
-        ("a.json", (), squares),
-        ("b.json", ("--with-slips",), [truncate_levels(square) for square in squares]),
-    ):
+    slips = [truncate_levels(square) for square in squares]
+    for name, more, expected in (("a.json", (), squares), ("b.json", ("--with-slips",), slips)):
         assert run(*common, *more, "--out", name) == 0
         told = json.loads((folder / name).read_text())
         clip, plain = told["scores"]
-        assert clip["mean"] == pytest.approx(np.mean(expected)) and plain["mean"] == pytest.approx(
-            pictures.mean()
-        )
+        assert clip["mean"] == pytest.approx(np.mean(expected))
+        assert plain["mean"] == pytest.approx(pictures.mean())
         assert [slip["applied"] for slip in told["slips"]] == [bool(more), False]
 
 
 REFUSED = {
-    "nothing to do": (["made"], "--reference SET or --scores"),
-    "no such set": (["nowhere", "--reference", "made"], "nowhere is not a folder"),
-    "no such reference": (["made", "--reference", "nowhere"], "nowhere is not a folder"),
-    "empty folder": (["empty", "--reference", "made", "--features", "colours"], "empty holds no pictures"),
-    "unreadable": (["bad", "--reference", "made", "--features", "colours"], "not a readable picture"),
-    "features": (["made", "--reference", "made", "--features", "eyes"], "unknown features 'eyes'"),
-    "score": (["made", "--scores", "beauty"], "unknown score 'beauty'"),
-    "preset": (["made", "--reference", "made", "--preset", "mine"], "unknown preset 'mine'"),
-    "preset without its weights": (["made", "--reference", "made", "--preset", "adm"], "inception needs weights"),
-    "preprocessing": (
-        ["made", "--reference", "made", "--features", "colours", "--preprocessing", "tf"],
-        "choose one of whole, upper",
-    ),
-    "missing weights": (["made", "--reference", "made", "--features", "heavy"], "fetch file of colours"),
-    "absent weights": (
-        ["made", "--reference", "made", "--features", "heavy", "--weights", "nowhere"], "nowhere is not there"
-    ),
-    "weights for nothing": (
-        ["made", "--reference", "made", "--features", "colours", "--weights", "weights"], "leave it out"
-    ),
+    "nothing to do": ("made", "--reference SET or --scores"),
+    "no such set": ("nowhere --reference made", "nowhere is not a folder"),
+    "no such reference": ("made --reference nowhere", "nowhere is not a folder"),
+    "empty folder": ("empty --reference made --features colours", "empty holds no pictures"),
+    "unreadable": ("bad --reference made --features colours", "not a readable picture"),
+    "features": ("made --reference made --features eyes", "unknown features 'eyes'"),
+    "score": ("made --scores beauty", "unknown score 'beauty'"),
+    "preset": ("made --reference made --preset mine", "unknown preset 'mine'"),
+    "preset without its weights": ("made --reference made --preset adm", "inception needs weights"),
+    "preprocessing": ("made --reference made --features colours --preprocessing tf", "choose one of whole, upper"),
+    "missing weights": ("made --reference made --features heavy", "fetch file of colours"),
+    "absent weights": ("made --reference made --features heavy --weights nowhere", "nowhere is not there"),
+    "weights for nothing": ("made --reference made --features colours --weights weights", "leave it out"),
     "weights of which": (
-        ["made", "--reference", "made", "--features", "heavy", "--scores", "clip-lantern", "--weights", "weights"],
+        "made --reference made --features heavy --scores clip-lantern --weights weights",
         "give heavy=FILE and clip-lantern=FILE",
     ),
-    "one picture": (["one", "--reference", "made", "--features", "colours"], "give at least 2"),
-    "foreign prompts": (["told", "--scores", "brightness", "--prompts", "p.txt"], "picture 1 is of 'a hill'"),
-    "too few prompts": (["made", "--scores", "brightness", "--prompts", "p.txt"], "for 2 prompts"),
-    "no prompts": (["made", "--scores", "brightness"], "does not carry its prompt"),
-    "empty line": (["made", "--scores", "brightness", "--prompts", "holes.txt"], "line 2 is empty"),
-    "prompts for nothing": (["made", "--reference", "made", "--prompts", "p.txt"], "--prompts are for --scores"),
-    "out exists": (
-        ["made", "--reference", "made", "--features", "colours", "--out", "p.txt"], "--overwrite"
-    ),
-    "slips of nothing": (["made", "--reference", "made", "--with-slips"], "give --preset too"),
-    "features without reference": (["made", "--scores", "brightness", "--features", "colours"], "--reference"),
-    "neighbours": (["made", "--reference", "made", "--neighbours", "0"], "whole number from 1 to"),
-    "too few for the neighbours": (
-        ["made", "--reference", "made", "--features", "colours", "--neighbours", "12"], "give at least 13"
-    ),
-    "scores of statistics": (["stats.npz", "--scores", "brightness"], "holds no pictures to score"),
+    "one picture": ("one --reference made --features colours", "give at least 2"),
+    "foreign prompts": ("told --scores brightness --prompts p.txt", "picture 1 is of 'a hill'"),
+    "too few prompts": ("made --scores brightness --prompts p.txt", "for 2 prompts"),
+    "no prompts": ("made --scores brightness", "does not carry its prompt"),
+    "empty line": ("made --scores brightness --prompts holes.txt", "line 2 is empty"),
+    "prompts for nothing": ("made --reference made --prompts p.txt", "--prompts are for --scores"),
+    "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
+    "slips of nothing": ("made --reference made --with-slips", "give --preset too"),
+    "features without reference": ("made --scores brightness --features colours", "--reference"),
+    "neighbours": ("made --reference made --neighbours 0", "whole number from 1 to"),
+    "too few for the neighbours": ("made --reference made --features colours --neighbours 12", "give at least 13"),
+    "scores of statistics": ("stats.npz --scores brightness", "holds no pictures to score"),
     "statistics of another reader": (
-        ["made", "--reference", "stats.npz", "--features", "colours", "--preprocessing", "upper"],
+        "made --reference stats.npz --features colours --preprocessing upper",
         "was read by 'colours, whole', not by 'colours, upper'",
     ),
 }  # fmt: skip
@@ -217,8 +198,8 @@ def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
         assert run(*arguments, "--save-reference", "stats.npz") == 0
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in clutter.rglob("*")}
-    arguments, words = REFUSED[name]
-    assert run(*arguments, *(() if "--out" in arguments else ("--out", "new.json"))) == 2
+    line, words = REFUSED[name]
+    assert run(*line.split(), *(() if "--out" in line else ("--out", "new.json"))) == 2
     told = capsys.readouterr()
     assert told.err.count("\n") == 1 and words in told.err and not told.out
     assert {path: path.stat().st_mtime_ns for path in clutter.rglob("*")} == before
@@ -229,9 +210,8 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
     np.savez(folder / "theirs.npz", mu=made.mean(axis=0) + 3, sigma=np.cov(made, rowvar=False))
     assert run("made", "--reference", "theirs.npz", "--features", "colours", "--replicates", 0) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "12, reference not known, taken to be of this reader" in shown and "Fréchet distance 27.0000" in shown
-    )
+    assert "12, reference not known, taken to be of this reader" in shown
+    assert "Fréchet distance 27.0000" in shown
     assert "kid, precision and recall not known" in shown
 
 
@@ -259,11 +239,8 @@ def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
 
 def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
     kind = registry.READERS["inception"]
-    monkeypatch.setitem(
-        registry.READERS.theirs,
-        "inception",
-        registry.ReaderKind("", colours, None, kind.preprocessings, "FID"),
-    )
+    own = registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
+    monkeypatch.setitem(registry.READERS.theirs, "inception", own)
     write_folder(folder / "small", 1, 12, 8), write_folder(folder / "large", 1, 12, 9)
     assert run("small", "--reference", "large", "--preset", "adm") == 2
     assert "measure 8 x 8 and 9 x 9" in capsys.readouterr().err
@@ -275,7 +252,6 @@ def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
 
 
 def test_two_folders_with_inception(folder, capsys):
-    """Of the published layout and full size, with synthetic weights."""
     save_file(inception_tensors(), folder / "inception.safetensors")
     write_folder(folder / "made", 1, 5, 40), write_folder(folder / "real", 2, 5, 40)
     arguments = ("--reference", "real", "--features", "inception", "--preprocessing", "tf")

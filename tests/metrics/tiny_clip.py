@@ -19,21 +19,15 @@ _RENAMED = (
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    ("vision_model.pre_layrnorm", "visual.ln_pre"),
-    ("vision_model.post_layernorm", "visual.ln_post"),
+    ("vision_model.pre_layrnorm", "visual.ln_pre"), ("vision_model.post_layernorm", "visual.ln_post"),
     ("vision_model.encoder.layers", "visual.transformer.resblocks"),
     ("text_model.embeddings.token_embedding", "token_embedding"),
     ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
-    ("text_model.encoder.layers", "transformer.resblocks"),
-    ("text_model.final_layer_norm", "ln_final"),
-    ("layer_norm1", "ln_1"),
-    ("layer_norm2", "ln_2"),
-    ("self_attn.out_proj", "attn.out_proj"),
-    ("mlp.fc1", "mlp.c_fc"),
-    ("mlp.fc2", "mlp.c_proj"),
-    ("visual_projection.weight", "visual.proj"),
+    ("text_model.encoder.layers", "transformer.resblocks"), ("text_model.final_layer_norm", "ln_final"),
+    ("layer_norm1", "ln_1"), ("layer_norm2", "ln_2"), ("self_attn.out_proj", "attn.out_proj"),
+    ("mlp.fc1", "mlp.c_fc"), ("mlp.fc2", "mlp.c_proj"), ("visual_projection.weight", "visual.proj"),
     ("text_projection.weight", "text_projection"),
-)
+)  # fmt: skip
 
 
 def hugging_face_shapes(config=CONFIG):
@@ -45,7 +39,6 @@ def hugging_face_tensors(config=CONFIG, seed=0):
 
 
 def to_openai(tensors):
-    """The same tensors in OpenAI's layout."""
     renamed = {}
     for name, tensor in tensors.items():
         if ".q_proj." in name:
@@ -62,7 +55,6 @@ def to_openai(tensors):
 
 
 def write_folder(folder, config=CONFIG, seed=0):
-    """As on the Hugging Face hub: weights and config, and the tokenizer beside."""
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "model.safetensors", hugging_face_shapes(config), np.float32, seed)
     towers = {

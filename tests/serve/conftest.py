@@ -15,7 +15,6 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def gate(server, monkeypatch) -> Iterator[Gate]:
-    """The server decodes a round only when allowed to; at the end everything."""
     gate = Gate(server.engine, monkeypatch)
     yield gate
     gate.open()

@@ -21,7 +21,7 @@ from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.limits import Limits
 from lantern_jax.serve.server import Server
 from lantern_jax.serve.worker import Worker
-from tests.hostile.requests import Stream, send
+from tests.hostile.requests import PATH, Stream, send
 from tests.tiny_checkpoint import pipeline_on
 
 BATCH, QUEUE = 4, 8
@@ -30,14 +30,7 @@ LIMITS = Limits(queue=QUEUE, body_seconds=0.5, seconds=60, body_bytes=16384, pro
 
 @dataclass
 class Running:
-    """A server that answers.
-
-    Attributes:
-        url: where.
-        pipeline: its own.
-        worker, connections: of its application.
-        client: for requests.
-    """
+    """A server that answers, and a client of it."""
 
     url: str
     pipeline: Pipeline
@@ -49,6 +42,10 @@ class Running:
     def engine(self) -> Engine:
         return self.pipeline.engine
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.url.rsplit(":", 1)[1])
+
     def library(self) -> Pipeline:
         """Returns another pipeline with the server's compiled programs."""
         pipeline = pipeline_on(1)
@@ -56,25 +53,25 @@ class Running:
         return pipeline
 
     def ask(self, **fields) -> httpx.Response:
-        return self.client.post("/v1/images/generations", json={"prompt": "a lake", **fields})
+        return self.client.post(PATH, json={"prompt": "a lake", **fields})
+
+    def told(self, **fields) -> list[dict]:
+        """Returns the events of a stream; each is of the type that its line says."""
+        asked = {"prompt": "a lake", "stream": True, **fields}
+        with self.client.stream("POST", PATH, json=asked) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            return list(events(response))
 
     def metrics(self) -> dict[str, float]:
         lines = [line for line in self.client.get("/metrics").text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def wait_for(self, seconds: float = 20, **gauges: float) -> None:
-        """Waits until metrics of these names have these values."""
-        until(
-            lambda: all(self.metrics()[f"lantern_{name}"] == value for name, value in gauges.items()), seconds
-        )
+        names = {f"lantern_{name}": value for name, value in gauges.items()}
+        until(lambda: names.items() <= self.metrics().items(), seconds)
 
     def later(self, task: Callable, **gauges: float) -> Callable:
-        """Returns the task that waits for these values first."""
         return lambda: (self.wait_for(**gauges), task())[1]
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", int(self.url.rsplit(":", 1)[1])
 
 
 def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
@@ -88,15 +85,9 @@ def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
 def running(
     pipeline: Pipeline | None = None, warm_up: bool = False, batch: int = BATCH, **limits
 ) -> Iterator[Running]:
-    pipeline = pipeline or pipeline_on(1)
-    app = application(
-        pipeline,
-        "tiny",
-        Access.of("127.0.0.1", None),
-        limits=replace(LIMITS, **limits),
-        batch=batch,
-        warm_up=warm_up,
-    )
+    pipeline, access = pipeline or pipeline_on(1), Access.of("127.0.0.1", None)
+    limits = replace(LIMITS, **limits)
+    app = application(pipeline, "tiny", access, limits=limits, batch=batch, warm_up=warm_up)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         server = Server(app)
@@ -113,8 +104,6 @@ def running(
 
 
 class Gate:
-    """Lets a server decode a round at a time."""
-
     def __init__(self, engine: Engine, monkeypatch):
         self._rounds, self._open = threading.Semaphore(0), False
         plain = engine.advance
@@ -150,7 +139,6 @@ def events(response: httpx.Response) -> Iterator[dict]:
 
 
 def said(connection: socket.socket) -> bytes:
-    """Returns all that comes until the server ends a connection."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -159,7 +147,6 @@ def said(connection: socket.socket) -> bytes:
 
 
 def in_threads(tasks: list[Callable]) -> list:
-    """Runs tasks in threads together; returns what they return."""
     threads = ThreadPoolExecutor(len(tasks))
     results = [threads.submit(task) for task in tasks]
     threads.shutdown(wait=False)
@@ -167,7 +154,6 @@ def in_threads(tasks: list[Callable]) -> list:
 
 
 def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
-    """Expects all connections to end, and other clients to be answered meanwhile."""
     with running(pipeline, header_seconds=1, body_seconds=1, idle_seconds=1, body_bytes=65536) as hasty:
         tasks = [partial(send, hasty.address, stream, 20) for stream in sent]
         tasks += [lambda: hasty.client.get("/health").status_code] * 4
@@ -176,7 +162,6 @@ def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
 
 
 def strange_lines(metrics: str) -> list[str]:
-    """Returns lines that are not of Prometheus' text format."""
     sample = r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+'
     comment = r"# TYPE [a-z_]+ (counter|gauge|histogram)"
     return [line for line in metrics.splitlines() if not re.fullmatch(f"{sample}|{comment}", line)]

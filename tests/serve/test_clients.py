@@ -18,9 +18,8 @@ def client(server):
 
 
 def test_pictures(server, client):
-    made = client.images.generate(
-        model="tiny", prompt="a lake", n=2, size="auto", extra_body={"seed": 7, "method": "ar"}
-    )
+    asked = {"model": "tiny", "prompt": "a lake", "n": 2, "size": "auto"}
+    made = client.images.generate(**asked, extra_body={"seed": 7, "method": "ar"})
     images = [Image.open(io.BytesIO(base64.b64decode(entry.b64_json))) for entry in made.data]
     assert [image.size for image in images] == [(SIDE, SIDE)] * 2
     assert made.usage.output_tokens == 32 and made.output_format == "png"
@@ -30,9 +29,8 @@ def test_pictures(server, client):
 
 def test_a_stream(server, client, gate):
     gate.let(1000)
-    stream = client.images.generate(
-        prompt="a lake", stream=True, partial_images=1, extra_body={"seed": 7, "method": "ar"}
-    )
+    asked = {"prompt": "a lake", "stream": True, "partial_images": 1}
+    stream = client.images.generate(**asked, extra_body={"seed": 7, "method": "ar"})
     kinds = [(event.type, len(event.b64_json) > 100) for event in stream]
     assert kinds == [("image_generation.partial_image", True), ("image_generation.completed", True)]
 

@@ -19,15 +19,12 @@ from tests.tiny_checkpoint import tiny_pipeline
 LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
 BODIES = {
-    "no prompt": ({}, "prompt"),
-    "empty prompt": ({"prompt": " "}, "empty prompt"),
+    "no prompt": ({}, "prompt"), "empty prompt": ({"prompt": " "}, "empty prompt"),
     "long prompt": ({"prompt": "lake " * 400}, "letters"),
     "half a character": ({"prompt": "a lake \ud800"}, "cannot be shown"),
     "terminal codes": ({"prompt": "a lake \x1b[2J\x00"}, "cannot be shown"),
-    "no pictures": ({**LAKE, "n": 0}, "n 0"),
-    "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
-    "size": ({**LAKE, "size": "1024x1024"}, "16x16"),
-    "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
+    "no pictures": ({**LAKE, "n": 0}, "n 0"), "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
+    "size": ({**LAKE, "size": "1024x1024"}, "16x16"), "jpeg": ({**LAKE, "output_format": "jpeg"}, "png"),
     "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
     "unknown field": ({**LAKE, "image": "x"}, "unknown field 'image'"),
     "file of this machine": ({**LAKE, "tree": "/etc/passwd"}, "unknown tree"),
@@ -37,20 +34,13 @@ BODIES = {
     "huge dynamic tree": ({**LAKE, "tree": "dynamic", "nodes": 4096}, "nodes 4096"),
     "batch": ({**LAKE, "batch": 512}, "batch"),
     "partial images": ({**LAKE, "stream": True, "partial_images": 4}, "from 0 to 3"),
-    "no object": ([LAKE], "object"),
-}
-RAW = {
-    "no JSON": (b"prompt=a lake", 400),
-    "nothing": (b"", 400),
-    "no text": (b'{"prompt": "\xff\xfe"}', 400),
-    "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', 400),
-    "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", 400),
-    "huge": (b'{"prompt": "' + b"lake " * 10000 + b'"}', 413),
-}
+    "no object": ([LAKE], "object"), "no JSON": (b"prompt=a lake", ""), "nothing": (b"", ""),
+    "no text": (b'{"prompt": "\xff\xfe"}', ""), "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
+    "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
+}  # fmt: skip
 
 
 def error_of(response: httpx.Response) -> dict:
-    """Returns the error of an answer, in OpenAI's shape."""
     error = response.json()["error"]
     assert sorted(error) == ["code", "message", "param", "type"]
     assert error["message"] and "\n" not in error["message"]
@@ -65,24 +55,30 @@ def and_well_afterwards(server):
     assert server.ask(method="ar").status_code == 200
 
 
+def posted(server, content, **headers) -> httpx.Response:
+    return server.client.post(PATH, content=content, headers={"Content-Type": "application/json", **headers})
+
+
 def test_bodies_that_say_something_wrong(server):
     for name, (body, word) in BODIES.items():
-        headers = {"Content-Type": "application/json"}
-        response = server.client.post(PATH, content=json.dumps(body).encode(), headers=headers)
+        response = posted(server, body if isinstance(body, bytes) else json.dumps(body).encode())
         assert response.status_code == 400, (name, response.text)
         error = error_of(response)
         assert word in error["message"], (name, error)
         assert error["type"] == "invalid_request_error"
     assert server.ask(model="gpt-image-1").status_code == 404
+    # Of an announced length, and of none.
+    for body in (b'{"prompt": "' + b"lake " * 10000 + b'"}', iter([b"{" + b" " * 9000, b" " * 9000])):
+        response = posted(server, body)
+        assert response.status_code == 413 and error_of(response)
 
 
 def test_no_field_is_echoed_and_each_is_named(server):
-    """Numbers of 400 digits, long texts and what steers a terminal, in every field."""
-    headers, wrong = {"Content-Type": "application/json"}, []
+    wrong = []
     for body in bodies():
         if body.field in ("user", "prompt") and body.content.endswith(b'"}'):
             continue  # Any text is taken, and of a prompt the words are to blame.
-        response = server.client.post(PATH, content=body.content, headers=headers)
+        response = posted(server, body.content)
         if response.status_code not in (400, 404):
             wrong.append((body.field, body.name, response.status_code, response.text[:80]))
         elif fault := wrong_error(body, error_of(response)):
@@ -90,31 +86,25 @@ def test_no_field_is_echoed_and_each_is_named(server):
     assert not wrong
 
 
-def test_a_prompt_of_20_megabytes_is_not_read(server):
-    """Whether its size is announced or not."""
-    content, headers = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}', {"Content-Type": "application/json"}
+def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
+    content = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}'
     for body in (content, (content[start : start + 65536] for start in range(0, len(content), 65536))):
-        with pytest.MonkeyPatch.context() as unread:
+        with monkeypatch.context() as unread:
             unread.setattr("lantern_jax.serve.application.read_request", None)
-            response = server.client.post(PATH, content=body, headers=headers)
+            response = posted(server, body)
         assert response.status_code == 413 and len(response.content) < 500
 
 
 def test_streams_of_bytes_end(server):
-    """Cut, slow and damaged ones beside each other; meanwhile others are answered."""
     outlive(server.library(), list(streams(1, 60)))
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (ValueError("shapes (1,)\nand (2,) do not fit \x1b[2J" + "y" * 9000), 500, "please report it"),
-        (RuntimeError("the device is gone"), 500, "please report it"),
-        (LanternError("the target's parameter x holds no numbers: fetch it again"), 500, "fetch it again"),
-        (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
-    ],
-    ids=["shapes", "device", "checkpoint", "memory"],
-)
+@pytest.mark.parametrize(("error", "status", "said"), [
+    (ValueError("shapes (1,)\nand (2,) do not fit \x1b[2J" + "y" * 9000), 500, "please report it"),
+    (RuntimeError("the device is gone"), 500, "please report it"),
+    (LanternError("the target's parameter x holds no numbers: fetch it again"), 500, "fetch it again"),
+    (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
+], ids=["shapes", "device", "checkpoint", "memory"])  # fmt: skip
 def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, caplog, error, status, said):
     """A bug asks for a report and is in the log with its traceback; what strangers get does not quote it."""
 
@@ -137,31 +127,15 @@ def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, capl
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
 
 
-def test_bodies_that_say_nothing(server):
-    for name, (content, status) in RAW.items():
-        response = server.client.post(PATH, content=content, headers={"Content-Type": "application/json"})
-        assert response.status_code == status, (name, response.text)
-        error_of(response)
-    parts = iter([b"{" + b" " * 9000, b" " * 9000])
-    response = server.client.post(PATH, content=parts, headers={"Content-Type": "application/json"})
-    assert response.status_code == 413, "a body of no announced length"
-
-
 ELSEWHERE = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-# What comes over a connection, and the status of its answer.
-RAW_REQUESTS = {
-    **{
-        ELSEWHERE.format(path): 404
-        for path in (
-            "/etc/passwd", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/..%2f..%2fetc/passwd",
-            "/v1/models/x",
-        )
-    },
+FILE = "etc/passwd"
+PATHS = (f"/{FILE}", f"/../../{FILE}", f"/%2e%2e/%2e%2e/{FILE}", f"/static/..%2f..%2f{FILE}", "/v1/models/x")
+# What comes over a connection, and the status of its answer; a slow body is given up.
+RAW_REQUESTS = {ELSEWHERE.format(path): 404 for path in PATHS} | {
     f"{HEAD}Range: {'9' * 400}\r\nContent-Length: {'9' * 400}\r\n\r\n": 400,
-    # A slow body is given up.
     f'{HEAD}Content-Length: 50\r\n\r\n{{"prompt"': 408,
     "\x16\x03\x01 hello\r\n\r\n": 400,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", RAW_REQUESTS, ids=lambda text: repr(text[:40]))
@@ -175,25 +149,18 @@ def test_what_is_not_there_or_no_request(server, text):
 def test_methods_that_are_not_there(server):
     for method, path in (("GET", PATH), ("DELETE", "/"), ("PUT", "/v1/models")):
         response = server.client.request(method, path)
-        assert response.status_code == 405
-        error_of(response)
+        assert response.status_code == 405 and error_of(response)
 
 
 def test_pages_of_others_get_nothing(server):
-    """Neither by a name that was made to point here, nor by a form or a script of another origin."""
     here = server.url.removeprefix("http://")
     for headers, status in (
-        ({"Host": "evil.example"}, 403),
-        ({"Host": "evil.example:8000"}, 403),
-        ({"Host": "["}, 400),
-        ({"Origin": "http://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Content-Type": "text/plain"}, 415),
-        ({"Host": here, "Origin": f"http://{here}", "Content-Type": "application/json"}, 400),
-    ):
-        response = server.client.post(PATH, content=b"{}", headers=headers)
-        assert response.status_code == status, headers
-        error_of(response)
+        ({"Host": "evil.example"}, 403), ({"Host": "evil.example:8000"}, 403), ({"Host": "["}, 400),
+        ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Content-Type": "text/plain"}, 415),
+        ({"Host": here, "Origin": f"http://{here}"}, 400),
+    ):  # fmt: skip
+        response = posted(server, b"{}", **headers)
+        assert response.status_code == status and error_of(response), headers
     assert "access-control-allow-origin" not in response.headers
 
 
@@ -219,21 +186,17 @@ def test_names_of_this_machine():
 
 
 def test_metrics_are_prometheus(server):
-    """And fields of other clients do no harm."""
     before = server.metrics()
     fields = {"user": "me", "quality": "high", "background": "opaque", "moderation": "low", "style": None}
     server.ask(method="ar", output_format="png", model="tiny", **fields)
     server.ask(n=0)
     assert not strange_lines(server.client.get("/metrics").text)
     after = server.metrics()
-    name = 'lantern_requests_total{status="%d"}'
-    assert after["lantern_pictures_total"] == before["lantern_pictures_total"] + 1
-    assert after["lantern_tokens_total"] == before["lantern_tokens_total"] + 16
-    assert after["lantern_rounds_total"] == before["lantern_rounds_total"] + 15
-    assert after[name % 400] == before.get(name % 400, 0) + 1
-    count = after["lantern_request_seconds_count"]
-    assert count == before["lantern_request_seconds_count"] + 1
-    assert after['lantern_request_seconds_bucket{le="+Inf"}'] == count
+    more = {name: after[name] - before.get(name, 0) for name in after}
+    counted = ("pictures_total", "tokens_total", "rounds_total", "request_seconds_count")
+    assert [more[f"lantern_{name}"] for name in counted] == [1, 16, 15, 1]
+    assert more['lantern_requests_total{status="400"}'] == 1
+    assert after['lantern_request_seconds_bucket{le="+Inf"}'] == after["lantern_request_seconds_count"]
     buckets = [value for key, value in after.items() if "bucket" in key]
     assert buckets == sorted(buckets)
     assert strange_lines("no metric") == ["no metric"]

@@ -12,8 +12,6 @@ PAGE = resources.files("lantern_jax.serve").joinpath("page.html").read_text(enco
 
 
 class Elements(HTMLParser):
-    """All elements of a page with their attributes."""
-
     def __init__(self, page: str):
         super().__init__()
         self.found: list[tuple[str, dict]] = []

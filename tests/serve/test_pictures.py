@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.serve import batch, worker
 from lantern_jax.serve.previews import GREY, guessed
+from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
@@ -72,16 +74,13 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
         return plain(job, conditioning, **options)
 
     monkeypatch.setattr(server.engine, "start", start)
-
-    def client(seed: int):
-        return lambda: codes_of(server.ask(seed=seed, details=True))[0]
-
-    others = [server.later(client(seed), decoding=1) for seed in range(BATCH)]
-    made = in_threads([*others, client(BATCH), server.later(gate.open, decoding=1, queue_length=BATCH)])
+    asks = [partial(server.ask, seed=seed, details=True) for seed in range(BATCH + 1)]
+    clients = [lambda ask=ask: codes_of(ask())[0] for ask in asks]
+    others = [server.later(client, decoding=1) for client in clients[:BATCH]]
+    made = in_threads([*others, clients[BATCH], server.later(gate.open, decoding=1, queue_length=BATCH)])
     library = server.library()
-    expected = [library.generate("a lake", seed=seed).tokens[0] for seed in range(BATCH + 1)]
-    for ours, theirs in zip(made, expected, strict=False):
-        assert np.array_equal(ours, theirs)
+    for seed in range(BATCH + 1):
+        assert np.array_equal(made[seed], library.generate("a lake", seed=seed).tokens[0])
     shared = [[BATCH]] if compiled else [[BATCH], list(range(BATCH))]
     assert [sorted(seeds) for seeds in started] == shared
 
@@ -105,13 +104,15 @@ def test_slots_are_given_back(server, gate, monkeypatch, memory):
     assert sizes and sizes == sorted(set(sizes), reverse=True) and (memory or len(sizes) == 1)
 
 
-def test_slots_are_filled_again(server, gate, monkeypatch):
-    """More pictures than slots, a round at a time, of one request."""
+@pytest.mark.parametrize("refillable", [True, False])
+def test_slots_are_filled_again(server, gate, monkeypatch, refillable):
+    """More pictures than slots, a round at a time; what cannot be refilled is finished first."""
     expected = server.library().generate("a lake", num=7, seed=5, batch=BATCH).tokens
-    refills = []
-    plain = server.engine.refill
+    refills, plain = [], server.engine.refill
 
     def refill(run, slots, *arguments, **options):
+        if not refillable:
+            raise NotRefillable("no axis of sequences")
         refills.append(len(slots))
         return plain(run, slots, *arguments, **options)
 
@@ -119,37 +120,24 @@ def test_slots_are_filled_again(server, gate, monkeypatch):
     gate.let(1000)
     made = codes_of(server.ask(n=7, seed=5, details=True))
     assert np.array_equal(made, expected)
-    assert sum(refills) == 3, "the last ones had to wait for a whole run"
-
-
-def test_what_cannot_be_refilled_is_finished_first(server, monkeypatch):
-    def refuse(*arguments, **options):
-        raise NotRefillable("no axis of sequences")
-
-    monkeypatch.setattr(server.engine, "refill", refuse)
-    made = codes_of(server.ask(n=6, seed=5, details=True))
-    assert np.array_equal(made, server.library().generate("a lake", num=6, seed=5, batch=BATCH).tokens)
+    assert sum(refills) == 3 * refillable, "the last ones had to wait for a whole run"
 
 
 def test_other_settings_do_not_starve(server, gate):
     """Pictures of the running settings that came later than one of others begin later."""
-    done, many, one = [], {"temperature": 0.7}, {"temperature": 0.9}
+    done = []
 
-    def client(name: str, count: int, **fields):
-        return lambda: server.ask(n=count, **fields).raise_for_status() and done.append(name)
+    def client(name: str, count: int, ahead: int, temperature: float):
+        asked = {"n": count, "temperature": temperature}
+        return server.later(
+            lambda: server.ask(**asked).raise_for_status() and done.append(name),
+            decoding=BATCH * (name != "many"), queue_length=ahead,
+        )  # fmt: skip
 
-    def after(ahead: int, task):
-        return server.later(task, decoding=BATCH, queue_length=ahead)
-
-    in_threads(
-        [
-            client("many", BATCH, **many),
-            after(0, client("first", 2, **many)),
-            after(2, client("other", 1, **one)),
-            after(3, client("last", QUEUE - 3, **many)),
-            after(QUEUE, gate.open),
-        ]
-    )
+    in_threads([
+        client("many", BATCH, 0, 0.7), client("first", 2, 0, 0.7), client("other", 1, 2, 0.9),
+        client("last", QUEUE - 3, 3, 0.7), server.later(gate.open, decoding=BATCH, queue_length=QUEUE),
+    ])  # fmt: skip
     assert done.index("other") < done.index("last") and len(done) == 4
 
 
@@ -159,13 +147,11 @@ def test_a_full_queue_is_said(server, gate):
         gate.open()
         return refused
 
-    *served, refused = in_threads(
-        [
-            lambda: server.ask(n=BATCH).status_code,
-            server.later(lambda: server.ask(n=QUEUE).status_code, decoding=BATCH),
-            server.later(one_too_many, decoding=BATCH, queue_length=QUEUE),
-        ]
-    )
+    *served, refused = in_threads([
+        lambda: server.ask(n=BATCH).status_code,
+        server.later(lambda: server.ask(n=QUEUE).status_code, decoding=BATCH),
+        server.later(one_too_many, decoding=BATCH, queue_length=QUEUE),
+    ])  # fmt: skip
     assert served == [200, 200]
     assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
     assert refused.json()["error"]["code"] == "queue_full"
@@ -174,20 +160,14 @@ def test_a_full_queue_is_said(server, gate):
 
 def test_a_stream_shows_the_picture_on_its_way(server, gate):
     gate.let(1000)
-    asked = {"prompt": "a lake", "seed": 3, "stream": True, "partial_images": 2, **PLAIN}
-    with server.client.stream("POST", "/v1/images/generations", json=asked) as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        told = list(events(response))
-    kinds = [event["type"] for event in told]
-    assert kinds == ["image_generation.partial_image"] * 2 + ["image_generation.completed"]
-    assert [event["partial_image_index"] for event in told[:2]] == [0, 1]
-    made = server.library().generate("a lake", seed=3, **PLAIN)
-    assert (
-        told[2]["lantern"]["digest"] == tokens_digest(made.tokens[0])
-        and told[2]["usage"]["total_tokens"] == TOKENS
-    )
+    *partial, end = server.told(seed=3, partial_images=2, **PLAIN)
+    assert [event["type"] for event in partial] == ["image_generation.partial_image"] * 2
+    assert [event["partial_image_index"] for event in partial] == [0, 1]
+    tokens = server.library().generate("a lake", seed=3, **PLAIN).tokens[0]
+    assert end["type"] == "image_generation.completed" and end["usage"]["total_tokens"] == TOKENS
+    assert end["lantern"]["digest"] == tokens_digest(tokens)
     cell = SIDE // GRID
-    for event in told[:2]:
+    for event in partial:
         known, picture = event["lantern"]["tokens"], np.asarray(picture_of(event["b64_json"]))
         assert picture.shape == (SIDE, SIDE, 3)
         cells = picture.reshape(GRID, cell, GRID, cell, 3).transpose(0, 2, 1, 3, 4).reshape(TOKENS, -1)
@@ -197,9 +177,7 @@ def test_a_stream_shows_the_picture_on_its_way(server, gate):
 
 def test_details_tell_how_far_it_is(server, gate):
     gate.let(1000)
-    asked = {"prompt": "a lake", "seed": 4, "stream": True, "details": True}
-    with server.client.stream("POST", "/v1/images/generations", json=asked) as response:
-        queued, *progress, end = events(response)
+    queued, *progress, end = server.told(seed=4, details=True)
     assert queued["type"] == "lantern.queued" and queued["ahead"] == 0
     assert queued["lantern"]["settings"]["method"] == "gumbel"
     assert {event["type"] for event in progress} == {"lantern.progress"}
@@ -211,10 +189,9 @@ def test_details_tell_how_far_it_is(server, gate):
             # It may be of a moment before: who reads late gets the last picture with the newest figures.
             assert 0 < (opacity == 255).mean() <= event["lantern"]["tokens"] / TOKENS
             assert set(opacity.flat) <= {0, 255}
-    made = server.library().generate("a lake", seed=4)
-    assert end["lantern"]["codes"] == made.tokens[0].tolist()
-    assert end["lantern"]["round_of_token"] == made.round_of_token[0].tolist()
-    assert end["lantern"]["rounds"] == made.statistics.rounds
+    made, told = server.library().generate("a lake", seed=4), end["lantern"]
+    assert told["codes"] == made.tokens[0].tolist() and told["rounds"] == made.statistics.rounds
+    assert told["round_of_token"] == made.round_of_token[0].tolist()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -235,14 +212,9 @@ def test_a_client_that_goes_frees_its_slot(server, gate, stream):
 
 
 def cut_at_the_end(server, asked: dict) -> socket.socket:
-    """A request on a connection of its own."""
-    body = json.dumps(asked).encode()
-    head = (
-        f"POST /v1/images/generations HTTP/1.1\r\nHost: {server.url.removeprefix('http://')}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    body = json.dumps(asked)
     connection = socket.create_connection(server.address)
-    connection.sendall(head.encode() + body)
+    connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
     return connection
 
 
@@ -257,7 +229,6 @@ def test_warm_means_nothing_is_left_to_compile(server):
 
 
 def test_few_programs_are_kept():
-    """Programs of the default settings stay, no matter what else is asked for."""
     with running(pipeline_on(1), warm_up=True, batch=1, programs=1) as small:
         small.wait_for(warm=1)
         own = set(small.engine.programs)
@@ -287,11 +258,10 @@ def test_a_client_that_asks_again_does_not_wait_for_programs_of_larger_batches(s
 
 
 def test_the_end_is_told_to_waiting_clients(server):
-    """A server that ends in the middle of a stream says so in the stream."""
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as ending:
         gate = Gate(ending.engine, monkeypatch)
         asked = {"prompt": "a lake", "stream": True, "details": True}
-        with ending.client.stream("POST", "/v1/images/generations", json=asked) as response:
+        with ending.client.stream("POST", PATH, json=asked) as response:
             told = events(response)
             assert next(told)["type"] == "lantern.queued"
             ending.wait_for(decoding=1)
@@ -305,9 +275,7 @@ def test_a_request_that_takes_too_long_is_given_up(server):
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), seconds=0.3) as hasty:
         gate = Gate(hasty.engine, monkeypatch)
         assert hasty.ask().status_code == 504
-        asked = {"prompt": "a lake", "stream": True}
-        with hasty.client.stream("POST", "/v1/images/generations", json=asked) as response:
-            (told,) = events(response)
+        (told,) = hasty.told()
         assert "took too long" in told["error"]["message"]
         gate.let(2)
         hasty.wait_for(decoding=0, queue_length=0, pictures_dropped_total=2)
@@ -323,13 +291,10 @@ def test_over_two_devices():
     assert np.array_equal(made, expected.tokens)
 
 
-def test_knobs_without_effect_are_told(server):
-    told = server.ask(method="ar", tau=0.5).json()["lantern"]
+def test_notes_and_a_picture_that_cannot_be_encoded(server, monkeypatch):
+    told = server.ask(tau=0.5, **PLAIN).json()["lantern"]
     assert told["notes"] == ["tau has no effect with plain decoding"]
-    assert "notes" not in server.ask(**PLAIN).json()["lantern"]
 
-
-def test_a_picture_that_cannot_be_encoded_fails_its_request(server, monkeypatch):
     def fail(*arguments):
         raise OSError("no encoder")
 
@@ -337,7 +302,8 @@ def test_a_picture_that_cannot_be_encoded_fails_its_request(server, monkeypatch)
         failing.setattr(batch, "encode_png", fail)
         answer = server.ask(**PLAIN)
     assert answer.status_code == 500 and "please report" in answer.json()["error"]["message"]
-    assert server.ask(**PLAIN).status_code == 200
+    answer = server.ask(**PLAIN)
+    assert answer.status_code == 200 and "notes" not in answer.json()["lantern"]
 
 
 def test_unknown_codes_are_taken_from_above():

@@ -12,48 +12,41 @@ from lantern_jax.settings.settings import Settings
 CODES = np.arange(4)
 
 
-def wanted(num: int) -> PictureRequest:
-    return PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True)
-
-
 def done(index: int) -> Done:
     return Done(index, b"", CODES, CODES, "", 3, 0.1, 0.0)
 
 
-def heard(num: int, told: list, silence: float = 5.0) -> list:
-    """Returns what a ticket's listener hears of events that another thread sent before."""
-
-    async def listen():
-        ticket = Ticket(wanted(num), Settings())
-        thread = threading.Thread(target=lambda: [ticket.tell(event) for event in told])
-        thread.start()
-        thread.join()
-        await asyncio.sleep(0.01)
-        return [event async for event in ticket.events(silence)]
-
-    return asyncio.run(listen())
+def ticket(num: int) -> Ticket:
+    return Ticket(
+        PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True), Settings()
+    )
 
 
 def test_of_progress_the_newest_is_heard_once():
     told = [
-        Progress(0, 1, 4, 1, 0.1, b"first"),
-        Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
-        Progress(1, 1, 4, 1, 0.1),
-        Progress(0, 3, 4, 3, 0.3),
-        done(0),
-        done(1),
-    ]
-    newest, asked_for, other, *ends = heard(2, told)
+        Progress(0, 1, 4, 1, 0.1, b"first"), Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
+        Progress(1, 1, 4, 1, 0.1), Progress(0, 3, 4, 3, 0.3), done(0), done(1),
+    ]  # fmt: skip
+
+    async def listen():
+        wanted = ticket(2)
+        thread = threading.Thread(target=lambda: [wanted.tell(event) for event in told])
+        thread.start()
+        thread.join()
+        await asyncio.sleep(0.01)
+        return [event async for event in wanted.events(5.0)]
+
+    newest, asked_for, other, *ends = asyncio.run(listen())
     assert (newest.tokens, newest.png) == (3, b"first"), "its picture is lost"
     assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]
 
 
 def test_silence_is_told():
     async def listen():
-        ticket = Ticket(wanted(1), Settings())
-        listener = ticket.events(0.01)
+        wanted = ticket(1)
+        listener = wanted.events(0.01)
         first = await anext(listener)
-        ticket.tell(done(0))
+        wanted.tell(done(0))
         return first, [event async for event in listener if event is not None]
 
     first, rest = asyncio.run(listen())

@@ -32,7 +32,6 @@ def converted(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """name -> a folder of pictures with captions for that family."""
     from tests.train import families
 
     return cache(lambda name: families.write_pictures(tmp_path_factory.mktemp("pictures"), name))

@@ -64,7 +64,6 @@ def convert(folder: Path, name: str) -> Path:
 
 
 def write_pictures(folder: Path, name: str) -> Path:
-    """A folder of a few pictures with what the target takes for captions."""
     for i, text in enumerate(CLASSES if name == "c2i" else CAPTIONS):
         rng = np.random.default_rng(i)
         Image.fromarray(rng.integers(0, 256, (12, 9, 3), np.uint8)).save(folder / f"{i}.png")
@@ -82,7 +81,6 @@ def extract(model: Path, name: str, folder: Path, workdir: Path):
 
 
 def retrained(checkpoint):
-    """The same target with one weight changed."""
     params = jax.tree.map(np.array, checkpoint.target_params)
     params["params"]["head"]["kernel"][0, 0] += 1e-3
     return dataclasses.replace(checkpoint, target_params=params)

@@ -45,6 +45,5 @@ def train_whole_and_killed(arguments, folder):
 
 
 def read_metrics(workdir):
-    """A run's metrics, without what depends on the clock."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "examples_per_second"} for line in lines]

@@ -44,13 +44,11 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     assert made.shape == pictures.shape and made.dtype == np.uint8 and not np.array_equal(made, pictures)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rebuilt.npy"]
     monkeypatch.setattr(classifier, "load", None)
-    np.testing.assert_array_equal(
-        classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder)), made
-    )
+    again = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
+    np.testing.assert_array_equal(again, made)
 
 
 def test_it_learns(optax_promotion):
-    """Colours that say everything, on pictures of 32 pixels."""
     config = get_config()
     config.update({"batch_size": 8, "warmup": 2, "steps": 20})
     attributes = np.random.default_rng(0).integers(4, size=(64, 4)).astype(np.int32)

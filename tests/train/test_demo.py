@@ -52,7 +52,6 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
-    """Seven programs, the tiny experiment: from rendered landscapes to an exported checkpoint and a picture."""
     monkeypatch.setenv("XLA_FLAGS", " ".join(QUICK_COMPILATION))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     # A few pictures, models that compile sooner, and a tokenizer trained just past its critic's start are enough.

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 @families("lumina")  # With class labels the sequence is that of test_kinds.
 def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
-    """With each family's positions, paddings and prefix tokens."""
     model, workdir = extracted(name)
     checkpoint = target.read_target(model)
     sizes = target_drafter(name, checkpoint)
@@ -40,9 +39,8 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     record = eagle_drafter(sizes)
     both = {"drafter": {"params": params}, "head": checkpoint.target_params["params"]["head"]["kernel"]}
     positions = jnp.zeros(prefix.shape, jnp.int32)
-    seen = lantern_jax.Prefix(
-        stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0, positions, jnp.ones(2)
-    )
+    rows = stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0
+    seen = lantern_jax.Prefix(*rows, positions, jnp.ones(2))
     state = record.init(both, seen, 16, 4, 3)
     root, absorb, expand = 3, jax.jit(record.absorb), jax.jit(record.expand)
     absorbed = stored[:, :, length - 1 : length + root]
@@ -76,26 +74,19 @@ def test_distributions_count_where_the_next_token_is_sampled(name, extracted, mo
             return jnp.asarray(marked[-logits.shape[1] :], jnp.float32)[None] + 0 * logits[..., 0]
 
         monkeypatch.setattr(drafter, "distribution_loss", lambda name: distance)
-        loss = jax.jit(
-            lambda params, batch, key: drafter.drafter_loss(
-                model, params, jnp.asarray(head), batch, key, config, free
-            )[0]
-        )
-        return loss(params, batch, jax.random.key(0))
+        given = params, jnp.asarray(head), batch, jax.random.key(0)
+        return jax.jit(lambda *given: drafter.drafter_loss(model, *given, config, free)[0])(*given)
 
     np.testing.assert_allclose(loss_of(~free), 0, atol=1e-6)
     np.testing.assert_allclose(loss_of(free), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("config", "sizes"),
-    [
-        *((llamagen_c2i_drafter.get_config(size), published_config(size)) for size in ("B", "XL", "3B")),
-        (llamagen_t2i_drafter.get_config(), published_config("XL", "caption", 32)),
-        (anole_drafter.get_config(), ChameleonConfig()),
-        (lumina_drafter.get_config(), ChameleonConfig(grid=48, layout="lumina")),
-    ],
-)
+@pytest.mark.parametrize(("config", "sizes"), [
+    *((llamagen_c2i_drafter.get_config(size), published_config(size)) for size in ("B", "XL", "3B")),
+    (llamagen_t2i_drafter.get_config(), published_config("XL", "caption", 32)),
+    (anole_drafter.get_config(), ChameleonConfig()),
+    (lumina_drafter.get_config(), ChameleonConfig(grid=48, layout="lumina")),
+])  # fmt: skip
 def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
     assert drafter.drafter_config(config, sizes) == layouts.drafter_of(sizes)
 
@@ -115,7 +106,6 @@ def test_the_documented_command_trains_a_drafter_of_another_size(extracted, tmp_
 
 
 def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
-    """Of another family, and of the same with one weight changed."""
     model, workdir = extracted("c2i")
     other = save(tmp_path / "retrained", retrained(load(model, None)))
     for name, folder in (("lumina", converted("lumina")), ("c2i", other)):

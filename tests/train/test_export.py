@@ -15,7 +15,6 @@ MEDUSA = MedusaConfig(TARGET.dim, CODES, CODES, heads=2)
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Runs by their folder's name: an EAGLE drafter, heads, and other heads."""
     heads = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), medusa_shapes(MEDUSA)["params"])
     eagle = jax.tree.map(lambda leaf: 2 * leaf, tiny_checkpoint().drafters["eagle"][1]["params"])
     made = {"eagle": (DRAFTER, eagle), "heads": (MEDUSA, heads), "more heads": (MEDUSA, heads)}

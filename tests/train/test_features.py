@@ -11,6 +11,7 @@ import lantern_jax
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.families.registry import family_of
 from tests.command import files
+from tests.refused import refused_each
 from tests.train.families import (
     BATCH,
     CAPTIONS,
@@ -34,7 +35,6 @@ pytest.importorskip("tokenizers")
 # Captions of their own lengths with row ends that are forced. Labels: test_kinds.py.
 @families("lumina")
 def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
-    """Of a picture of the folder and of a sample, both rows, with their paddings."""
     model, workdir = extracted(name)
     checkpoint, store = target.read_target(model), FeatureStore(workdir)
     config, params = checkpoint.target_config, checkpoint.target_params
@@ -44,14 +44,10 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     texts = [CLASSES[1], CLASS_PROMPTS[1]] if name == "c2i" else [CAPTIONS[1], PROMPTS[1]]
     pipeline = lantern_jax.load(model)
     conditioning = jax.tree.map(lambda leaf: leaf[np.arange(2)], pipeline._encoder.encode(texts, np.float32))
-    cache, _, seen = jax.jit(record.prefill, static_argnums=3)(
-        params, conditioning, jnp.ones(2), config.num_tokens
-    )
-    step = jax.jit(
-        lambda cache, token: record.score(
-            params, cache, token, jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
-        )
-    )
+    prefill = jax.jit(record.prefill, static_argnums=3)
+    cache, _, seen = prefill(params, conditioning, jnp.ones(2), config.num_tokens)
+    node = jnp.zeros(1, jnp.int32), np.ones((1, 1), bool)
+    step = jax.jit(lambda cache, token: record.score(params, cache, token, *node))
     commit = jax.jit(record.commit)
     made = [seen.features]
     for position in range(config.num_tokens - 1):
@@ -63,9 +59,8 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     assert np.abs(stored).mean() > 0.1
     valid = np.pad(prefix >= 0, ((0, 0), (0, 0), (0, config.num_tokens - 1)), constant_values=True)
     np.testing.assert_array_equal(prefix >= 0, np.swapaxes(np.asarray(seen.mask), 0, 1))
-    np.testing.assert_array_equal(
-        np.where(prefix >= 0, prefix, 0), np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
-    )
+    there = np.swapaxes(np.where(seen.mask, seen.tokens, 0), 0, 1)
+    np.testing.assert_array_equal(np.where(prefix >= 0, prefix, 0), there)
     np.testing.assert_allclose(stored[valid], expected[valid], atol=3e-3)
     assert (name == "c2i") == bool((prefix >= 0).all())
     free = record.forced < 0
@@ -81,10 +76,9 @@ class Killed(BaseException):
 
 # What writes a stage's files -> its module and how these are called.
 STAGES = {
-    "save_encoded": (sources, "captions/captions_*.npz"),
-    "write_array": (sources, "codes/codes_*.npy"),
+    "save_encoded": (sources, "captions/captions_*.npz"), "write_array": (sources, "codes/codes_*.npy"),
     "write_shard": (features, "features_*.npy"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -123,40 +117,30 @@ def test_wordnet_folders_are_classes_in_their_order():
 
 def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
     checkpoint = target.read_target(converted("c2i"))
-    with pytest.raises(ValueError, match="give --folder, --prompts or both"):
-        sources.prompted(checkpoint, tmp_path)
-    with pytest.raises(ValueError, match="'Snow, and a dog in it' is not a class"):
-        sources.prompted(checkpoint, tmp_path, pictures("t2i"))
-    with pytest.raises(ValueError, match="is not a file: give a text file of prompts"):
-        sources.read_prompts(tmp_path / "none.txt")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(ValueError, match="is empty: give prompts"):
-        sources.read_prompts(tmp_path / "empty.txt")
     record = family_of(checkpoint.target_config).target(checkpoint.target_config, FLOAT32)
-    with pytest.raises(ValueError, match="expected 16 a picture below 64"):
-        features.streams(record, np.zeros((2, 9), np.int32))
     sources.claim(tmp_path / "work", {"pictures": "a"})
-    with pytest.raises(ValueError, match="holds work on another pictures: name another --workdir"):
-        sources.claim(tmp_path / "work", {"pictures": "b"})
+    refused_each({
+        "give --folder, --prompts or both": lambda: sources.prompted(checkpoint, tmp_path),
+        "'Snow, and a dog in it' is not a class": lambda: sources.prompted(checkpoint, tmp_path, pictures("t2i")),
+        "is not a file: give a text file of prompts": lambda: sources.read_prompts(tmp_path / "none.txt"),
+        "is empty: give prompts": lambda: sources.read_prompts(tmp_path / "empty.txt"),
+        "expected 16 a picture below 64": lambda: features.streams(record, np.zeros((2, 9), np.int32)),
+        "holds work on another pictures: name another --workdir": (
+            lambda: sources.claim(tmp_path / "work", {"pictures": "b"})
+        ),
+    })  # fmt: skip
 
 
 def guided(checkpoint):
     return dataclasses.replace(checkpoint, defaults={"guidance": 2.0})
 
 
-@pytest.mark.parametrize(
-    ("alter", "change", "what"),
-    [
-        (retrained, {}, "weights"),
-        (None, {"seed": 2}, "settings"),
-        (guided, {}, "settings"),
-        (None, {"dtype": jnp.bfloat16}, "dtype"),
-        (None, {"samples": 4}, "samples"),
-    ],
-    ids=["weights", "seed", "guidance", "dtype", "samples"],
-)
+@pytest.mark.parametrize(("alter", "change", "what"), [
+    (retrained, {}, "weights"), (None, {"seed": 2}, "settings"), (guided, {}, "settings"),
+    (None, {"dtype": jnp.bfloat16}, "dtype"), (None, {"samples": 4}, "samples"),
+], ids=["weights", "seed", "guidance", "dtype", "samples"])  # fmt: skip
 def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change, what, extracted, pictures):
-    """Neither those of a retrained target nor those of other samples; what is there stays."""
     model, workdir = extracted("c2i")
     before = files(workdir)
     checkpoint = target.read_target(model)
@@ -169,9 +153,7 @@ def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change,
     assert files(workdir) == before
 
 
-def test_a_run_that_goes_on_with_another_batch_size_has_every_row_once(
-    extracted, pictures, tmp_path, monkeypatch
-):
+def test_another_batch_size_gives_every_row_once(extracted, pictures, tmp_path, monkeypatch):
     """Five pictures and three samples in shards of four, the first one made in batches of two, the rest of three."""
     monkeypatch.setattr(features, "SHARD", 4)
     model, done = extracted("c2i")

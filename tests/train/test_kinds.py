@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs import (
-    demo_eagle3,
-    demo_medusa,
-    demo_parallel,
-    demo_refined,
-    demo_target,
-    tiny_drafter,
-    tiny_target,
-)
+from configs import demo_eagle3, demo_medusa, demo_parallel, demo_refined, demo_target, tiny_drafter
+from configs import tiny_target as tiny
 from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
@@ -32,25 +25,20 @@ from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, loop, sources, target
 from train.feature_store import FeatureStore
 
-SIZES = target.target_config(tiny_target.get_config())
+SIZES = target.target_config(tiny.get_config())
 SIZES_OF_DEMO = target.target_config(demo_target.get_config())
 TAPS = (0, 1)
 # The last tap is the final feature, which training needs.
 STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
 BATCH, DEPTHS, FIRST = 4, 4, 3
 MODELS = {
-    "eagle": {"num_heads": 2, "hidden_dim": 64},
-    "eagle3": {"num_heads": 2, "hidden_dim": 64, "taps": TAPS},
-    "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4},
-    "medusa_own_heads": {"heads": 3, "layers": 2},
+    "eagle": {"num_heads": 2, "hidden_dim": 64}, "eagle3": {"num_heads": 2, "hidden_dim": 64, "taps": TAPS},
+    "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4}, "medusa_own_heads": {"heads": 3, "layers": 2},
     "parallel": {"num_heads": 2, "hidden_dim": 64, "masks": 3, "markov_rank": 4},
-}
+}  # fmt: skip
 RECORDS = {
-    "eagle": eagle_drafter,
-    "eagle3": eagle3_drafter,
-    "medusa": medusa_drafter,
-    "parallel": parallel_drafter,
-}
+    "eagle": eagle_drafter, "eagle3": eagle3_drafter, "medusa": medusa_drafter, "parallel": parallel_drafter,
+}  # fmt: skip
 SHAPES = {"eagle3": eagle3_shapes, "medusa": medusa_shapes, "parallel": parallel_shapes}
 
 
@@ -65,7 +53,6 @@ def config_of(name, **changes):
 
 @cache
 def target_params():
-    """Random and loud enough to have opinions."""
     return random_leaves(family_of(SIZES).shapes(SIZES)["params"], 0, 0.16)
 
 
@@ -81,14 +68,12 @@ def examples():
 
 @cache
 def prefix_after(taps):
-    """What the target hands a drafter after its prefill."""
     prefill = jax.jit(llamagen_target(SIZES, jnp.dtype(jnp.float32), taps).prefill, static_argnums=3)
     return prefill({"params": target_params()}, examples()[0], jnp.full(BATCH, 2.0), 32)[2]
 
 
 @cache
 def sizes_and_params(name):
-    """Sizes and random parameters, none of them zero."""
     sizes = drafter.drafter_config(config_of(name), SIZES)
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
@@ -97,7 +82,6 @@ def sizes_and_params(name):
 
 @partial(jax.jit, static_argnums=0)
 def chain(sizes, params, stored, prefix, tokens):
-    """Training's predictions on features that are stored so."""
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, _ = chains.drafter_inputs(stored[..., -chains.inputs_width(sizes) :], prefix, twice)
     kind, head = chains.kind_of(sizes), target_params()["head"]["kernel"]
@@ -144,7 +128,6 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
 
 
 def test_stored_features_are_those_of_the_whole_sequence():
-    """Of the pass in which the target was trained, over prefix and tokens together."""
     conditioning, tokens, stored, prefix = examples()
     assert stored.shape == (2, BATCH, 4 + 16 - 1, 3 * SIZES.dim)
     np.testing.assert_array_equal(prefix, np.zeros((2, BATCH, 4)))
@@ -158,8 +141,7 @@ def test_stored_features_are_those_of_the_whole_sequence():
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_those_of_training(name):
     sizes, params = sizes_and_params(name)
-    shapes = SHAPES[name](sizes)["params"]
-    assert jax.tree.map(lambda leaf: leaf.shape, shapes) == jax.tree.map(lambda leaf: leaf.shape, params)
+    assert jax.tree.map(np.shape, SHAPES[name](sizes)["params"]) == jax.tree.map(np.shape, params)
 
 
 def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
@@ -187,9 +169,8 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 
     whole = predictions(sizes, params)
     few = ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
-    some = jax.jit(lambda key: chains.parallel_chain(model, params, head, inputs, DEPTHS, key, few))(
-        jax.random.key(5)
-    )
+    passes = partial(chains.parallel_chain, model, params, head, inputs, DEPTHS)
+    some = jax.jit(lambda key: passes(key, few))(jax.random.key(5))
     anchors = [len(part.where) for part in some]
     assert anchors == [15, 8, 6, 4]
     for made in (whole, some):
@@ -214,9 +195,8 @@ def test_training_lowers_the_loss(name):
     _, tokens, stored, prefix = examples()
     stored = np.swapaxes(stored[..., -chains.inputs_width(sizes) :], 0, 1)
     batch = {"features": stored, "prefix": np.swapaxes(prefix, 0, 1), "tokens": tokens}
-    task = drafter.make_task(
-        config, sizes, initial=drafter.start_modules(config, sizes, {"params": target_params()})
-    )
+    initial = drafter.start_modules(config, sizes, {"params": target_params()})
+    task = drafter.make_task(config, sizes, initial=initial)
     state = jax.jit(task.init)(jax.random.key(0), *task.initial)
     head = target_params()["head"]["kernel"]
     update, losses = jax.jit(task.update), []
@@ -227,7 +207,6 @@ def test_training_lowers_the_loss(name):
 
 
 def test_heads_start_as_the_target():
-    """Medusa's own matrices are the target's head: before training every depth repeats what the target said."""
     config = config_of("medusa_own_heads")
     sizes, head = drafter.drafter_config(config, SIZES), target_params()["head"]["kernel"]
     initial = drafter.start_modules(config, sizes, {"params": target_params()})
@@ -248,9 +227,8 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
     sizes = drafter.drafter_config(config, demo.target_config)
     initial = drafter.start_modules(config, sizes, demo.target_params)
     assert set(initial) == {"tokens", "fc", "transformer"}
-    np.testing.assert_array_equal(
-        initial["fc"]["kernel"], demo.drafters["eagle"][1]["params"]["fc"]["kernel"]
-    )
+    own = demo.drafters["eagle"][1]["params"]["fc"]["kernel"]
+    np.testing.assert_array_equal(initial["fc"]["kernel"], own)
     config.model.hidden_dim = 64
     with pytest.raises(ValueError, match=r"has no drafter of these sizes: change --config\.model"):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
@@ -264,12 +242,14 @@ def test_unknown_kinds_are_named():
 
 
 @pytest.mark.parametrize("module", [demo_refined, demo_eagle3, demo_medusa, demo_parallel])
-def test_the_demos_drafters_are_small(module):
-    """At most 2.51 MB in half precision each."""
-    sizes = drafter.drafter_config(module.get_config(), SIZES_OF_DEMO)
+def test_the_demos_drafters_are_small_and_kept_experiments_have_their_sizes(module, tmp_path):
+    config = module.get_config()
+    sizes = drafter.drafter_config(config, SIZES_OF_DEMO)
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
     assert 2 * sum(leaf.size for leaf in jax.tree.leaves(shapes)) < 2.51e6
+    loop.write_config(config, tmp_path)
+    assert drafter.drafter_config(loop.read_config(tmp_path), SIZES_OF_DEMO) == sizes
 
 
 def slope(name):
@@ -290,7 +270,6 @@ def slope(name):
 
 
 def test_gradients_reach_the_steps_above_in_eagle3_alone():
-    """Training-time test: what a step hands on is trained by the steps after it. EAGLE's features have a loss."""
     by_gradient, by_difference = slope("eagle3")
     np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
     by_gradient, by_difference = slope("eagle")
@@ -298,7 +277,6 @@ def test_gradients_reach_the_steps_above_in_eagle3_alone():
 
 
 def test_eagle3_reads_tokens_through_attention_alone():
-    """With nothing added by the layer the output is the fused feature: the token is in no residual."""
     sizes, params = sizes_and_params("eagle3")
     model = chains.kind_of(sizes).model(sizes)
     stored, tokens = examples()[2][..., : 2 * SIZES.dim], examples()[1][:, :1]
@@ -312,18 +290,10 @@ def test_eagle3_reads_tokens_through_attention_alone():
 
     assert params["layer_0"]["qkv"]["kernel"].shape[0] == 2 * SIZES.dim
     assert np.abs(out(params, tokens) - out(params, (tokens + 1) % 64)).max() > 1e-2
-    layer = params["layer_0"] | {
-        name: {"kernel": jnp.zeros_like(params["layer_0"][name]["kernel"])} for name in ("out", "down")
-    }
+    zeros = {name: jax.tree.map(jnp.zeros_like, params["layer_0"][name]) for name in ("out", "down")}
+    layer = params["layer_0"] | zeros
     fused = stored[:, :, 5:6] @ params["fc"]["kernel"]
     np.testing.assert_allclose(out(params | {"layer_0": layer}, tokens), fused, atol=1e-5)
-
-
-def test_a_kept_experiment_gives_the_same_sizes(tmp_path):
-    config = demo_eagle3.get_config()
-    loop.write_config(config, tmp_path)
-    again = drafter.drafter_config(loop.read_config(tmp_path), SIZES_OF_DEMO)
-    assert again == drafter.drafter_config(config, SIZES_OF_DEMO) and again.taps == (2, 6, 9)
 
 
 def test_features_of_taps_end_with_the_final_ones(tmp_path):

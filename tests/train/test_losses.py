@@ -43,7 +43,6 @@ def test_match_chance_is_how_often_one_noise_draws_the_same_code():
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_losses_have_their_least_value_where_the_drafter_is_the_target(name):
-    """And their gradient is that of finite differences, underflowing codes included."""
     loss, key = losses.distribution_loss(name), jax.random.key(3)
     logits, target = pair(2)
     many = [jnp.broadcast_to(x[:1], (4000, x.shape[-1])) for x in (logits, target)]

@@ -1,5 +1,7 @@
 """Features and the drafter's training over a mesh: a split target and a split drafter, the numbers of one device."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,6 @@ PICTURES, SAMPLES = 3, 2
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """Features on one device, and of a target split over two in two groups."""
     params = random_leaves(family_of(SIZES).shapes(SIZES), 0, 0.3)
     folder, made = tmp_path_factory.mktemp("features"), {}
     for name in ("data=1", MESH):
@@ -65,18 +66,14 @@ def test_a_drafter_trains_split_and_goes_on_elsewhere(stores, tmp_path):
     several = run(task, LoopConfig(1, 4), tmp_path / "several", devices=MESH)
     kernel = several.params["transformer"]["layer_0"]["qkv"]["kernel"]
     for leaf in (kernel, several.average["transformer"]["layer_0"]["qkv"]["kernel"]):
-        assert leaf.addressable_shards[0].data.shape == (
-            *kernel.shape[:2],
-            kernel.shape[2] // 2,
-            kernel.shape[3],
-        )
+        *outer, heads, width = kernel.shape
+        assert leaf.addressable_shards[0].data.shape == (*outer, heads // 2, width)
     moments = [leaf for leaf in jax.tree.leaves(several.optimizer) if leaf.shape == kernel.shape]
     assert moments and all(leaf.sharding == kernel.sharding for leaf in moments)
     # The second step on other devices than the first.
     both = run(task, LoopConfig(2, 4), tmp_path / "several", devices="data=1,model=2")
-    jax.tree.map(
-        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-4), one.params, both.params
-    )
+    close = partial(np.testing.assert_allclose, atol=1e-4)
+    jax.tree.map(close, one.params, both.params)
     assert int(both.step) == 2 and jnp.isfinite(both.params["fc"]["kernel"]).all()
     _, kept = restore_latest(tmp_path / "several", jax.eval_shape(lambda state: state, both))
     jax.tree.map(np.testing.assert_array_equal, kept.params, both.params)

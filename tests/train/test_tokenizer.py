@@ -48,8 +48,10 @@ def test_only_dead_codes_restart_and_on_vectors_of_the_batch():
         assert not cb.dead_codes(restarted, threshold=0.1)[code]
 
 
-def test_usage_perplexity_counts_the_codes():
+def test_perplexity_and_psnr_of_known_numbers():
     assert cb.usage_perplexity(jnp.array([2.0, 2.0, 0.0, 2.0])) == pytest.approx(3.0, rel=1e-5)
+    real = jnp.zeros((1, 8, 8, 3))
+    assert picture_psnr(real, real + 0.2) == pytest.approx(20.0, abs=1e-3)
 
 
 def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
@@ -61,11 +63,6 @@ def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
     flat = reconstruction_loss(picture, picture + 0.1, loss)
     assert fine == pytest.approx(0.1 + 0.01 + 0.1, rel=5e-3)
     assert flat == pytest.approx(0.1 + 0.01, rel=1e-3)
-
-
-def test_psnr_of_a_known_error():
-    real = jnp.zeros((1, 8, 8, 3))
-    assert picture_psnr(real, real + 0.2) == pytest.approx(20.0, abs=1e-3)
 
 
 def test_critic_losses():
@@ -82,7 +79,6 @@ def test_critic_losses():
 @pytest.mark.slow
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_short_run_learns_and_its_tokenizer_encodes(tmp_path):
-    """On one device; what it exports encodes rendered landscapes into whole files."""
     config = get_config()
     config.update({"steps": 120, "save_every": 60})
     corners = np.random.default_rng(0).integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
@@ -119,9 +115,8 @@ def test_frozen_parts_keep_their_bits():
     config.model.ch_mult = (1,)
     pictures = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), np.uint8)
     with jax.numpy_dtype_promotion("standard"):
-        start = random_leaves(
-            jax.eval_shape(make_task(config, pictures).init, jax.random.key(7)).params, 7, 0.2
-        )
+        shapes = jax.eval_shape(make_task(config, pictures).init, jax.random.key(7)).params
+        start = random_leaves(shapes, 7, 0.2)
         config.frozen = ("encoder", "quant_conv", "codebook")
         task = make_task(config, pictures, start)
         state = jax.jit(task.init)(jax.random.key(0))
@@ -131,6 +126,5 @@ def test_frozen_parts_keep_their_bits():
             state, _ = update(state, task.batch(step), jax.random.key(step))
     for name in config.frozen:
         jax.tree.map(np.testing.assert_array_equal, state.params[name], start[name])
-    assert not np.array_equal(
-        state.params["decoder"]["conv_out"]["kernel"], start["decoder"]["conv_out"]["kernel"]
-    )
+    left, right = (params["decoder"]["conv_out"]["kernel"] for params in (state.params, start))
+    assert not np.array_equal(left, right)
