@@ -236,10 +236,7 @@ def test_an_accelerators_streams_are_counted_once():
     host = plane("/host:CPU", python=[event(9.0), event(5.0, hlo_op="dot.1")])
     events = [event(2.0, hlo_op="dot.1"), event(3.0, hlo_op="add.2"), event(4.0), event(1.0, hlo_op="dot.1")]
     device = plane("/device:GPU:0", **{"Stream #7": events, "XLA Ops": events, "XLA Modules": [event(10.0)]})
-    assert profile.spent_by_part([host, device], owners) == (
-        {"score": 3.0, "commit": 3.0, "unknown": 4.0},
-        4,
-    )
+    assert profile.spent_by_part([host, device], owners) == ({"score": 3.0, "commit": 3.0, "unknown": 4.0}, 4)
     assert profile.spent_by_part([host], owners) == ({"score": 5.0}, 1)
     core = plane(
         "/device:TPU:0", **{"XLA Ops": [event(9.0, hlo_op="while.3"), *events], "Steps": [event(10.0)]}

@@ -53,6 +53,10 @@ def test_what_cannot_be_written(tmp_path, name, arrays, match):
     with refused(match):
         save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)
     assert not list(tmp_path.iterdir())
+    rows = packed()
+    for mask in ({}, {"mask": ~rows.mask}):
+        with refused("^features: give"):
+            save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})
 
 
 def test_foreign_and_truncated_files(tmp_path):
@@ -89,10 +93,3 @@ def test_packed_rows_stand_in_for_the_array():
         np.testing.assert_array_equal(rows[index], whole[index])
     with pytest.raises(ValueError, match="give one for each True"):
         PackedRows(rows.values[1:], rows.mask)
-
-
-def test_packed_rows_need_their_mask(tmp_path):
-    rows = packed()
-    for mask in ({}, {"mask": ~rows.mask}):
-        with refused("^features: give"):
-            save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})

@@ -1,5 +1,7 @@
 """Prompt encoders: rows on the host, the text encoder read once and kept where asked, files of both kinds."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,8 +58,7 @@ def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions
     encoder.encode([f"caption {i}" for i in range(20)])
     assert read == ["float32"]
     with encoder.kept():
-        first = encoder.encode(["a lake"])
-        second = encoder.encode(["a lake"])
+        first, second = (encoder.encode(["a lake"]) for _ in range(2))
         encoder.encode(["a lake"], jnp.bfloat16)
         with encoder.kept():
             encoder.encode(["a lake"])
@@ -74,10 +75,8 @@ def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
     with pytest.raises(ValueError, match="null_labels None are not the vocabulary's"):
         LabelEncoder(PromptParts(WORDS, LANDSCAPES))
     null = tuple(LANDSCAPES.null_labels().tolist())
-    config = LlamaGenConfig(
-        16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=4, null_labels=null
-    )
-    made = LabelEncoder(PromptParts(config, LANDSCAPES)).encode(["a foggy forest", "a lake"])
+    parts = PromptParts(replace(WORDS, null_labels=null), LANDSCAPES)
+    made = LabelEncoder(parts).encode(["a foggy forest", "a lake"])
     assert made.shape == (2, 4) and made.dtype == np.int32
     assert made[1].tolist()[:3] == list(null)[:3]
 

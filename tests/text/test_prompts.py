@@ -57,12 +57,9 @@ def test_label_ids_are_disjoint_and_cover_the_table():
     assert sorted(ids.ravel()) == list(range(LANDSCAPES.num_labels))
     np.testing.assert_array_equal(ids[0], LANDSCAPES.null_labels())
     np.testing.assert_array_equal(LANDSCAPES.label_ids((-1, 2, -1, 0)), [4, 7, 14, 15])
-
-
-@pytest.mark.parametrize("parsed", [(0, 0, 0), (4, 0, 0, 0), (0, -2, 0, 0)])
-def test_label_ids_reject_what_has_no_label(parsed):
-    with pytest.raises(ValueError, match="attributes: got shape"):
-        LANDSCAPES.label_ids(parsed)
+    for parsed in ((0, 0, 0), (4, 0, 0, 0), (0, -2, 0, 0)):
+        with refused("attributes: got shape"):
+            LANDSCAPES.label_ids(parsed)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,7 @@ def test_label_ids_reject_what_has_no_label(parsed):
         *(
             (entry, value, "malformed")
             for entry in ("attributes", "words", "ignored")
-            for value in (None, 3, [["a"]])
+            for value in (3, [["a"]])
         ),
         ("words", {"dawn": 3}, "malformed"),
         ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
