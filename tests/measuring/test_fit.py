@@ -64,7 +64,6 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--fit", "0"], "--fit 0.0 is not valid"),
         (["--fit", "nan"], "--fit nan is not valid"),
         (["--fit", "8", "--size", "huge"], "unknown size 'huge'"),
         (["--fit", "8", "--size", "tiny", "demo"], "--size tiny takes no checkpoint"),
