@@ -59,14 +59,10 @@ def test_tree_structures_tell_rules_of_the_same_fields_apart(rules):
 
 # Every rule, as relaxed as it gets.
 FREE = {
-    "lantern": {"k": 4, "delta": 0.99},
-    "lantern++": {"k": 4, "lam": 1e30},
-    "near": {"tau": 1e30, "ratio": 3e38},
-    "typical": {"epsilon": 1e-30},
-    "tolerance": {"samples": VOCAB},
-    "cool": {"omega": 1e30, "k": 4},
+    "lantern": {"k": 4, "delta": 0.99}, "lantern++": {"k": 4, "lam": 1e30}, "near": {"tau": 1e30, "ratio": 3e38},
+    "typical": {"epsilon": 1e-30}, "tolerance": {"samples": VOCAB}, "cool": {"omega": 1e30, "k": 4},
     "gsd": {"size": 2 * VOCAB, "p_gap": 1e30, "squared_distance": 1e30},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -361,28 +357,18 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "knobs", "message"),
-    [
-        ("loose", {}, "unknown rule 'loose': choose one of strict, lantern"),
-        ("lantern", {"k": -1}, "k -1"),
-        ("lantern", {"k": 1.5}, "k 1.5"),
-        ("lantern++", {"k": 50, "vocab_size": 50}, "k 50 .* < 50"),
-        ("lantern", {"k": 3, "delta": 1.0}, "delta 1.0"),
-        ("lantern", {"k": 3, "delta": float("nan")}, "delta nan"),
-        ("lantern++", {"k": 3, "lam": 0.9}, "lam 0.9"),
-        ("near", {"tau": -1}, "tau -1 is not valid: give a finite number >= 0"),
-        ("near", {"ratio": 0.5}, "ratio 0.5"),
-        ("typical", {"epsilon": 0}, "epsilon 0"),
-        ("typical", {"delta_factor": float("inf")}, "delta_factor inf"),
-        ("tolerance", {"samples": 1.5}, "samples 1.5"),
-        ("cool", {"omega": 0.9}, "omega 0.9"),
-        ("gsd", {"size": 0}, "size 0"),
-        ("gsd", {"p_gap": 0}, "p_gap 0"),
-        ("gsd", {"squared_distance": -1}, "squared_distance -1"),
-        ("near", {"tua": 1.0}, "no rule has a knob 'tua': choose from delta, .*tau"),
-    ],
-)
+@pytest.mark.parametrize(("name", "knobs", "message"), [
+    ("loose", {}, "unknown rule 'loose': choose one of strict, lantern"), ("lantern", {"k": -1}, "k -1"),
+    ("lantern", {"k": 1.5}, "k 1.5"), ("lantern++", {"k": 50, "vocab_size": 50}, "k 50 .* < 50"),
+    ("lantern", {"k": 3, "delta": 1.0}, "delta 1.0"), ("lantern", {"k": 3, "delta": float("nan")}, "delta nan"),
+    ("lantern++", {"k": 3, "lam": 0.9}, "lam 0.9"),
+    ("near", {"tau": -1}, "tau -1 is not valid: give a finite number >= 0"), ("near", {"ratio": 0.5}, "ratio 0.5"),
+    ("typical", {"epsilon": 0}, "epsilon 0"), ("typical", {"delta_factor": float("inf")}, "delta_factor inf"),
+    ("tolerance", {"samples": 1.5}, "samples 1.5"), ("cool", {"omega": 0.9}, "omega 0.9"),
+    ("gsd", {"size": 0}, "size 0"), ("gsd", {"p_gap": 0}, "p_gap 0"),
+    ("gsd", {"squared_distance": -1}, "squared_distance -1"),
+    ("near", {"tua": 1.0}, "no rule has a knob 'tua': choose from delta, .*tau"),
+])  # fmt: skip
 def test_bad_knobs(name, knobs, message):
     with refused(message):
         rule_from_name(name, **knobs)

@@ -140,20 +140,12 @@ def test_what_runs_is_static_and_values_are_traced():
     assert SamplingParams.create(top_k=1024).filters == ("top_k",)
 
 
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"temperature": -0.1}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"temperature": float("inf")}, "temperature"),
-        ({"top_k": -1}, "top_k -1"),
-        ({"top_k": 1.5}, "top_k"),
-        ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": 1.1}, "top_p"),
-        ({"top_p": float("nan")}, "top_p"),
-    ],
-)
+@pytest.mark.parametrize(("knobs", "message"), [
+    ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+    ({"temperature": float("inf")}, "temperature"), ({"top_k": -1}, "top_k -1"), ({"top_k": 1.5}, "top_k"),
+    ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.1}, "top_p"),
+    ({"top_p": float("nan")}, "top_p"),
+])  # fmt: skip
 def test_bad_knobs(knobs, message):
     with pytest.raises(ValueError, match=message):
         SamplingParams.create(**knobs)

@@ -103,20 +103,11 @@ def test_rank_gaps_are_seen():
     assert not SMALL.has_rank_gaps
 
 
-@pytest.mark.parametrize(
-    ("paths", "message"),
-    [
-        ([[0], [0]], "appears twice"),
-        ([[0, 0]], "has no parent"),
-        ([[-1]], "ranks >= 0"),
-        ([[0.5]], "ranks >= 0"),
-        ([["a"]], "ranks >= 0"),
-        ([[True]], "ranks >= 0"),
-        ([[]], "empty path"),
-        ([3], "not a list of paths"),
-        (7, "not a list of paths"),
-    ],
-)
+@pytest.mark.parametrize(("paths", "message"), [
+    ([[0], [0]], "appears twice"), ([[0, 0]], "has no parent"), ([[-1]], "ranks >= 0"), ([[0.5]], "ranks >= 0"),
+    ([["a"]], "ranks >= 0"), ([[True]], "ranks >= 0"), ([[]], "empty path"), ([3], "not a list of paths"),
+    (7, "not a list of paths"),
+])  # fmt: skip
 def test_bad_paths(paths, message):
     with refused(message):
         DraftTree.from_paths(paths)

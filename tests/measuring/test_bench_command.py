@@ -81,28 +81,21 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--methods", "owl"], "unknown method 'owl'"),
-        (["--methods", ""], "--methods is given nothing"),
-        (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
-        (["--pictures", "0"], "--pictures 0 is not valid"),
-        (["--size", "llamagen-b"], "--size and --random go together"),
-        (["--size", "llamagen-b", "--random", "--model", "x"], "takes no --model and no --prompts"),
-        (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
-        (["--against", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        (["--against", "empty.txt"], "empty.txt holds no row"),
-        (["--out", "there.jsonl"], "there.jsonl exists: give --overwrite"),
-        (["--out", "there.jsonl", "--against", "there.jsonl", "--overwrite"], "there.jsonl"),
-        (["--out", "no/folder.jsonl"], "no is not a folder"),
-        (["--plot", "there.jsonl", "--overwrite"], "--plot there.jsonl is a file"),
-        (["--model", "nowhere"], "nowhere"),
-        (["--window", "0"], "window 0 is not valid"),
-        (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["--methods", "owl"], "unknown method 'owl'"), (["--methods", ""], "--methods is given nothing"),
+    (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
+    (["--pictures", "0"], "--pictures 0 is not valid"), (["--size", "llamagen-b"], "--size and --random go together"),
+    (["--size", "llamagen-b", "--random", "--model", "x"], "takes no --model and no --prompts"),
+    (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
+    (["--against", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+    (["--against", "empty.txt"], "empty.txt holds no row"),
+    (["--out", "there.jsonl"], "there.jsonl exists: give --overwrite"),
+    (["--out", "there.jsonl", "--against", "there.jsonl", "--overwrite"], "there.jsonl"),
+    (["--out", "no/folder.jsonl"], "no is not a folder"),
+    (["--plot", "there.jsonl", "--overwrite"], "--plot there.jsonl is a file"), (["--model", "nowhere"], "nowhere"),
+    (["--window", "0"], "window 0 is not valid"),
+    (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_done(arguments, line, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     Path("there.jsonl").write_text("what was there\n")

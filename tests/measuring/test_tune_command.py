@@ -102,19 +102,13 @@ def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     assert written["name"] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--pictures", "1"], "from 2 to"),
-        (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
-        (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
-        (["a lake", "--prompts", "empty.txt"], "one of the two"),
-        (["--out", "empty.txt"], "empty.txt exists"),
-        (["--out", "none/x.json"], "none is not a folder"),
-        (["--model", "none"], "none"),
-        (["a flying carpet"], "unknown word"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--pictures", "1"], "from 2 to"), (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
+    (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
+    (["a lake", "--prompts", "empty.txt"], "one of the two"), (["--out", "empty.txt"], "empty.txt exists"),
+    (["--out", "none/x.json"], "none is not a folder"), (["--model", "none"], "none"),
+    (["a flying carpet"], "unknown word"),
+])  # fmt: skip
 def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)

@@ -178,16 +178,12 @@ def test_without_a_tokenizer_there_are_tokens_only(compared):
 
 
 BAD = [
-    ({"prompts": "a purple mountain"}, "purple"),
-    ({"prompts": ""}, "empty prompt"),
-    ({"prompts": []}, "no prompts"),
-    ({"prompts": [7]}, "not text"),
-    ({"first": 2**32 - 1}, "first 4294967295"),
+    ({"prompts": "a purple mountain"}, "purple"), ({"prompts": ""}, "empty prompt"), ({"prompts": []}, "no prompts"),
+    ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
-    ({"tree": [[CODES]]}, f"child rank {CODES}"),
-    ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
-]
+    ({"tree": [[CODES]]}, f"child rank {CODES}"), ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])

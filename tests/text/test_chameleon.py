@@ -87,17 +87,14 @@ def test_added_tokens_count(tmp_path):
     assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda table: table.pop(image_name(3)), r"1 codebook entries have no image token \(3\)"),
-        (lambda table: table.update(IMGIMGADZ=30), "codebook entry 3 has two image tokens"),
-        (lambda table: table.update({image_name(3): 7}), "share an image token's id"),
-        (lambda table: table.update({image_name(3): 64}), "does not fit an embedding table of 64 rows"),
-        (lambda table: table.update({"<eoss>": 7}), "one id for two tokens"),
-        (lambda table: [table.pop(image_name(i)) for i in range(12)], "no image tokens"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    (lambda table: table.pop(image_name(3)), r"1 codebook entries have no image token \(3\)"),
+    (lambda table: table.update(IMGIMGADZ=30), "codebook entry 3 has two image tokens"),
+    (lambda table: table.update({image_name(3): 7}), "share an image token's id"),
+    (lambda table: table.update({image_name(3): 64}), "does not fit an embedding table of 64 rows"),
+    (lambda table: table.update({"<eoss>": 7}), "one id for two tokens"),
+    (lambda table: [table.pop(image_name(i)) for i in range(12)], "no image tokens"),
+])  # fmt: skip
 def test_broken_vocabularies(tmp_path, change, match):
     table = names()
     change(table)

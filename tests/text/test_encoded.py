@@ -38,17 +38,12 @@ def test_round_trip(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["prompts.npz"]
 
 
-@pytest.mark.parametrize(
-    ("name", "arrays", "match"),
-    [
-        ("prompts.npy", ARRAYS, "does not end in .npz"),
-        ("prompts.npz", {}, "a row for each of the 2 prompts"),
-        ("prompts.npz", ARRAYS | {"labels": np.zeros((3, 1))}, "^labels: give"),
-        ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
-        ("prompts.npz", {"record": np.zeros(2)}, "give arrays"),
-        ("missing/prompts.npz", ARRAYS, "cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("name", "arrays", "match"), [
+    ("prompts.npy", ARRAYS, "does not end in .npz"), ("prompts.npz", {}, "a row for each of the 2 prompts"),
+    ("prompts.npz", ARRAYS | {"labels": np.zeros((3, 1))}, "^labels: give"),
+    ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
+    ("prompts.npz", {"record": np.zeros(2)}, "give arrays"), ("missing/prompts.npz", ARRAYS, "cannot write"),
+])  # fmt: skip
 def test_what_cannot_be_written(tmp_path, name, arrays, match):
     with refused(match):
         save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)

@@ -29,19 +29,12 @@ def test_any_name_of_a_class(name):
     assert class_number(name) == NUMBERS[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "match"),
-    [
-        ("crane", r"134 \(crane, the animal\) or 517 \(crane\)"),
-        ("Maillot", r"638 \(maillot\) or 639 \(maillot, tank suit\)"),
-        ("panda", r"387 .* or 388"),
-        ("goldn retriver", r"did you mean 'golden retriever' \(207\)"),
-        ("bear", r"did you mean .*'brown bear' \(294\)"),
-        ("zzz", r"'zzz': give its number, 0 to 999"),
-        ("", "empty class name"),
-        ("[", "empty class name"),
-    ],
-)
+@pytest.mark.parametrize(("name", "match"), [
+    ("crane", r"134 \(crane, the animal\) or 517 \(crane\)"),
+    ("Maillot", r"638 \(maillot\) or 639 \(maillot, tank suit\)"), ("panda", r"387 .* or 388"),
+    ("goldn retriver", r"did you mean 'golden retriever' \(207\)"), ("bear", r"did you mean .*'brown bear' \(294\)"),
+    ("zzz", r"'zzz': give its number, 0 to 999"), ("", "empty class name"), ("[", "empty class name"),
+])  # fmt: skip
 def test_names_of_no_class_or_two(name, match):
     with refused(match):
         class_number(name)

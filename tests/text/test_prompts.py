@@ -28,19 +28,12 @@ def test_prompts_name_attributes(prompt, expected):
     assert LANDSCAPES.labels(parse_prompt(prompt)) == expected
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: dawn, "),
-        ("x" * 100_000, "unknown word"),
-        ("zz " * 50_000, "unknown word"),
-        ("", "empty prompt"),
-        (" ?! ", "empty prompt"),
-        ("with a calm", "empty prompt"),
-        ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
-        ("forest in the dunes", "'forest' and 'dunes' contradict"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "message"), [
+    ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: dawn, "),
+    ("x" * 100_000, "unknown word"), ("zz " * 50_000, "unknown word"), ("", "empty prompt"), (" ?! ", "empty prompt"),
+    ("with a calm", "empty prompt"), ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
+    ("forest in the dunes", "'forest' and 'dunes' contradict"),
+])  # fmt: skip
 def test_bad_prompts_are_one_line(prompt, message):
     with refused(message) as error:
         parse_prompt(prompt)
@@ -62,19 +55,12 @@ def test_label_ids_are_disjoint_and_cover_the_table():
             LANDSCAPES.label_ids(parsed)
 
 
-@pytest.mark.parametrize(
-    ("entry", "value", "match"),
-    [
-        *(
-            (entry, value, "malformed")
-            for entry in ("attributes", "words", "ignored")
-            for value in (3, [["a"]])
-        ),
-        ("words", {"dawn": 3}, "malformed"),
-        ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
-        ("words", ..., "missing words"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "value", "match"), [
+    *( (entry, value, "malformed") for entry in ("attributes", "words", "ignored") for value in (3, [["a"]]) ),
+    ("words", {"dawn": 3}, "malformed"),
+    ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
+    ("words", ..., "missing words"),
+])  # fmt: skip
 def test_malformed_json_is_an_error(entry, value, match):
     data = LANDSCAPES.to_json() | {entry: value}
     with refused(f"vocabulary: .*{match}|{match}"):
