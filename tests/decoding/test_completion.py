@@ -121,14 +121,11 @@ def test_row_ends(count):
     assert (np.asarray(decoded.tokens)[:, count:] != np.asarray(other.tokens)[:, count:]).any()
 
 
-@pytest.mark.parametrize(
-    ("given", "rows", "message"),
-    [
-        (np.zeros((BATCH, TOTAL), np.int32), None, f"K from 1 to {TOTAL - 1}"),
-        (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
-        (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
-    ],
-)
+@pytest.mark.parametrize(("given", "rows", "message"), [
+    (np.zeros((BATCH, TOTAL), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+    (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+    (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
+])  # fmt: skip
 def test_what_cannot_be_given(given, rows, message):
     with pytest.raises(ValueError, match=message):
         decode(PLAIN, None, given, rows=rows)

@@ -22,12 +22,9 @@ FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
 TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
 CODEBOOK = toys.random_codebook(VOCAB, 2, 6, seed=0, outside=1)
 KNOBS = {
-    "near": {"tau": 1.5},
-    "typical": {},
-    "tolerance": {"samples": 3},
-    "cool": {"omega": 2.0, "k": 4},
+    "near": {"tau": 1.5}, "typical": {}, "tolerance": {"samples": 3}, "cool": {"omega": 2.0, "k": 4},
     "gsd": {"size": 8, "squared_distance": 4.0},
-}
+}  # fmt: skip
 
 
 @cache

@@ -13,17 +13,14 @@ from lantern_jax.models.vq import VQConfig
 from tests.refused import refused
 
 CONFIGS = {
-    "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3),
-    "drafter": DrafterConfig(16, 2, 32),
-    "chameleon": ChameleonConfig(),
-    "vq": VQConfig(),
-}
+    "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3), "drafter": DrafterConfig(16, 2, 32),
+    "chameleon": ChameleonConfig(), "vq": VQConfig(),
+}  # fmt: skip
 WRONG = {
     int: [None, "two", -1, 1.5, True, [1], float("nan")],
-    float: [None, "two", -1.0, 0, float("nan"), float("inf"), True, [1.0]],
-    bool: [None, "true", 1, []],
+    float: [None, "two", -1.0, 0, float("nan"), float("inf"), True, [1.0]], bool: [None, "true", 1, []],
     str: [None, 3, "unheard of"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONFIGS)

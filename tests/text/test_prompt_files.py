@@ -57,28 +57,22 @@ def test_classes():
             class_list(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "column", "line"),
-    [
-        ("p.txt", "a\n\nb\n", None, "p.txt, line 2 is empty"),
-        ("p.txt", "a\n\n", None, "p.txt, line 2 is empty"),
-        ("p.txt", "", None, "p.txt is empty"),
-        ("p.txt", b"a\n\xff\n", None, r"not text in UTF-8 \(byte 2\)"),
-        ("p.txt", "a\0b\n", None, "line 1 holds a zero byte"),
-        ("p.tsv", "A\tB\nx\ty\n", None, r"is a table: name the column .* \(A, B\)"),
-        ("p.tsv", "A\tB\nx\ty\n", "C", r"has no column 'C': its first line names \['A', 'B'\]"),
-        ("p.tsv", "A\tA\nx\ty\n", "A", "has 2 column 'A'"),
-        ("p.tsv", "A\tB\nx\n", "A", "line 2 has 1 cells for 2 columns"),
-        ("p.tsv", "A\tB\nx\ty\n\t\n", "A", "line 3, column 'A' is empty"),
-        ("p.tsv", "A\tB\n", "A", "no row below its names"),
-        ("p.tsv", 'A\tB\n"x" y\tz\n', "A", "line 2: .*: give cells between tabs"),
-        ("p.json", "[", None, "is not JSON"),
-        ("p.json", '{"annotations": []}', None, "no list 'annotations'"),
-        ("p.json", '{"annotations": [{"caption": "a"}]}', None, "annotation 0 lacks image_id or caption"),
-        ("p.json", annotations((1, "a"), (1, " ")), None, "annotation 1 is empty"),
-        ("p.json", annotations((1, 7)), None, "annotation 0 is 7, which is not text"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "column", "line"), [
+    ("p.txt", "a\n\nb\n", None, "p.txt, line 2 is empty"), ("p.txt", "a\n\n", None, "p.txt, line 2 is empty"),
+    ("p.txt", "", None, "p.txt is empty"), ("p.txt", b"a\n\xff\n", None, r"not text in UTF-8 \(byte 2\)"),
+    ("p.txt", "a\0b\n", None, "line 1 holds a zero byte"),
+    ("p.tsv", "A\tB\nx\ty\n", None, r"is a table: name the column .* \(A, B\)"),
+    ("p.tsv", "A\tB\nx\ty\n", "C", r"has no column 'C': its first line names \['A', 'B'\]"),
+    ("p.tsv", "A\tA\nx\ty\n", "A", "has 2 column 'A'"),
+    ("p.tsv", "A\tB\nx\n", "A", "line 2 has 1 cells for 2 columns"),
+    ("p.tsv", "A\tB\nx\ty\n\t\n", "A", "line 3, column 'A' is empty"),
+    ("p.tsv", "A\tB\n", "A", "no row below its names"),
+    ("p.tsv", 'A\tB\n"x" y\tz\n', "A", "line 2: .*: give cells between tabs"), ("p.json", "[", None, "is not JSON"),
+    ("p.json", '{"annotations": []}', None, "no list 'annotations'"),
+    ("p.json", '{"annotations": [{"caption": "a"}]}', None, "annotation 0 lacks image_id or caption"),
+    ("p.json", annotations((1, "a"), (1, " ")), None, "annotation 1 is empty"),
+    ("p.json", annotations((1, 7)), None, "annotation 0 is 7, which is not text"),
+])  # fmt: skip
 def test_files_that_are_wrong(file, name, content, column, line):
     with refused(line):
         read_prompts(file(name, content), column)

@@ -11,19 +11,15 @@ def _all(*values):
     return dict(zip(ATTRIBUTES, values, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("prompt", "expected"),
-    [
-        ("snowy mountains at dusk by a calm lake", _all("dusk", "mountains", "snowy", "lake")),
-        ("A misty, green HILL by the ocean: sunrise!", _all("dawn", "hills", "foggy", "sea")),
-        ("a blue lake under blue skies", {"weather": "clear", "water": "lake"}),
-        ("mountain range under clouds", {"terrain": "mountains", "weather": "cloudy"}),
-        ("snow-capped peaks", {"terrain": "mountains", "weather": "snowy"}),
-        ("night", {"time": "night"}),
-        ("dry desert, deserts and dunes", {"terrain": "desert", "water": "none"}),
-        ("green woods with a stream at sunset", {"terrain": "forest", "water": "river", "time": "dusk"}),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "expected"), [
+    ("snowy mountains at dusk by a calm lake", _all("dusk", "mountains", "snowy", "lake")),
+    ("A misty, green HILL by the ocean: sunrise!", _all("dawn", "hills", "foggy", "sea")),
+    ("a blue lake under blue skies", {"weather": "clear", "water": "lake"}),
+    ("mountain range under clouds", {"terrain": "mountains", "weather": "cloudy"}),
+    ("snow-capped peaks", {"terrain": "mountains", "weather": "snowy"}), ("night", {"time": "night"}),
+    ("dry desert, deserts and dunes", {"terrain": "desert", "water": "none"}),
+    ("green woods with a stream at sunset", {"terrain": "forest", "water": "river", "time": "dusk"}),
+])  # fmt: skip
 def test_prompts_name_attributes(prompt, expected):
     assert LANDSCAPES.labels(parse_prompt(prompt)) == expected
 
