@@ -106,9 +106,8 @@ def test_row_ends(count):
     target, params, conditioning = toys.lumina(4)
     drafter, drafting_params = toys.random_drafter("eagle", "lumina")
     keys, guidance = toys.sequence_keys(SEED, 4), jnp.full(4, 2.0)
-    other = autoregressive_decode(
-        target, params, conditioning, toys.sequence_keys(OTHER, 4), guidance=guidance
-    )
+    others = toys.sequence_keys(OTHER, 4)
+    other = autoregressive_decode(target, params, conditioning, others, guidance=guidance)
     assert target.forced[count - 1] < 0 and (target.forced[:count] >= 0).any() == (count > 4)
     given = Completion(conditioning, other.tokens[:, :count])
     expected = autoregressive_decode(target, params, given, keys, guidance=guidance)
