@@ -8,13 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.block import Block
+from lantern_jax import Block, Draft, DraftTree, Rejection, SharedNoise, Streams, verify_tree
 from lantern_jax.decoding.couplings import as_coupling
-from lantern_jax.decoding.gumbel import SharedNoise
-from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.verification import verify_tree
 from tests.refused import refused
 
 from . import toy_models as toys

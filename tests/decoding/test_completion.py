@@ -7,16 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import Completion, DraftTree, LlamaGen, Rows, eagle, jacobi
 from lantern_jax.decoding import completion
-from lantern_jax.decoding.completion import Completion
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import jacobi
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.zipar import Rows
-from lantern_jax.models.llamagen import LlamaGen
 
 from . import toy_models as toys
 

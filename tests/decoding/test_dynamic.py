@@ -5,13 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import DynamicTree, Greedy, Pending, SharedNoise, eagle, named_tree, topology_of
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
-from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.growing import AtRoot
-from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Pending
-from lantern_jax.decoding.topology import topology_of
-from lantern_jax.decoding.tree import DynamicTree, named_tree
 
 from . import toy_models as toys
 

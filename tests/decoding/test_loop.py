@@ -9,15 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import DraftTree, Gumbel, LanternPlusPlus, SamplingParams, eagle, gumbel_noise
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.acceptance import LanternPlusPlus
-from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.program import Inputs, Program
-from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
-from lantern_jax.decoding.tree import DraftTree
 from tests.refused import refused
 
 from . import toy_models as toys

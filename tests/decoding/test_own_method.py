@@ -8,12 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Rule
-from lantern_jax.decoding.drafting.jacobi import jacobi, speculative_jacobi
+from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi, speculative_jacobi
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
-from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
-from lantern_jax.decoding.tree import DraftTree
 
 from . import toy_models as toys
 from .ways import bigram

@@ -9,15 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Rule, Strict
+from lantern_jax import Draft, DraftTree, Rule, Strict, gumbel_noise, rule_from_name, verify_tree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
-from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.rules.table import RULES, knobs_of
-from lantern_jax.decoding.sampling import gumbel_noise
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.verification import verify_tree
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Rule
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.rules.names import rule_from_name
-from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax import DraftTree, Rule, SamplingParams, eagle, rule_from_name, speculative_decode
 
 from . import toy_models as toys
 

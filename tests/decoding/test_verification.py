@@ -8,13 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
+from lantern_jax import Draft, DraftTree, Rejection, Streams, rule_from_name, verify_tree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
-from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.rules.names import rule_from_name
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.verification import verify_tree
 from tests.refused import refused
 
 from . import toy_models as toys

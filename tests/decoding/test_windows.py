@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.drafting.jacobi import Window, jacobi, pac, speculative_jacobi
-from lantern_jax.decoding.drafting.led import led_window
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax import DraftTree, Window, jacobi, led_window, pac, speculative_jacobi
 
 from . import toy_models as toys
 

@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax import Prefix, Rows, SamplingParams, Target, eagle, gumbel_noise
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
-from lantern_jax.decoding.protocols import Prefix, Target
-from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
-from lantern_jax.decoding.zipar import Rows
 from tests.refused import refused
 
 from . import toy_models as toys

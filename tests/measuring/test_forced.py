@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import jacobi
-from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax import Draft, Gumbel, Rejection, SamplingParams, Strict, eagle, jacobi, speculative_decode
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.forced import Forced

@@ -8,12 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax import DraftTree, Pipeline
 from lantern_jax.decoding.stream import Stream
-from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.measuring import paths
 from lantern_jax.measuring.ranks import collect_ranks, rank_of
 from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
-from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import TOKENS, drafters, tiny_checkpoint
 
 PICTURES, SEED = 6, 3

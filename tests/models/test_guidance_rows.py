@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax import CaptionConditioning, LlamaGen, LlamaGenConfig, apply_guidance, llamagen_target
 from lantern_jax.models.transformer import padded_causal_mask
 
 BATCH = 3

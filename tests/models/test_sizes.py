@@ -5,11 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax import ChameleonConfig, DrafterConfig, LlamaGenConfig, VQConfig
 from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
-from lantern_jax.models.vq import VQConfig
 from tests.refused import refused
 
 CONFIGS = {

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax import DraftTree, DynamicTree, Lantern, SamplingParams, Strict, named_tree, process_logits
 from lantern_jax.commands.main import main
-from lantern_jax.decoding.acceptance import Lantern, Strict
 from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.sampling import SamplingParams, process_logits
-from lantern_jax.decoding.tree import DraftTree, DynamicTree, named_tree
 from lantern_jax.families.drafters import DRAFTERS as KINDS
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Knobs, Settings

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import ChameleonConfig, LlamaGenConfig, T5Config
 from lantern_jax.families.t5_weights import t5_shapes
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
 from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.packed import PackedRows
