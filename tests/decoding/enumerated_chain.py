@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from lantern_jax import SamplingParams, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.sampling import SamplingParams
 
 from . import toy_models as toys
 from .ways import Way

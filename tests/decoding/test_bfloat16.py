@@ -15,11 +15,8 @@ import numpy as np
 import pytest
 
 from eval.bfloat16 import first_differences, gaps, narrow_logits, wide_logits
-from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax import LlamaGen, LlamaGenConfig, eagle, gumbel_noise, llamagen_target, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.sampling import gumbel_noise
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 
 from . import toy_models as toys
 

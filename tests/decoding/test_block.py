@@ -8,13 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.block import Block
+from lantern_jax import Block, Draft, DraftTree, Rejection, SharedNoise, Streams, verify_tree
 from lantern_jax.decoding.couplings import as_coupling
-from lantern_jax.decoding.gumbel import SharedNoise
-from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.verification import verify_tree
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -22,6 +17,7 @@ from .topologies import traced_draft
 
 VOCAB, DEPTH = 3, 2
 CHAIN = DraftTree.chain(DEPTH)
+STREAMS = Streams(toys.sequence_keys(0, 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
 
 
 @cache
@@ -147,27 +143,20 @@ def test_what_is_no_number_passes_no_test(where):
     (log_p if where == "log_p" else log_q)[:, 1] = np.nan
     draft = Draft(jnp.asarray([[0, 0, 0]], jnp.int32), CHAIN, jnp.asarray(log_q))
     for coupling in (Block(), Rejection()):
-        streams = Streams(toys.sequence_keys(0, 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
         for number in range(8):
-            verdict = verify(
-                draft, jnp.asarray(log_p), streams.replace(rounds=jnp.full(1, number)), coupling=coupling
-            )
+            streams = STREAMS.replace(rounds=jnp.full(1, number))
+            verdict = verify(draft, jnp.asarray(log_p), streams, coupling=coupling)
             # Token by token the first one does not hang on it; what a chain is worth from there on does.
             assert int(verdict.count[0]) == isinstance(coupling, Rejection)
 
 
 def test_bad_arguments():
-    streams = Streams(
-        jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32)
-    )
     fork = DraftTree.from_paths([(0,), (1,)])
 
-    def verify(tree=CHAIN, log_q=None, draws=streams, rule="strict", **options):
+    def verify(tree=CHAIN, log_q=None, draws=STREAMS, rule="strict"):
+        draft = Draft(jnp.zeros((1, tree.num_nodes), jnp.int32), tree, log_q)
         log_probs = jnp.zeros((1, tree.num_nodes, VOCAB))
-        tokens = jnp.zeros((1, tree.num_nodes), jnp.int32)
-        return verify_tree(
-            Draft(tokens, tree, log_q), log_probs, draws, coupling=as_coupling("block"), rule=rule, **options
-        )
+        return verify_tree(draft, log_probs, draws, coupling=as_coupling("block"), rule=rule)
 
     for arguments, message in (
         ({"tree": fork}, "verifies chains, and the tree of 3 nodes branches"),

@@ -7,16 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import Completion, DraftTree, LlamaGen, Rows, eagle, jacobi
 from lantern_jax.decoding import completion
-from lantern_jax.decoding.completion import Completion
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import jacobi
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.decoding.zipar import Rows
-from lantern_jax.models.llamagen import LlamaGen
 
 from . import toy_models as toys
 
@@ -106,9 +101,8 @@ def test_row_ends(count):
     target, params, conditioning = toys.lumina(4)
     drafter, drafting_params = toys.random_drafter("eagle", "lumina")
     keys, guidance = toys.sequence_keys(SEED, 4), jnp.full(4, 2.0)
-    other = autoregressive_decode(
-        target, params, conditioning, toys.sequence_keys(OTHER, 4), guidance=guidance
-    )
+    others = toys.sequence_keys(OTHER, 4)
+    other = autoregressive_decode(target, params, conditioning, others, guidance=guidance)
     assert target.forced[count - 1] < 0 and (target.forced[:count] >= 0).any() == (count > 4)
     given = Completion(conditioning, other.tokens[:, :count])
     expected = autoregressive_decode(target, params, given, keys, guidance=guidance)
@@ -121,14 +115,11 @@ def test_row_ends(count):
     assert (np.asarray(decoded.tokens)[:, count:] != np.asarray(other.tokens)[:, count:]).any()
 
 
-@pytest.mark.parametrize(
-    ("given", "rows", "message"),
-    [
-        (np.zeros((BATCH, TOTAL), np.int32), None, f"K from 1 to {TOTAL - 1}"),
-        (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
-        (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
-    ],
-)
+@pytest.mark.parametrize(("given", "rows", "message"), [
+    (np.zeros((BATCH, TOTAL), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+    (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
+    (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
+])  # fmt: skip
 def test_what_cannot_be_given(given, rows, message):
     with pytest.raises(ValueError, match=message):
         decode(PLAIN, None, given, rows=rows)

@@ -5,13 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import DynamicTree, Greedy, Pending, SharedNoise, eagle, named_tree, topology_of
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
-from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.drafting.growing import AtRoot
-from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Pending
-from lantern_jax.decoding.topology import topology_of
-from lantern_jax.decoding.tree import DynamicTree, named_tree
 
 from . import toy_models as toys
 
@@ -27,9 +23,8 @@ VOCAB = 16
 @pytest.mark.parametrize("name", ["chain", "medusa_2_7b_63", "demo_57"])
 def test_a_topology_made_of_parents_is_the_static_tree(name):
     tree = named_tree(name)
-    made = jax.jit(topology_of, static_argnums=(1, 2))(
-        jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1]
-    )
+    make = jax.jit(topology_of, static_argnums=(1, 2))
+    made = make(jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1])
     for field in ("depth", "ancestors", "node_paths", "children"):
         np.testing.assert_array_equal(getattr(made, field)[0], getattr(tree, field), field)
     assert made.num_nodes == tree.num_nodes and made.max_depth == tree.max_depth
@@ -99,11 +94,8 @@ def test_the_best_nodes_are_kept(name):
         assert len(set(depths)) > 1, "every tree stops at the same depth: the threshold shows nothing"
 
 
-def test_gaps_under_rejection_are_refused():
+def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="ranking by gap needs the shared noise"):
         toys.decode(eagle(toys.copy_drafter(), TREES["gap"]), noise=0.2, coupling="rejection")
-
-
-def test_a_tree_that_keeps_more_than_it_drafts_is_refused():
     with pytest.raises(ValueError, match=r"nodes 40 of a dynamic tree is too many: .* draft 6"):
         DynamicTree(40, 2, frontier=3, children=2)

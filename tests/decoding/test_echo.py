@@ -44,9 +44,7 @@ def test_old_nodes_are_mixed_in_by_how_well_they_match():
     echo, seen = Echo((0.8, 0.25), (0.3, 0.8), (0.1, 0.7)), set()
     mix = jax.jit(partial(mixed, echo))
     for position in range(3, 8):
-        made = mix(
-            memory, jnp.asarray(log_q), jnp.asarray(tokens), jnp.asarray(before), jnp.full(1, position)
-        )
+        made = mix(memory, *map(jnp.asarray, (log_q, tokens, before)), jnp.full(1, position))
         for row in range(36):
             single = jax.tree.map(lambda field: field[0], memory)
             wanted = slow_mix(echo, single, log_q[0, row], tokens[0, row], before[0, row], position)

@@ -17,14 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import Block, DraftTree, SamplingParams, Streams, Window, speculative_decode, top_children
 from lantern_jax.decoding import rejection
-from lantern_jax.decoding.block import Block
 from lantern_jax.decoding.drafting import jacobi as windows
-from lantern_jax.decoding.drafting.jacobi import Window
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.rejection import Streams
-from lantern_jax.decoding.sampling import SamplingParams, top_children
-from lantern_jax.decoding.tree import DraftTree
 from tests.refused import refused
 
 from . import toy_models as toys

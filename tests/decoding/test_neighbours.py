@@ -36,10 +36,10 @@ def test_normalize_compares_directions():
     assert nearest_codes(codes, 1, normalize=True)[0, 0] == 2
 
 
-@pytest.mark.parametrize("k", [-1, 3, 100])
-def test_what_is_refused(k):
+def test_what_is_refused():
     assert nearest_codes(jnp.ones((3, 2)), 0).shape == (3, 0)
-    with pytest.raises(ValueError, match="do not exist among 3 codes"):
-        nearest_codes(jnp.ones((3, 2)), k)
+    for k in (-1, 3, 100):
+        with pytest.raises(ValueError, match="do not exist among 3 codes"):
+            nearest_codes(jnp.ones((3, 2)), k)
     with pytest.raises(ValueError, match="codes x channels"):
         nearest_codes(jnp.ones(3), 1)

@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Rule
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.rules.names import rule_from_name
-from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax import DraftTree, Rule, SamplingParams, eagle, rule_from_name, speculative_decode
 
 from . import toy_models as toys
 
@@ -22,12 +17,9 @@ FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
 TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
 CODEBOOK = toys.random_codebook(VOCAB, 2, 6, seed=0, outside=1)
 KNOBS = {
-    "near": {"tau": 1.5},
-    "typical": {},
-    "tolerance": {"samples": 3},
-    "cool": {"omega": 2.0, "k": 4},
+    "near": {"tau": 1.5}, "typical": {}, "tolerance": {"samples": 3}, "cool": {"omega": 2.0, "k": 4},
     "gsd": {"size": 8, "squared_distance": 4.0},
-}
+}  # fmt: skip
 
 
 @cache

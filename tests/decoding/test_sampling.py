@@ -43,31 +43,24 @@ def process_as_on(platform, shape, filters=FILTERS):
     return lower(process_logits, jnp.zeros(shape, jnp.float32), params, platform=platform).compile()
 
 
-def make_logits(kind):
-    rng = np.random.default_rng(3)
-    logits = 3 * rng.standard_normal((2, 3, 40)).astype(np.float32)
-    if kind == "ties":
-        return np.round(logits)
-    if kind == "masked":
-        return np.where(rng.random(logits.shape) < 0.7, -np.inf, logits).astype(np.float32)
-    if kind == "signs":
-        return logits - np.float32(20) * np.arange(3, dtype=np.float32)[:, None]
-    if kind == "equal":
-        return np.broadcast_to(np.asarray([-1e30, 0, 2.5], np.float32)[:, None], logits.shape)
-    if kind == "one":
-        return np.where(np.arange(40) == 7, logits, np.float32(-np.inf))
-    if kind == "tiny":
-        return (logits * np.float32(1e-37)).astype(np.float32)
-    if kind == "huge":
-        return (logits * np.float32(1e36)).astype(np.float32)
-    return logits
+LOGITS = 3 * np.random.default_rng(3).standard_normal((2, 3, 40)).astype(np.float32)
+KINDS = {
+    "plain": LOGITS,
+    "ties": np.round(LOGITS),
+    "masked": np.where(np.random.default_rng(4).random(LOGITS.shape) < 0.7, np.float32(-np.inf), LOGITS),
+    "signs": LOGITS - np.float32(20) * np.arange(3, dtype=np.float32)[:, None],
+    "equal": np.broadcast_to(np.asarray([-1e30, 0, 2.5], np.float32)[:, None], LOGITS.shape),
+    "one": np.where(np.arange(40) == 7, LOGITS, np.float32(-np.inf)),
+    "tiny": LOGITS * np.float32(1e-37),
+    "huge": LOGITS * np.float32(1e36),
+}
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
-@pytest.mark.parametrize("kind", ["plain", "ties", "masked", "signs", "equal", "one", "tiny", "huge"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
-    logits = make_logits(kind)
+    logits = KINDS[kind]
     program = process_as_on(platform, logits.shape)
     with np.errstate(over="ignore"):
         scaled = logits / np.float32(temperature)
@@ -101,36 +94,27 @@ def test_any_row_keeps_what_is_not_below_its_kth_value(platform, case):
 
 
 def test_a_filter_that_is_left_out_is_not_applied():
-    logits = make_logits("plain")
-    np.testing.assert_array_equal(
-        process(logits, traced_params(1, 3, 0.5, ("top_k",))), process(logits, SamplingParams.create(1, 3))
-    )
-    np.testing.assert_array_equal(
-        process(logits, traced_params(1, 3, 0.5, ("top_p",))),
-        process(logits, SamplingParams.create(1, 0, 0.5)),
-    )
+    for name, top_k, top_p in (("top_k", 3, 1.0), ("top_p", 0, 0.5)):
+        made = process(LOGITS, traced_params(1, 3, 0.5, (name,)))
+        np.testing.assert_array_equal(made, process(LOGITS, SamplingParams.create(1, top_k, top_p)))
     with pytest.raises(ValueError, match="topk"):
-        process_logits(logits, traced_params(1, 3, 0.5, ("topk",)))
+        process_logits(LOGITS, traced_params(1, 3, 0.5, ("topk",)))
 
 
 def test_greedy_is_the_plain_softmax_and_nan_is_passed_on():
     odd = jnp.asarray([[0.0, jnp.nan, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0]])
     np.testing.assert_array_equal(jnp.isnan(process(odd, traced_params(1, 2, 0.9))).all(1), [True, False])
-    logits = make_logits("masked")
     for params in (SamplingParams.create(0, 3, 0.5), traced_params(0.3, 3, 0.5, greedy=True)):
-        np.testing.assert_array_equal(process(logits, params), jax.nn.log_softmax(logits))
+        np.testing.assert_array_equal(process(KINDS["masked"], params), jax.nn.log_softmax(KINDS["masked"]))
 
 
 def test_what_runs_is_static_and_values_are_traced():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((1, 3, 1024)), jnp.float32)
-    sweeps = [
-        ((), [(0.0, 0, 1.0), (0.0, 7, 0.9)]),
-        ((), [(1.0, 0, 1.0), (0.7, 1024, 1.0), (2.0, 0, 1.0)]),
-        (("top_k",), [(1.0, 7, 1.0), (0.7, 1023, 1.0)]),
-        (("top_p",), [(1.0, 0, 0.9), (0.7, 1024, 0.1)]),
+    for filters, knobs in (
+        ((), [(0.0, 0, 1.0), (0.0, 7, 0.9)]), ((), [(1.0, 0, 1.0), (0.7, 1024, 1.0), (2.0, 0, 1.0)]),
+        (("top_k",), [(1.0, 7, 1.0), (0.7, 1023, 1.0)]), (("top_p",), [(1.0, 0, 0.9), (0.7, 1024, 0.1)]),
         (("top_k", "top_p"), [(1.0, 7, 0.9), (0.7, 100, 0.1)]),
-    ]
-    for filters, knobs in sweeps:
+    ):  # fmt: skip
         chex.clear_trace_counter()
         counted = jax.jit(chex.assert_max_traces(process_logits, n=1))
         for values in knobs:
@@ -140,20 +124,12 @@ def test_what_runs_is_static_and_values_are_traced():
     assert SamplingParams.create(top_k=1024).filters == ("top_k",)
 
 
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"temperature": -0.1}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"temperature": float("inf")}, "temperature"),
-        ({"top_k": -1}, "top_k -1"),
-        ({"top_k": 1.5}, "top_k"),
-        ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": 1.1}, "top_p"),
-        ({"top_p": float("nan")}, "top_p"),
-    ],
-)
+@pytest.mark.parametrize(("knobs", "message"), [
+    ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+    ({"temperature": float("inf")}, "temperature"), ({"top_k": -1}, "top_k -1"), ({"top_k": 1.5}, "top_k"),
+    ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.1}, "top_p"),
+    ({"top_p": float("nan")}, "top_p"),
+])  # fmt: skip
 def test_bad_knobs(knobs, message):
     with pytest.raises(ValueError, match=message):
         SamplingParams.create(**knobs)
@@ -175,7 +151,7 @@ def test_noise_depends_on_key_and_position_alone():
     noise = gumbel_noise(keys, positions, 11)
     alone = gumbel_noise(keys[1:2], jnp.asarray([[6]], jnp.int32), 11)
     np.testing.assert_array_equal(alone[0, 0], noise[1, 1])
-    assert not np.any(np.asarray(noise[0, 0]) == np.asarray(noise[2, 0]))
+    assert not (np.asarray(noise[0, 0]) == np.asarray(noise[2, 0])).any()
 
 
 def noise_of(stream, count):
@@ -197,13 +173,13 @@ def test_noise_is_gumbel_and_fine_in_its_upper_tail(stream):
     assert stats.kstest(small % 1, "uniform").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("vocab", [1, 50, 128, 512])
-def test_first_argmax_breaks_ties_to_the_lowest_id(vocab):
-    rng = np.random.default_rng(vocab)
-    scores = rng.integers(0, 4, (2, 30, vocab)).astype(np.float32)
-    scores[0, 0] = -np.inf
-    np.testing.assert_array_equal(first_argmax(jnp.asarray(scores)), scores.argmax(-1))
-    assert first_argmax(jnp.asarray(scores)).dtype == jnp.int32
+def test_first_argmax_breaks_ties_to_the_lowest_id():
+    for vocab in (1, 50, 128, 512):
+        scores = np.random.default_rng(vocab).integers(0, 4, (2, 30, vocab)).astype(np.float32)
+        scores[0, 0] = -np.inf
+        found = first_argmax(jnp.asarray(scores))
+        np.testing.assert_array_equal(found, scores.argmax(-1))
+        assert found.dtype == jnp.int32
 
 
 def test_top_children_best_first_ties_to_the_lowest_id():
@@ -223,16 +199,15 @@ def test_streams_differ_by_purpose_position_round_and_node():
     def at(number):
         return jnp.asarray([number], jnp.int32)
 
-    rows = [np.asarray(gumbel_noise(keys, at(i)[None], 8))[0, 0] for i in range(3)]
-    rows += list(np.asarray(draft_noise(keys, at(0), at(0), np.arange(3), 8))[0])
-    rows += [np.asarray(draft_noise(keys, at(1), at(0), np.arange(1), 8))[0, 0]]
-    rows += [np.asarray(draft_noise(keys, at(0), at(1), np.arange(1), 8))[0, 0]]
-    rows += [np.asarray(residual_noise(keys, at(i), at(j), 8))[0] for i in range(2) for j in range(2)]
+    rows = [gumbel_noise(keys, at(i)[None], 8) for i in range(3)]
     rows += [
-        -np.log(-np.log(acceptance_uniforms(keys, at(i), at(j), 8)[0])) for i in range(2) for j in range(2)
+        draft_noise(keys, at(i), at(j), np.arange(n), 8) for i, j, n in ((0, 0, 3), (1, 0, 1), (0, 1, 1))
     ]
-    values = np.concatenate(rows)
-    assert len(np.unique(values)) == values.size
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rows.append(residual_noise(keys, at(i), at(j), 8))
+        rows.append(-np.log(-np.log(acceptance_uniforms(keys, at(i), at(j), 8))))
+    values = np.concatenate([np.ravel(row) for row in rows])
+    assert len(np.unique(values)) == values.size == 8 * (3 + 5 + 8)
 
 
 def test_draft_noise_of_traced_nodes_is_that_of_static_ones():

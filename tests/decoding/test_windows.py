@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.drafting.jacobi import Window, jacobi, pac, speculative_jacobi
-from lantern_jax.decoding.drafting.led import led_window
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax import DraftTree, Window, jacobi, led_window, pac, speculative_jacobi
 
 from . import toy_models as toys
 
-CHAIN = DraftTree.chain(6)
+CHAIN, SIDEWAYS = DraftTree.chain(6), DraftTree.from_paths([(0,), (1,), (1, 0)])
+
+
+def of_chain(make, coupling):
+    toys.decode(make(toys.VOCAB, 6), name="chain", coupling=coupling)
+
+
+def led(window, *reach):
+    led_window(toys.copy_drafter(), window, *reach)
 
 
 @pytest.mark.parametrize(("coupling", "make"), [("gumbel", jacobi), ("rejection", speculative_jacobi)])
@@ -30,31 +36,19 @@ def test_a_window_reaches_over_row_ends(coupling, make):
 
 
 REFUSED = {
-    "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: toys.decode(
-        jacobi(toys.VOCAB, 6), name="chain", coupling="rejection"
-    ),
-    "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: toys.decode(
-        speculative_jacobi(toys.VOCAB, 6), name="chain"
-    ),
+    "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: of_chain(jacobi, "rejection"),
+    "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: of_chain(speculative_jacobi, "gumbel"),
     "window 0 is not valid: give 1 to 64": lambda: jacobi(12, window=0),
-    "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(
-        12, initial="below"
-    ),
+    "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(12, initial="below"),
     "row None is not valid: initial 'above' needs the length of a row": lambda: jacobi(12, initial="above"),
-    "unknown redraw 'new': choose one of independent, maximal, shared": lambda: speculative_jacobi(
-        12, 4, "new"
-    ),
+    "unknown redraw 'new': choose one of independent, maximal, shared": lambda: speculative_jacobi(12, 4, "new"),
     "levels 5 is not valid: give 0 to the window, 4": lambda: pac(12, 4, 2, 5),
     "13 guesses for a position are more than 12 codes": lambda: pac(12, 4, 13),
     "branches 0 is not valid: give 1 to 4096": lambda: pac(12, 4, 0),
-    "the tree has no path of best guesses as long as any other": lambda: jacobi(
-        12, DraftTree.from_paths([(0,), (1,), (1, 0)])
-    ),
-    "a led window needs the coupling gumbel": lambda: led_window(
-        toys.copy_drafter(), Window(toys.VOCAB, CHAIN, "maximal")
-    ),
-    "reach 0 is not valid": lambda: led_window(toys.copy_drafter(), Window(toys.VOCAB, CHAIN), 0),
-}
+    "the tree has no path of best guesses as long as any other": lambda: jacobi(12, SIDEWAYS),
+    "a led window needs the coupling gumbel": lambda: led(Window(toys.VOCAB, CHAIN, "maximal")),
+    "reach 0 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), 0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("message", REFUSED)

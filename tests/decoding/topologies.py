@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from lantern_jax.decoding.protocols import Draft, Drafting
-from lantern_jax.decoding.topology import Topology
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax import Draft, Drafting, DraftTree, Topology
 
 
 @st.composite

@@ -7,17 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.decoding.cache import KVCache
+from lantern_jax import Codebook, Decoded, Drafter, DraftTree, KVCache, Prefix, Target, nearest_codes
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
-from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
-from lantern_jax.decoding.stream import Decoded
-from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes

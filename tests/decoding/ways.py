@@ -9,14 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.drafting.eagle import Drafter, eagle
+from lantern_jax import Draft, Drafter, Drafting, DraftTree, DynamicTree, Echo, eagle, led_window
 from lantern_jax.decoding.drafting.jacobi import INITIALS, Window, jacobi, pac, speculative_jacobi
-from lantern_jax.decoding.drafting.led import led_window
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.echo import Echo
-from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.sampling import process_logits, top_children
-from lantern_jax.decoding.tree import DraftTree, DynamicTree
 
 from . import toy_models as toys
 from .topologies import either, traced_drafting

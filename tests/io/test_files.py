@@ -2,12 +2,13 @@
 
 import os
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lantern_jax.io import files
+from tests.refused import refused
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -79,13 +80,12 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path):
         lambda: files.write_files({tmp_path / "a": b"new", tmp_path / "nowhere" / "b": b""}),
         lambda: files.write_file(tmp_path / "a" / "b", b"", parents=True),
     ):
-        with pytest.raises(OSError, match=r"^cannot write ") as error:
+        with pytest.raises(OSError, match=r"^cannot write .*$"):
             call()
-        assert "\n" not in str(error.value)
     assert contents(tmp_path) == {"a": b"old"}
-    with pytest.raises(ValueError, match="not a folder: make it first"):
+    with refused("not a folder: make it first"):
         files.check_writable(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="cannot write into /proc"):
+    with refused("cannot write into /proc"):
         files.check_writable(Path("/proc"))
 
 
@@ -111,11 +111,8 @@ def test_writers_of_one_file_do_not_mix(tmp_path):
         for _ in range(20):
             files.write_file(tmp_path / "a", letter * 10_000)
 
-    threads = [threading.Thread(target=write, args=(letter,)) for letter in "xyz"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, "xyz"))
     written = (tmp_path / "a").read_text()
     assert len(written) == 10_000 and len(set(written)) == 1
     assert list(contents(tmp_path)) == ["a"]

@@ -288,13 +288,8 @@ def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path, tiny_
         process.kill()
         os.close(terminal)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert process.returncode == 130, text[-2000:]
-    assert printed == b""
-    assert f"decoding {count} picture(s); a first run also compiles" in text
+    assert (process.returncode, printed) == (130, b""), text[-2000:]
     assert re.search(r"\d+/160000 tokens, \d+ tokens/s, .*\d+:\d\d:\d\d left", text)
-    last = text.strip().splitlines()[-1]
-    wrote = re.search(r"lantern: interrupted, wrote (\d+) of 10000 pictures to all$", last)
+    wrote = re.search(r"lantern: interrupted, wrote (\d+) of 10000 pictures to all$", text.strip())
     assert wrote and 0 < int(wrote[1]) < count
-    made = sorted((folder / "all").iterdir())
-    assert len([path for path in made if path.name != "grid.png"]) == int(wrote[1])
-    assert picture(made[0]).shape[2] == 3
+    assert len(list((folder / "all").glob("[0-9]*.png"))) == int(wrote[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.io import files, locks
+from tests.refused import refused
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="flock is POSIX's")
@@ -30,17 +31,14 @@ def names(folder: Path) -> set[str]:
 
 def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
     place = tmp_path / "model"
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(place)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    line = [sys.executable, "-c", HOLDING, str(place)]
+    process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "holds\n"
         before = names(tmp_path)
-        with pytest.raises(
-            ValueError, match=r"another process writes .*model: wait for it, or give another name"
-        ):
+        with refused(r"another process writes .*model: wait for it, or give another name"):
             locks.sole(place).__enter__()
-        with pytest.raises(ValueError, match="busy"), locks.sole(place, "busy"):
+        with refused("busy"), locks.sole(place, "busy"):
             pass
         assert names(tmp_path) == before and process.poll() is None
         # What a living process writes is left alone.

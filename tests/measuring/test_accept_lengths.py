@@ -7,6 +7,7 @@ import math
 import pytest
 
 from lantern_jax.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
+from tests.refused import refused
 
 
 def tokens_a_pass(chances) -> float:
@@ -34,8 +35,7 @@ def test_a_list_is_taken_as_it_is_and_folded_where_the_tree_ends():
 
 
 def test_text_json_and_files_say_the_same(tmp_path):
-    assert parse_accept_lengths("3.63") == AcceptLengths(mean=3.63)
-    assert parse_accept_lengths("[3.63]") == AcceptLengths(mean=3.63)
+    assert parse_accept_lengths("3.63") == parse_accept_lengths("[3.63]") == AcceptLengths(mean=3.63)
     listed = parse_accept_lengths("[0.25, 0.75]")
     assert listed == parse_accept_lengths("0.25,0.75")
     file = tmp_path / "lengths.json"
@@ -49,13 +49,9 @@ def test_text_json_and_files_say_the_same(tmp_path):
 BAD = ["", "many", "0.9", "-1", "nan", "0.5,0.6", "1.5,-0.5", "[true, false]", '["a"]', "none.json", "1e999"]
 
 
-@pytest.mark.parametrize("text", BAD)
-def test_what_is_no_profile_is_one_line(text):
-    with pytest.raises(ValueError, match="mean number of tokens a pass") as error:
-        parse_accept_lengths(text)
-    assert "\n" not in str(error.value)
-
-
-def test_a_mean_that_no_path_can_have():
-    with pytest.raises(ValueError, match=r"mean 3.63 need a tree of depth 3, and this one has 2"):
+def test_what_is_no_profile_is_one_line():
+    for text in BAD:
+        with refused("mean number of tokens a pass"):
+            parse_accept_lengths(text)
+    with refused(r"mean 3.63 need a tree of depth 3, and this one has 2"):
         AcceptLengths(mean=3.63).over(2)

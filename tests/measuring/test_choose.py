@@ -35,12 +35,11 @@ def test_the_chosen_tree_is_the_best_of_all(seed, level):
     def cost(nodes, expanded):
         return costs.tree("made up", nodes, expanded)
 
-    def rate(tree):
-        expected = 1 + sum(counts[path] for path in tree.paths) / total
-        return expected / cost(tree.num_nodes, tree.expanded)
-
     def tokens(paths):
         return 1 + sum(counts[path] for path in paths) / total
+
+    def rate(tree):
+        return tokens(tree.paths) / cost(tree.num_nodes, tree.expanded)
 
     trees = best_trees(counts, tokens, cost, most=3, sizes=range(1, 15), depth=3)
     rates = [rate(DraftTree.from_paths(tree)) for tree in trees]

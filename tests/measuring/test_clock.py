@@ -1,5 +1,7 @@
 """Time that is told, and a tuning that keeps to it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,11 @@ from lantern_jax.settings.tuned import Key
 from tests.tiny_checkpoint import tiny_pipeline
 
 
+@dataclass
 class Time:
     """A time that passes where it is told to."""
 
-    def __init__(self):
-        self.now = 0.0
+    now: float = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -49,9 +51,8 @@ class Machine:
 
     def round(self, job) -> float:
         self.passes((job.program, "batch"), 5.0)
-        return (
-            1.0 + 0.01 * job.program.drafting.tree.num_nodes if hasattr(job.program.drafting, "tree") else 1.0
-        )
+        tree = getattr(job.program.drafting, "tree", None)
+        return 1.0 if tree is None else 1.0 + 0.01 * tree.num_nodes
 
     def decode(self, job, first, count, batch) -> Decodings:
         self.passes((job.program, batch), 6.0)

@@ -61,21 +61,13 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
     assert "in 1 GB" in printed and f"{fit.MOST}" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--fit", "0"], "--fit 0.0 is not valid"),
-        (["--fit", "nan"], "--fit nan is not valid"),
-        (["--fit", "8", "--size", "huge"], "unknown size 'huge'"),
-        (["--fit", "8", "--size", "tiny", "demo"], "--size tiny takes no checkpoint"),
-        (["--fit", "8", "--methods", "owl"], "unknown method 'owl'"),
-        (["--fit", "8", "--size", "tiny", "--methods", "medusa"], "medusa"),
-        (["--size", "tiny"], "--size is for --fit"),
-        (["--fit", "8", "--verify"], "--verify reads a checkpoint's files"),
-        (["nowhere", "--fit", "8"], "nowhere"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "line"), [
+    (["--fit", "nan"], "--fit nan is not valid"), (["--fit", "8", "--size", "huge"], "unknown size 'huge'"),
+    (["--fit", "8", "--size", "tiny", "demo"], "--size tiny takes no checkpoint"),
+    (["--fit", "8", "--methods", "owl"], "unknown method 'owl'"),
+    (["--fit", "8", "--size", "tiny", "--methods", "medusa"], "medusa"), (["--size", "tiny"], "--size is for --fit"),
+    (["--fit", "8", "--verify"], "--verify reads a checkpoint's files"), (["nowhere", "--fit", "8"], "nowhere"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_bad_input_is_one_line(arguments, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert line in assert_refused(["info", *arguments], capsys)

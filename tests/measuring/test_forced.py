@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.drafting.jacobi import jacobi
-from lantern_jax.decoding.gumbel import Gumbel
-from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax import Draft, Gumbel, Rejection, SamplingParams, Strict, eagle, jacobi, speculative_decode
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.forced import Forced
@@ -23,19 +16,25 @@ from tests.decoding import toy_models as toys
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])
 # Everything that is drafted is kept, so that it is always three deep.
 DYNAMIC = DynamicTree(nodes=10, depth=3, frontier=2, children=2, ranking="probability")
+# Of two kept nodes one can be two deep at most.
+TREES = {
+    "static": STATIC, "static, rejection": STATIC, "dynamic": DYNAMIC,
+    "shallow": DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability"),
+}  # fmt: skip
 BATCH, LENGTH = 128, toys.CONFIG.num_tokens
 LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), AcceptLengths(mean=2.2).over(3)
 
 
-def draftings():
+def decode(name, chances, batch=BATCH, **more):
     drafter, params = toys.random_drafter()
-    window = DraftTree.window(3, 2, 1)
-    return {
-        "static": (eagle(drafter, STATIC), params, Gumbel()),
-        "static, rejection": (eagle(drafter, STATIC), params, Rejection()),
-        "dynamic": (eagle(drafter, DYNAMIC), params, Gumbel()),
-        "window": (jacobi(toys.VOCAB, window), None, Gumbel()),
-    }
+    drafting = (
+        jacobi(toys.VOCAB, DraftTree.window(3, 2, 1)) if name == "window" else eagle(drafter, TREES[name])
+    )
+    coupling = Forced(Rejection() if "rejection" in name else Gumbel(), chances)
+    return speculative_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(batch), toys.sequence_keys(3, batch),
+        drafting=drafting, drafting_params=None if name == "window" else params, coupling=coupling, **more,
+    )  # fmt: skip
 
 
 def expected_counts(chances, left: int) -> np.ndarray:
@@ -50,20 +49,13 @@ def expected_counts(chances, left: int) -> np.ndarray:
 
 
 # That accept tests are forced as well is seen below.
-CASES = [
-    pytest.param(name, marks=pytest.mark.exhaustive if name == "static, rejection" else ())
-    for name in draftings()
-]
+RARE = pytest.param("static, rejection", marks=pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["static", "dynamic", "window", RARE])
 def test_lengths_follow_the_profile(name):
     chances = MEAN if name in ("static", "window") else LISTED
-    drafting, params, coupling = draftings()[name]
-    decoded = speculative_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(3, BATCH),
-        drafting=drafting, drafting_params=params, coupling=Forced(coupling, chances), guidance=jnp.full(BATCH, 2.0),
-    )  # fmt: skip
+    decoded = decode(name, chances, guidance=jnp.full(BATCH, 2.0))
     assert (np.asarray(decoded.tokens) >= 0).all()
     accepted = np.asarray(decoded.accepted).sum(axis=0)
     expected = BATCH * expected_counts(chances, LENGTH - 1)
@@ -76,25 +68,16 @@ def test_lengths_follow_the_profile(name):
 
 
 def test_a_tree_that_is_not_so_deep_gives_its_deepest_path():
-    """Of two kept nodes one can be two deep at most; three are never accepted."""
-    drafter, params = toys.random_drafter()
-    tree = DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability")
-    decoded = speculative_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(8), toys.sequence_keys(3, 8),
-        drafting=eagle(drafter, tree), drafting_params=params, coupling=Forced(Gumbel(), (0, 0, 0, 1.0)),
-    )  # fmt: skip
-    accepted = np.asarray(decoded.accepted).sum(axis=0)
+    accepted = np.asarray(decode("shallow", (0, 0, 0, 1.0), batch=8).accepted).sum(axis=0)
     assert accepted[3] == 0 and accepted[1] + accepted[2] > 0
 
 
 def verify(coupling, tokens, log_probs, log_q, keys, sampling):
     """What the loop needs of a verdict: without the rest everything else may be left out."""
     rows = len(tokens)
-    draws = coupling.draws(
-        keys, jnp.zeros(rows, jnp.int32), jnp.zeros(rows, jnp.int32), 4, log_probs.shape[-1], sampling
-    )
-    room = jnp.full(rows, 9, jnp.int32)
-    verdict = coupling.verify(Draft(tokens, STATIC, log_q), log_probs, draws, Strict(), None, room)
+    zero = jnp.zeros(rows, jnp.int32)
+    draws = coupling.draws(keys, zero, zero, 4, log_probs.shape[-1], sampling)
+    verdict = coupling.verify(Draft(tokens, STATIC, log_q), log_probs, draws, Strict(), None, zero + 9)
     return verdict.path, verdict.count
 
 

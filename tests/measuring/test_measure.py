@@ -56,14 +56,12 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
 
 
 def test_what_cannot_be_measured_has_its_reason():
-    groups, reasons = members(
-        tiny_subject(), configurations("led:coupling=rejection,medusa,lantern-g:k=20,gumbel")
-    )
+    several = configurations("led:coupling=rejection,medusa,lantern-g:k=20,gumbel")
+    groups, reasons = members(tiny_subject(), several)
     assert [one.configuration.method for one in groups[0]] == ["ar", "gumbel"]
     assert len(reasons) == 3 and "the table stores 12" in reasons[2]
     assert "led needs the coupling gumbel" in reasons[0] and "medusa" in reasons[1]
-    deep = AcceptLengths(mean=3.63)
-    groups, reasons = members(tiny_subject(), configurations("gumbel,led,zipar"), deep)
+    groups, reasons = members(tiny_subject(), configurations("gumbel,led,zipar"), AcceptLengths(mean=3.63))
     assert [one.configuration.method for one in groups[0]] == ["ar", "led"]
     assert "tree of depth 3, and this one has 2" in reasons[0] and "zipar" in reasons[1]
 
@@ -102,32 +100,28 @@ def test_forced_rows_have_the_profiles_mean_and_no_quality():
 
 
 def test_a_stopped_picture_is_reckoned_to_its_end():
-    subject = random_tiny()
-    group = members(subject, configurations("jacobi:window=2"), AcceptLengths(chances=(0.0, 1.0)))[0][0]
-    plan = dataclasses.replace(PLAN, passes=5, profile=AcceptLengths(chances=(0.0, 1.0)))
-    plain, row = measure(subject, group, plan)
-    assert (
-        row.tokens_a_pass == 2 and row.passes == pytest.approx(35 / 2) and plain.passes == pytest.approx(35)
-    )
+    subject, profile = random_tiny(), AcceptLengths(chances=(0.0, 1.0))
+    group = members(subject, configurations("jacobi:window=2"), profile)[0][0]
+    plain, row = measure(subject, group, dataclasses.replace(PLAN, passes=5, profile=profile))
+    assert row.tokens_a_pass == 2
+    assert row.passes == pytest.approx(35 / 2) and plain.passes == pytest.approx(35)
     assert row.measured_passes == 5 and row.acceptance == [1.0]
     assert row.seconds > 3 * row.ms_a_pass / 1e3
 
 
 def test_levels_by_kind_of_draft():
-    settings = tiny_pipeline().check
-    assert levels_of(settings(["a lake"], method="ar")) == 0
-    assert levels_of(settings(["a lake"], method="jacobi")) == 0
-    assert levels_of(settings(["a lake"], method="gumbel")) == 2
-    assert levels_of(settings(["a lake"], method="led", window=8, reach=3)) == 3
-    assert levels_of(settings(["a lake"], method="echo", depth=4)) == 4
+    for levels, knobs in (
+        (0, {"method": "ar"}), (0, {"method": "jacobi"}), (2, {"method": "gumbel"}),
+        (3, {"method": "led", "window": 8, "reach": 3}), (4, {"method": "echo", "depth": 4}),
+    ):  # fmt: skip
+        assert levels_of(tiny_pipeline().check(["a lake"], **knobs)) == levels
+
+
+GROWN = "eagle2:depth=2,nodes=6,frontier=2,children=3"
 
 
 @pytest.mark.parametrize(
-    "method",
-    [
-        "led:window=4,reach=2",
-        pytest.param("eagle2:depth=2,nodes=6,frontier=2,children=3", marks=pytest.mark.exhaustive),
-    ],
+    "method", ["led:window=4,reach=2", pytest.param(GROWN, marks=pytest.mark.exhaustive)]
 )
 def test_a_level_of_a_window_and_of_a_tree_grown_anew(method):
     subject = random_tiny()
@@ -146,9 +140,8 @@ def test_published_sizes(size):
     assert jax.tree.leaves(drafter_shapes(model.drafter))
     target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
     rows = model.conditioning(2)
-    _, logits, _ = jax.eval_shape(
-        lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9), shapes, rows
-    )
+    prefill = lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9)  # noqa: E731
+    _, logits, _ = jax.eval_shape(prefill, shapes, rows)
     assert logits.shape == (2, model.config.num_codes)
 
 
@@ -159,11 +152,9 @@ def test_random_parameters_are_made_on_the_device_in_their_dtype():
     assert {leaf.dtype.name for _, leaf in leaves} == {"bfloat16"}
     assert {device for _, leaf in leaves for device in leaf.devices()} == {jax.devices()[3]}
     for path, leaf in leaves:
-        values = np.asarray(leaf, np.float32)
-        if path[-1].key == "scale":
-            assert (values == 1).all()
-        else:
-            assert values.std() == pytest.approx(0.02, rel=0.2) and abs(values.mean()) < 0.002
+        values, scale = np.asarray(leaf, np.float32), path[-1].key == "scale"
+        assert values.std() == pytest.approx(0 if scale else 0.02, rel=0.2)
+        assert abs(values.mean() - scale) < 0.002
     again = model.read(jnp.dtype("bfloat16"), where)
     jax.tree.map(np.testing.assert_array_equal, parameters.target, again.target)
     table = np.asarray(parameters.codebook.neighbours)
@@ -236,14 +227,10 @@ def test_an_accelerators_streams_are_counted_once():
     host = plane("/host:CPU", python=[event(9.0), event(5.0, hlo_op="dot.1")])
     events = [event(2.0, hlo_op="dot.1"), event(3.0, hlo_op="add.2"), event(4.0), event(1.0, hlo_op="dot.1")]
     device = plane("/device:GPU:0", **{"Stream #7": events, "XLA Ops": events, "XLA Modules": [event(10.0)]})
-    assert profile.spent_by_part([host, device], owners) == (
-        {"score": 3.0, "commit": 3.0, "unknown": 4.0},
-        4,
-    )
+    assert profile.spent_by_part([host, device], owners) == ({"score": 3.0, "commit": 3.0, "unknown": 4.0}, 4)
     assert profile.spent_by_part([host], owners) == ({"score": 5.0}, 1)
-    core = plane(
-        "/device:TPU:0", **{"XLA Ops": [event(9.0, hlo_op="while.3"), *events], "Steps": [event(10.0)]}
-    )
+    operations = [event(9.0, hlo_op="while.3"), *events]
+    core = plane("/device:TPU:0", **{"XLA Ops": operations, "Steps": [event(10.0)]})
     assert profile.spent_by_part([core], owners)[0] == {"score": 3.0, "commit": 3.0, "unknown": 4.0}
     graph = [event(2.0, "dot_1"), event(3.0, "attend__2"), event(4.0, "Memcpy")]
     device = plane("/device:GPU:0", **{"Stream #7": graph})
@@ -254,9 +241,8 @@ def test_an_accelerators_streams_are_counted_once():
 def test_a_profile_of_a_pass():
     pipeline = tiny_pipeline()
     engine = Engine(lambda where: pipeline.engine.parameters, devices=jax.devices()[:1])
-    subject = dataclasses.replace(
-        tiny_subject(), engine=engine, recipe=dataclasses.replace(pipeline.recipe, drafters={})
-    )
+    recipe = dataclasses.replace(pipeline.recipe, drafters={})
+    subject = dataclasses.replace(tiny_subject(), engine=engine, recipe=recipe)
     member = members(subject, configurations("jacobi:window=1"))[0][0][1]
     run = engine.advance(engine.start(member.job, subject.rows(0, 1)), 1)
     found = profile.profile_of_a_pass(engine, run)

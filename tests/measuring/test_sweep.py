@@ -14,13 +14,13 @@ def variants(text):
 
 
 def test_every_combination_once():
-    found = expand(
-        variants("gumbel,eagle"),
-        trees=["chain", "dynamic"],
-        rules=["strict", "near"],
-        batches=[1, 8],
-        guidances=[1.0, 4.0],
-    )
+    lists = {
+        "trees": ["chain", "dynamic"],
+        "rules": ["strict", "near"],
+        "batches": [1, 8],
+        "guidances": [1.0, 4.0],
+    }
+    found = expand(variants("gumbel,eagle"), **lists)
     assert len(found) == len(set(map(str, found))) == 2 * 2 * 2 * 2 * 2
     assert names(found)[0] == ("gumbel", {"tree": "chain", "rule": "strict"}, 1, 1.0)
     # Those with the same batch and guidance stand together.
@@ -30,9 +30,8 @@ def test_every_combination_once():
 
 
 def test_a_method_keeps_the_tree_that_makes_it():
-    found = expand(
-        variants("ar,led,block,gumbel:tree=demo_57,gumbel"), trees=["chain", "none"], rules=["strict"]
-    )
+    given = variants("ar,led,block,gumbel:tree=demo_57,gumbel")
+    found = expand(given, trees=["chain", "none"], rules=["strict"])
     assert names(found) == [
         ("ar", {}, 1, None),
         ("led", {"rule": "strict"}, 1, None),

@@ -29,20 +29,20 @@ def folder(tmp_path, monkeypatch):
     cache = tmp_path.parent / f"{tmp_path.name}-cache"
     cache.mkdir()
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
-    monkeypatch.setattr(
-        lantern_jax.pipeline.pipeline, "load", sharing_programs(lantern_jax.pipeline.pipeline.load)
-    )
-    monkeypatch.setattr(costs, "NODES", (1, 4))
-    monkeypatch.setattr(costs, "WIDTHS", (1,))
-    monkeypatch.setattr(costs, "_WINDOW", 3)
-    monkeypatch.setattr(costs, "PIECE_SECONDS", 0.005)
-    monkeypatch.setattr(tune, "_TREES", 1)
-    # One window, and no other drafters than the first.
-    monkeypatch.setattr(tune, "_KINDS_UNTIL", 0.0)
-    monkeypatch.setattr(choose, "window_neighbours", lambda point: [])
-    monkeypatch.setattr(tune, "tree_names", lambda: ("chain",))
-    # A grown tree of three nodes and the shipped chain, whose rounds time drafting as well.
-    monkeypatch.setattr(choose, "best_trees", partial(choose.best_trees, sizes=(3,), depth=3))
+    load = sharing_programs(lantern_jax.pipeline.pipeline.load)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load)
+    # One window, no other drafters than the first; a grown tree of three nodes and the shipped chain, whose rounds
+    # time drafting as well.
+    for module, values in {
+        costs: {"NODES": (1, 4), "WIDTHS": (1,), "_WINDOW": 3, "PIECE_SECONDS": 0.005},
+        tune: {"_TREES": 1, "_KINDS_UNTIL": 0.0, "tree_names": lambda: ("chain",)},
+        choose: {
+            "window_neighbours": lambda point: [],
+            "best_trees": partial(choose.best_trees, sizes=(3,), depth=3),
+        },
+    }.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
     yield cache / "lantern_jax" / "tuned"
@@ -64,9 +64,8 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
     names = [row["name"] for row in confirmed]
     assert len(confirmed) in (4, 5) and "plain" in names
     assert written["name"] == max(confirmed, key=lambda row: row["measured"][0])["name"]
-    assert all("rule" not in row["knobs"] for row in written["found"]["candidates"]), (
-        "no budget, nothing relaxed"
-    )
+    # Without a budget nothing is relaxed.
+    assert all("rule" not in row["knobs"] for row in written["found"]["candidates"])
     assert set(written["found"]["costs"]["ms_a_pass"]) == {"1", "4"}
     statistics = written["found"]["paths"]["eagle"]
     assert statistics["roots"] == 2 * 15 and len(statistics["tokens_a_pass"]) == 1
@@ -90,42 +89,26 @@ def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, whose programs it then has.
-    arguments = [
-        "--model",
-        str(tiny_folder),
-        *ONE_DEVICE,
-        "--minutes",
-        "30",
-        "--pictures",
-        "2",
-        "--batch",
-        "2",
-    ]
-    more = ["--prompts", "prompts.txt", "--max-substituted", "0.9", "--out", "mine.json"]
-    assert main(["tune", *arguments, *more]) == 0
+    model = ["--model", str(tiny_folder), *ONE_DEVICE]
+    more = "--minutes 30 --pictures 2 --batch 2 --prompts prompts.txt --max-substituted 0.9 --out mine.json"
+    assert main(["tune", *model, *more.split()]) == 0
     written = json.loads(Path("mine.json").read_text())
     assert not folder.exists() and written["budget"] == {"max_substituted": 0.9}
     relaxed = [row for row in written["found"]["candidates"] if "rule" in row["knobs"]]
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
     capsys.readouterr()
-    assert main(["generate", "a lake", "--num", "2", *arguments[:4], "--tuned", "mine.json"]) == 0
+    assert main(["generate", "a lake", "--num", "2", *model, "--tuned", "mine.json"]) == 0
     assert written["name"] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--pictures", "1"], "from 2 to"),
-        (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
-        (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
-        (["a lake", "--prompts", "empty.txt"], "one of the two"),
-        (["--out", "empty.txt"], "empty.txt exists"),
-        (["--out", "none/x.json"], "none is not a folder"),
-        (["--model", "none"], "none"),
-        (["a flying carpet"], "unknown word"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--pictures", "1"], "from 2 to"), (["--max-substituted", "1.5"], "--max-substituted 1.5 is not valid"),
+    (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
+    (["a lake", "--prompts", "empty.txt"], "one of the two"), (["--out", "empty.txt"], "empty.txt exists"),
+    (["--out", "none/x.json"], "none is not a folder"), (["--model", "none"], "none"),
+    (["a flying carpet"], "unknown word"),
+])  # fmt: skip
 def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
@@ -147,16 +130,13 @@ def test_every_checkpoint_has_prompts_of_its_own():
     assert len(words) == 20 and len(set(words)) > 5
     tiny_pipeline().check(words)
     assert sample_prompts(checkpoint, 20) == words != sample_prompts(checkpoint, 20, seed=1)
-    classes = dataclasses.replace(
-        checkpoint, vocabulary=None,
-        target_config=dataclasses.replace(checkpoint.target_config, label_slots=1, null_labels=None),
-    )  # fmt: skip
+    config = dataclasses.replace(checkpoint.target_config, label_slots=1, null_labels=None)
+    classes = dataclasses.replace(checkpoint, vocabulary=None, target_config=config)
     numbers = sample_prompts(classes, 12)
     assert sorted(numbers) == sorted(set(numbers)) and 0 <= min(numbers) < max(numbers) < 19
     assert len(sample_prompts(classes, 50)) == 50
-    captions = dataclasses.replace(
-        classes, target_config=dataclasses.replace(classes.target_config, num_labels=0, caption_dim=8)
-    )
+    config = dataclasses.replace(config, num_labels=0, caption_dim=8)
+    captions = dataclasses.replace(classes, target_config=config)
     assert sample_prompts(captions, 5) == list(subject.CAPTIONS[:5])
 
 

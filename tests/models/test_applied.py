@@ -1,7 +1,7 @@
 """A foreign transformer as a target, and ``check_target``, which names an adapter's mistake."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +33,12 @@ def foreign_model(params, tokens, positions, mask, past):
     x = params["embed"][tokens] + params["place"][positions]
     made = []
     for number, block in enumerate(params["blocks"]):
-        heads = jnp.split((jnp.tanh(x) @ block["qkv"]).reshape(*x.shape[:2], HEADS, -1), 3, axis=-1)
-        query, keys, values = heads
+        heads = (jnp.tanh(x) @ block["qkv"]).reshape(*x.shape[:2], HEADS, -1)
+        query, keys, values = jnp.split(heads, 3, axis=-1)
         made.append((keys, values))
         if past is not None:
             keys, values = (
-                jnp.concatenate(pair, axis=1) for pair in zip(past[number], (keys, values), strict=True)
+                jnp.concatenate(pair, axis=1) for pair in zip(past[number], made[-1], strict=True)
             )
         scores = jnp.einsum("bnhe,bshe->bhns", query, keys) / np.sqrt(np.float32(WIDTH // HEADS))
         weights = jax.nn.softmax(jnp.where(mask[:, None], scores, np.float32(-1e9)), axis=-1)
@@ -47,10 +47,15 @@ def foreign_model(params, tokens, positions, mask, past):
     return x @ params["embed"].T, x, made
 
 
-# All that it takes.
-foreign_target = target_from_apply(
-    foreign_model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, unconditional=NULL
-)
+SIZES = {"num_codes": CODES, "num_tokens": LENGTH, "first_code": FIRST_CODE}
+
+
+def applied(model):
+    """Makes a model a target: all that it takes."""
+    return target_from_apply(model, **SIZES, unconditional=NULL)
+
+
+foreign_target = applied(foreign_model)
 PROMPTS = TokenConditioning(
     jnp.array([[0, 3, 1], [2, 5, 4], [0, 0, 3]], jnp.int32),
     jnp.array([[False, True, True], [True, True, True], [False, False, True]]),
@@ -70,13 +75,9 @@ def test_it_samples_what_the_model_says():
         prompt, logits = PROMPTS.tokens[row][PROMPTS.mask[row]], []
         for words in (prompt, jnp.full_like(prompt, NULL)):
             tokens = jnp.concatenate([words, made.tokens[row, :-1] + FIRST_CODE])[None]
-            places, mask = (
-                jnp.arange(tokens.shape[1])[None],
-                jnp.tril(jnp.ones((1, *tokens.shape[1:] * 2), bool)),
-            )
-            logits.append(
-                whole(foreign_params(), tokens, places, mask, None)[0][0, len(words) - 1 :, FIRST_CODE:]
-            )
+            places, mask = jnp.arange(tokens.shape[1])[None], jnp.ones((1, *tokens.shape[1:] * 2), bool)
+            found, *_ = whole(foreign_params(), tokens, places, jnp.tril(mask), None)
+            logits.append(found[0, len(words) - 1 :, FIRST_CODE:])
         conditional, unconditional = logits
         guided = unconditional + 2.0 * (conditional - unconditional)
         np.testing.assert_array_equal(jnp.argmax(guided, axis=-1), made.tokens[row])
@@ -98,15 +99,9 @@ def test_strict_decoding_with_a_smaller_model_is_plain_decoding():
 
 
 def test_without_unconditional_rows_guidance_is_refused():
-    target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE)
+    target = target_from_apply(foreign_model, **SIZES)
     with pytest.raises(ValueError, match="this target has no unconditional rows"):
         lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS, guidance=GUIDANCE)
-
-
-def applied(model):
-    return target_from_apply(
-        model, num_codes=CODES, num_tokens=LENGTH, first_code=FIRST_CODE, unconditional=NULL
-    )
 
 
 def no_features(*given):
@@ -180,10 +175,8 @@ def table_ends(codes, words):
     """Returns a target in which ids past some codes, or words, read the last row."""
 
     def clamped(params, tokens, *more):
-        words_first = jnp.minimum(tokens, words - 1)
-        return foreign_model(
-            params, jnp.where(tokens < WORDS, words_first, jnp.minimum(tokens, WORDS + codes - 1)), *more
-        )
+        ends = jnp.where(tokens < WORDS, words - 1, WORDS + codes - 1)
+        return foreign_model(params, jnp.minimum(tokens, ends), *more)
 
     return applied(clamped)
 
@@ -247,9 +240,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("said", BROKEN)
 def test_broken_targets_are_found_out(said):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=rf"^target\.{said}"):
         check_target(BROKEN[said](), foreign_params(), PROMPTS, guidance=2.0)
-    assert str(error.value).startswith(f"target.{said}"), error.value
 
 
 def test_no_position_is_past_the_pictures_end():
@@ -272,16 +264,13 @@ def test_which_id_is_code_0s_is_not_guessed():
         lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS)
     for wrong in ({"first_code": WORDS + 1}, {"unconditional": 30}, {"unconditional": -1}):
         with pytest.raises(ValueError, match="give 0 to 29"):
-            target_from_apply(
-                foreign_model, vocab_size=WORDS + CODES, num_codes=CODES, num_tokens=LENGTH,
-                **{"first_code": FIRST_CODE, **wrong},
-            )  # fmt: skip
+            target_from_apply(foreign_model, vocab_size=WORDS + CODES, **SIZES | wrong)
 
 
 def test_too_little_to_try_is_refused():
     one = jax.tree.map(lambda leaf: leaf[:1], PROMPTS)
     with pytest.raises(ValueError, match="give at least two"):
         check_target(foreign_target, foreign_params(), one)
-    short = partial(target_from_apply, foreign_model, num_codes=CODES)(num_tokens=8)
+    short = target_from_apply(foreign_model, num_codes=CODES, num_tokens=8)
     with pytest.raises(ValueError, match="8 tokens is too short"):
         check_target(short, foreign_params(), PROMPTS)

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax import CaptionConditioning, LlamaGen, LlamaGenConfig, apply_guidance, llamagen_target
 from lantern_jax.models.transformer import padded_causal_mask
 
 BATCH = 3
@@ -38,15 +37,13 @@ class BothRows(LlamaGen):
         if self.config.num_labels:
             x, valid = self.labels(labels), jnp.ones(labels.shape, bool)
         else:
-            kernels = [self.caption.variables["params"][name]["kernel"] for name in ("fc1", "fc2")]
-            learned = jnp.broadcast_to(
-                self.caption.variables["params"]["unconditional"][None, None], labels.shape
-            )
+            caption = self.caption.variables["params"]
+            learned = jnp.broadcast_to(caption["unconditional"][None, None], labels.shape)
             x = jnp.where(unconditional[..., None, None], learned, labels)
-            x, valid = nn.gelu(x @ kernels[0], approximate=True) @ kernels[1], mask
-        features, _ = self.transformer(
-            x, jnp.asarray(self.prefix_rotary())[None, None], padded_causal_mask(valid)
-        )
+            x = nn.gelu(x @ caption["fc1"]["kernel"], approximate=True) @ caption["fc2"]["kernel"]
+            valid = mask
+        rotary = jnp.asarray(self.prefix_rotary())[None, None]
+        features, _ = self.transformer(x, rotary, padded_causal_mask(valid))
         return features, self.head(features[:, :, -1])
 
 

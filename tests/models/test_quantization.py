@@ -22,11 +22,8 @@ from tests.tiny_checkpoint import tiny_checkpoint
 
 def layers(params):
     """Lists (name, the module's arrays) of every product of a target's layers."""
-    transformer = params["params"]["transformer"]
-    found = [
-        (name, transformer[key][name]) for key in transformer if "layer" in key for name in transformer[key]
-    ]
-    return [(name, module) for name, module in found if "kernel" in module]
+    modules = [layer for key, layer in params["params"]["transformer"].items() if "layer" in key]
+    return [(name, module) for layer in modules for name, module in layer.items() if "kernel" in module]
 
 
 def bytes_of(tree) -> int:
@@ -56,9 +53,8 @@ def test_every_channel_is_within_half_a_step(quantized):
         error = np.abs(after["kernel"] * after["kernel_scale"] - np.asarray(before["kernel"]))
         assert (error <= after["kernel_scale"] * 0.501).all() and error.any()
     for part in ("tokens", "head"):
-        assert jax.tree.all(
-            jax.tree.map(np.array_equal, original["params"][part], quantized.target_params["params"][part])
-        )
+        after = quantized.target_params["params"][part]
+        assert jax.tree.all(jax.tree.map(np.array_equal, original["params"][part], after))
 
 
 def test_logits_are_those_of_the_rounded_weights(quantized):
@@ -120,9 +116,8 @@ def test_the_command(tmp_path, monkeypatch, folder, capsys):
     assert capsys.readouterr().out.endswith("wrote small\n")
     assert main(["info", "small"]) == 0
     assert "int8" in capsys.readouterr().out
-    for (_, ours), (_, theirs) in zip(
-        *(layers(load(path).target_params) for path in ("small", folder)), strict=True
-    ):
+    both = (layers(load(path).target_params) for path in ("small", folder))
+    for (_, ours), (_, theirs) in zip(*both, strict=True):
         np.testing.assert_array_equal(ours["kernel"], theirs["kernel"])
     assert "already" in assert_refused(["quantize", "small", "--out", "smaller"], capsys)
     assert "exists" in assert_refused(["quantize", str(original), "--out", "small"], capsys)

@@ -5,25 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax import ChameleonConfig, DrafterConfig, LlamaGenConfig, VQConfig
 from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
-from lantern_jax.models.vq import VQConfig
 from tests.refused import refused
 
 CONFIGS = {
-    "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3),
-    "drafter": DrafterConfig(16, 2, 32),
-    "chameleon": ChameleonConfig(),
-    "vq": VQConfig(),
-}
+    "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3), "drafter": DrafterConfig(16, 2, 32),
+    "chameleon": ChameleonConfig(), "vq": VQConfig(),
+}  # fmt: skip
 WRONG = {
     int: [None, "two", -1, 1.5, True, [1], float("nan")],
-    float: [None, "two", -1.0, 0, float("nan"), float("inf"), True, [1.0]],
-    bool: [None, "true", 1, []],
+    float: [None, "two", -1.0, 0, float("nan"), float("inf"), True, [1.0]], bool: [None, "true", 1, []],
     str: [None, 3, "unheard of"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -35,20 +29,14 @@ def test_what_is_no_size_is_refused_by_name(name):
         for value in WRONG.get(kind, [None, "two", [], [-1], [1, "two"]]):
             if value is None and optional:
                 continue
-            with pytest.raises(ValueError) as error:
+            with refused(field.name):
                 dataclasses.replace(config, **{field.name: value})
-            assert field.name in str(error.value) and "\n" not in str(error.value)
             tried += 1
     assert tried > 20
 
 
-def test_numpy_numbers_are_sizes():
+def test_numpy_numbers_are_sizes_and_a_parallel_drafter_needs_no_markov_term():
     assert LlamaGenConfig(np.int64(16), 1, 2, num_labels=np.int32(3)).prefix_length == 1
-    with pytest.raises(ValueError, match="give a whole number from 1 to"):
-        LlamaGenConfig(16, 0, 2, num_labels=3)
-
-
-def test_a_parallel_drafter_needs_no_markov_term():
     config = ParallelConfig(16, 2, 32, vocab_size=24, num_codes=24, markov_rank=0)
     assert "markov" not in parallel_shapes(config)["params"]
     with refused("markov_rank -1 is not valid"):

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, chameleon_target, llamagen_target
 from lantern_jax.families.chameleon_weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
-from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning, chameleon_target
-from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
 from lantern_jax.models.transformer import Transformer, line_rotary
 from tests.tiny_checkpoint import random_leaves
 

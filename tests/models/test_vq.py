@@ -36,10 +36,6 @@ def test_sizes_are_found_in_the_tensors():
     tensors = read_case(DEFAULT_DIRECTORY / "llamagen_vq.json").tensors
     config, _ = convert_vq({**tensors, "quantize.codebook_used": np.zeros(3)})
     assert config == convert_vq(tensors)[0] == VQConfig(32, None, (1, 2), 32, 64)
-    with pytest.raises(ValueError, match="not a LlamaGen VQ tokenizer: 1 missing: quant_conv"):
-        convert_vq({name: tensor for name, tensor in tensors.items() if name != "quant_conv.bias"}, config)
-    with pytest.raises(ValueError, match="not a LlamaGen VQ tokenizer"):
-        convert_vq({"transformer.weight": np.zeros((2, 2))})
 
 
 def test_vqgan_tensors_all_matter():
@@ -49,15 +45,8 @@ def test_vqgan_tensors_all_matter():
     assert config == VQConfig(32, None, (1, 2), 32, 64, 32, l2_norm=False, level_attention=False)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     # The decoder's levels are counted from the coarsest, the published ones from the finest.
-    coarsest = case.tensors["decoder.up.1.block.2.conv1.bias"]
-    np.testing.assert_array_equal(
-        params["decoder"]["level_0"]["res_2"]["conv1"]["bias"], coarsest.astype(jnp.bfloat16)
-    )
-    broken = {**case.tensors, "lossy.weight": np.zeros(1), "encoder.down.1.attn.0.q.bias": np.zeros(1)}
-    del broken["decoder.up.0.block.0.nin_shortcut.bias"]
-    with pytest.raises(ValueError, match=r"not a Chameleon VQGAN: 50 missing: .* and 30 more") as error:
-        convert_vqgan(broken)
-    assert "unexpected: lossy.weight" in str(error.value) and "\n" not in str(error.value)
+    coarsest = case.tensors["decoder.up.1.block.2.conv1.bias"].astype(jnp.bfloat16)
+    np.testing.assert_array_equal(params["decoder"]["level_0"]["res_2"]["conv1"]["bias"], coarsest)
     for tensors, convert in ((case.tensors, convert_vq), ({}, convert_vqgan)):
         with refused("missing or misshapen: "):
             convert(tensors)
@@ -108,13 +97,12 @@ def test_space_to_depth_folds_blocks_in_reading_order():
 
 def test_errors_are_one_line(tiny):
     model, variables = tiny
-    for call in (
-        lambda: VQConfig(ch=8, groups=32),
-        lambda: VQConfig(ch_mult=()),
-        lambda: VQConfig(codebook_size=0),
-        lambda: model.apply(variables, jnp.zeros((1, 9, 8, 3)), method="encode"),
-        lambda: model.apply(variables, jnp.zeros((1, 5), jnp.int32), method="decode"),
-    ):
-        with pytest.raises(ValueError) as error:
+    for message, call in {
+        "groups": lambda: VQConfig(ch=8, groups=32),
+        "ch_mult": lambda: VQConfig(ch_mult=()),
+        "codebook_size": lambda: VQConfig(codebook_size=0),
+        "9": lambda: model.apply(variables, jnp.zeros((1, 9, 8, 3)), method="encode"),
+        "5": lambda: model.apply(variables, jnp.zeros((1, 5), jnp.int32), method="decode"),
+    }.items():
+        with refused(message):
             call()
-        assert "\n" not in str(error.value)

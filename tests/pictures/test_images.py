@@ -31,8 +31,7 @@ def test_grid_refuses(shape, columns):
 
 def test_side_by_side_keeps_the_pictures():
     made = pictures.side_by_side([plain(10, 8, 64), plain(20, 6, 64)], ["plain", "speculative"], gap=2)
-    assert made.shape[1] == 130
-    assert made.shape[0] > 8
+    assert made.shape[1] == 130 and made.shape[0] > 8
     assert (made[:8, :64] == 10).all()
     assert (made[:6, 66:] == 20).all()
     assert (made[8:, :64] > 100).any(), "the caption is drawn"
@@ -41,17 +40,14 @@ def test_side_by_side_keeps_the_pictures():
         pictures.side_by_side([plain(1), plain(2)], ["one"])
 
 
-def test_accepted_counts_leave_the_bonus_token_out():
-    expected = np.repeat([0, 3, 0, 2, 6], [1, 4, 1, 3, 7])
-    np.testing.assert_array_equal(pictures.accepted_by_round(ROUNDS), expected)
-
-
 def test_overlay_tints_cells_by_accepted_count():
     drawn = pictures.draw_acceptance(plain(128, 16, 16), ROUNDS, 4, 6)
     cell = drawn.shape[1] // 4
     assert drawn.shape[0] > 4 * cell, "the legend is below"
     centres = drawn[cell // 2 : 4 * cell : cell, cell // 2 : 4 * cell : cell].reshape(16, 3).astype(int)
+    # The bonus token of a round is not one that it accepted.
     counts = pictures.accepted_by_round(ROUNDS)
+    np.testing.assert_array_equal(counts, np.repeat([0, 3, 0, 2, 6], [1, 4, 1, 3, 7]))
     for left in range(16):
         for right in range(16):
             assert (centres[left] == centres[right]).all() == (counts[left] == counts[right])
@@ -60,8 +56,5 @@ def test_overlay_tints_cells_by_accepted_count():
     # Between tokens of one round there is no line; between rounds there is.
     assert (drawn[cell // 2, 2 * cell] == centres[1]).all()
     assert (drawn[cell // 2, cell] == 0).all()
-
-
-def test_overlay_refuses_cells_that_do_not_fit():
     with pytest.raises(ValueError, match="rows of 5"):
         pictures.draw_acceptance(plain(0, 16, 16), ROUNDS, 5, 6)

@@ -1,10 +1,10 @@
 """The race of plain and speculative decoding, and how a generation shows itself."""
 
 import base64
+import html
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -73,9 +73,8 @@ def test_a_long_race_is_shown_quicker():
 
 def test_pictures_of_one_call_share_its_time_by_their_rounds():
     rounds = np.stack([BOTH.round_of_token[0], np.minimum(BOTH.round_of_token[0], 2)])
-    both = replace(
-        generation(rounds, 3.0, ("a", "b")), plain=generation(np.stack([np.arange(TOKENS)] * 2), 6.0)
-    )
+    plain = generation(np.stack([np.arange(TOKENS)] * 2), 6.0)
+    both = replace(generation(rounds, 3.0, ("a", "b")), plain=plain)
     seconds = [race._Runner(both, number).seconds for number in (0, 1)]
     assert seconds == pytest.approx([2.0, 1.0])
 
@@ -92,23 +91,19 @@ def test_files_move_and_begin_and_end_as_they_should(suffix):
         shown.append(image.info["duration"])
     assert sum(shown) == pytest.approx(sum(milliseconds), rel=0.1)
     last = np.asarray(image.convert("RGB"))
-    assert np.abs(halves(last)[1].astype(int) - halves(frames[-1])[1]).max() < 12, (
-        "but for what the format loses"
-    )
+    # But for what the format loses.
+    assert np.abs(halves(last)[1].astype(int) - halves(frames[-1])[1]).max() < 12
 
 
 def test_what_is_no_race_is_refused():
     with pytest.raises(ValueError, match="generate with compare=True"):
         race.encode_race(PLAIN)
-    with pytest.raises(
-        ValueError, match=r"race 'race.mp4' is not valid: give a file that ends in .webp, .gif, .png"
-    ):
+    with pytest.raises(ValueError, match=r"give a file that ends in .webp, .gif, .png"):
         race.encode_race(BOTH, ".mp4")
 
 
 def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
     shown = BOTH.race()
-    assert repr(shown) == "<Race: plain and speculative decoding of 'a lake'>"
     data = re.fullmatch(r'<img alt="[^"<>]*" src="data:image/webp;base64,(.+)">', shown._repr_html_())[1]
     assert Image.open(io.BytesIO(base64.b64decode(data))).n_frames > 5
     shown.save(tmp_path / "race.gif")
@@ -117,40 +112,22 @@ def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
         PLAIN.race()
     with pytest.raises(ValueError, match="there is no picture 1: give 0 to 0"):
         BOTH.race(1)
-    with pytest.raises(ValueError, match="a file that ends in"):
-        shown.save(tmp_path / "race.mp4")
 
 
-class Pictures(HTMLParser):
-    """The pictures of a page, and its text."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.pictures, self.text, self.tags = [], "", set()
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        if tag == "img":
-            self.pictures.append(dict(attributes))
-
-    def handle_data(self, data):
-        self.text += data
+def pictures_of(page: str) -> list[tuple[str, str]]:
+    """Returns the alternative text and the data of each picture of a page."""
+    return re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/png;base64,([\w+/=]+)">', page)
 
 
 def test_a_generation_shows_itself():
-    hostile = '<script>alert("a lake")</script>'
-    shown = generation(
-        np.stack([np.arange(TOKENS)] * 2), 2.0, (hostile, "hills"), speedup=1.5, same_tokens=1.0
-    )
-    assert repr(shown) == (
-        "<Generation: 2 pictures of 64 x 64 pixels, 32 tokens in 30 rounds (1.00 a round), 2.00 s, "
-        "1.50x as fast as plain decoding, 100.0% the same tokens>"
-    )
-    page = Pictures(shown._repr_html_())
-    assert page.tags == {"div", "figure", "img", "figcaption", "p"} and hostile in page.text
-    assert [picture["alt"] for picture in page.pictures] == [hostile, "hills"]
-    data = re.fullmatch(r"data:image/png;base64,(.+)", page.pictures[1]["src"])[1]
+    hostile, rounds = '<script>alert("a lake")</script>', np.stack([np.arange(TOKENS)] * 2)
+    shown = generation(rounds, 2.0, (hostile, "hills"), speedup=1.5, same_tokens=1.0)
+    assert "2 pictures of 64 x 64 pixels, 32 tokens in 30 rounds" in repr(shown)
+    page = shown._repr_html_()
+    assert set(re.findall(r"<(\w+)", page)) == {"div", "figure", "img", "figcaption", "p"}
+    assert page.count(html.escape(hostile)) == 2
+    (first, _), (second, data) = pictures_of(page)
+    assert (html.unescape(first), second) == (hostile, "hills")
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), shown.pictures[1])
     assert Image.open(io.BytesIO(shown._repr_png_())).size == (2 * SIDE + 4, SIDE)
 
@@ -158,10 +135,10 @@ def test_a_generation_shows_itself():
 def test_without_pictures_there_are_figures_alone():
     tokens = replace(PLAIN, pictures=None)
     assert tokens._repr_png_() is None and "<img" not in tokens._repr_html_()
-    assert repr(tokens) == "<Generation: 1 picture, 16 tokens in 15 rounds (1.00 a round), 2.00 s>"
+    assert "1 picture, 16 tokens in 15 rounds (1.00 a round)" in repr(tokens)
 
 
 def test_many_pictures_are_cut():
-    many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, [f"lake {number}" for number in range(70)])
-    page = Pictures(many._repr_html_())
-    assert len(page.pictures) == notebook.MOST_PICTURES and "and 6 more" in page.text
+    many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, ["lake"] * 70)
+    page = many._repr_html_()
+    assert len(pictures_of(page)) == notebook.MOST_PICTURES and "and 6 more" in page

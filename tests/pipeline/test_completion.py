@@ -10,6 +10,7 @@ import lantern_jax.engine.engine
 from lantern_jax.commands.main import main
 from lantern_jax.models.vq import VQModel
 from tests.command import assert_refused, must_not_run
+from tests.refused import refused
 from tests.tiny_checkpoint import (
     CODES,
     GRID,
@@ -105,18 +106,17 @@ def test_devices_and_batches_change_nothing(made, completed):
 )  # fmt: skip
 def test_bad_starts_are_refused_before_computing(options, message, monkeypatch):
     monkeypatch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         tiny_pipeline().generate("a lake", **options)
-    assert "\n" not in str(error.value)
 
 
 def test_without_a_tokenizer_codes_are_given(made):
     pipeline = altered_pipeline(tokenizer_params=None)
     tokens = pipeline.generate(PROMPTS, seed=3, start=made.tokens, keep_rows=2).tokens
     np.testing.assert_array_equal(tokens, made.tokens)
-    for refused in (lambda: pipeline.encode_pictures(made.images), lambda: pipeline.draw(made.tokens)):
-        with pytest.raises(ValueError, match="no VQ tokenizer"):
-            refused()
+    for take, given in ((pipeline.encode_pictures, made.images), (pipeline.draw, made.tokens)):
+        with refused("no VQ tokenizer"):
+            take(given)
 
 
 def test_the_command_goes_on_with_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):

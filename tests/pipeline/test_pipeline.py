@@ -11,6 +11,7 @@ from lantern_jax.pipeline import plan
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import must_not_run
+from tests.refused import refused
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -34,6 +35,11 @@ def test_strict_decoding_repeats_plain_decoding(compared):
     np.testing.assert_array_equal(compared.tokens, compared.plain.tokens)
     assert compared.statistics.same_tokens == 1
     assert np.abs(compared.pictures.astype(int) - compared.plain.pictures).max() <= 1
+    assert compared.pictures.shape == (2, SIDE, SIDE, 3) and compared.pictures.dtype == np.uint8
+    assert compared.pictures.std() > 1
+    assert compared.tokens.shape == (2, TOKENS) and compared.tokens.dtype == np.int32
+    assert 0 <= compared.tokens.min() <= compared.tokens.max() < CODES
+    np.testing.assert_array_equal(np.asarray(compared.images[1]), compared.pictures[1])
 
 
 def test_a_call_is_planned_and_then_run(compared, monkeypatch):
@@ -49,18 +55,6 @@ def test_a_call_is_planned_and_then_run(compared, monkeypatch):
     made = planned.run()
     assert made.notes == planned.notes
     np.testing.assert_array_equal(made.tokens, compared.tokens)
-
-
-def test_pictures_and_tokens(compared):
-    assert compared.pictures.shape == (2, SIDE, SIDE, 3)
-    assert compared.pictures.dtype == np.uint8
-    assert compared.pictures.std() > 1
-    assert compared.tokens.shape == (2, TOKENS)
-    assert compared.tokens.dtype == np.int32
-    assert 0 <= compared.tokens.min() <= compared.tokens.max() < CODES
-    assert compared.prompts == tuple(PROMPTS)
-    assert [image.size for image in compared.images] == [(SIDE, SIDE)] * 2
-    np.testing.assert_array_equal(np.asarray(compared.images[1]), compared.pictures[1])
 
 
 def test_statistics_agree_with_each_other(compared):
@@ -109,9 +103,8 @@ def test_a_set_made_in_several_calls_is_the_set_made_at_once(compared):
 def test_progress_grows_and_ends_at_the_total(compared):
     for compare, pictures in ((False, 3), (True, 6)):
         told = []
-        made = tiny_pipeline().generate(
-            "a lake", num=3, batch=2, seed=3, compare=compare, progress=told.append
-        )
+        options = {"num": 3, "batch": 2, "seed": 3, "compare": compare}
+        made = tiny_pipeline().generate("a lake", **options, progress=told.append)
         total = pictures * TOKENS
         assert {one.total for one in told} == {total}
         for fewer, more in itertools.pairwise(told):
@@ -164,50 +157,42 @@ def test_relaxed_rules_report_what_they_substitute(compared):
 
 
 def test_no_guidance_uses_one_row():
-    plain = tiny_pipeline().generate(PROMPTS, seed=3, guidance=1.0, tree="none")
-    assert plain.statistics.step_compression == 1
-    assert plain.statistics.accepted == (2 * (TOKENS - 1),)
+    run = tiny_pipeline().generate(PROMPTS, seed=3, guidance=1.0, tree="none").statistics
+    assert run.step_compression == 1 and run.accepted == (2 * (TOKENS - 1),)
 
 
 def test_without_a_tokenizer_there_are_tokens_only(compared):
-    blind = altered_pipeline(tokenizer_config=None, tokenizer_params=None)
-    generation = blind.generate(PROMPTS, seed=3)
-    assert generation.pictures is None
-    assert generation.images == []
-    np.testing.assert_array_equal(generation.tokens, compared.tokens)
+    made = altered_pipeline(tokenizer_config=None, tokenizer_params=None).generate(PROMPTS, seed=3)
+    assert made.pictures is None and made.images == []
+    np.testing.assert_array_equal(made.tokens, compared.tokens)
 
 
 BAD = [
-    ({"prompts": "a purple mountain"}, "purple"),
-    ({"prompts": ""}, "empty prompt"),
-    ({"prompts": []}, "no prompts"),
-    ({"prompts": [7]}, "not text"),
-    ({"first": 2**32 - 1}, "first 4294967295"),
+    ({"prompts": "a purple mountain"}, "purple"), ({"prompts": ""}, "empty prompt"), ({"prompts": []}, "no prompts"),
+    ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
-    ({"tree": [[CODES]]}, f"child rank {CODES}"),
-    ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
-]
+    ({"tree": [[CODES]]}, f"child rank {CODES}"), ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])
 def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
     monkeypatch.setattr(engine, "compile_ahead", must_not_run)
     monkeypatch.setattr(engine, "run_timed", must_not_run)
-    arguments = {"prompts": PROMPTS} | bad
-    with pytest.raises(ValueError) as error:
-        tiny_pipeline().generate(arguments.pop("prompts"), **arguments)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    with refused(message):
+        tiny_pipeline().generate(**{"prompts": PROMPTS} | bad)
 
 
-@pytest.mark.parametrize(
-    "conditioning",
-    [np.zeros((2, 3), np.int32), np.zeros((0, 4), np.int32), np.full((1, 4), 99), np.zeros((1, 4))],
-)
-def test_bad_conditioning_is_refused(conditioning):
-    with pytest.raises(ValueError, match="conditioning"):
-        tiny_pipeline().generate_from(conditioning)
+def test_bad_conditioning_is_refused():
+    for rows in (
+        np.zeros((2, 3), np.int32),
+        np.zeros((0, 4), np.int32),
+        np.full((1, 4), 99),
+        np.zeros((1, 4)),
+    ):
+        with refused("conditioning"):
+            tiny_pipeline().generate_from(rows)
 
 
 def encoder_of(**config):
@@ -218,18 +203,13 @@ def encoder_of(**config):
 
 def test_class_numbers_and_names_are_prompts_of_class_conditional_models():
     few, imagenet = (encoder_of(num_labels=count, label_slots=1) for count in (11, 1001))
-    np.testing.assert_array_equal(few.encode(["7", 3]), [[7], [3]])
-    np.testing.assert_array_equal(
-        imagenet.encode(["goldfish", "Golden Retriever", "999"]), [[1], [207], [999]]
-    )
-    for encoder, wrong in (
-        (few, ("10", "-1", "dog", "", 10, True, 1.5)),
-        (imagenet, ("1000", "goldfsh", " ")),
-    ):
-        for prompt in wrong:
-            for take in (encoder.encode, encoder.check_prompts):
-                with pytest.raises(ValueError, match="class"):
-                    take([prompt])
+    assert few.encode(["7", 3]).tolist() == [[7], [3]]
+    assert imagenet.encode(["goldfish", "Golden Retriever", "999"]).tolist() == [[1], [207], [999]]
+    wrong = [(few, each) for each in ("10", "-1", "dog", "", 10, True, 1.5)]
+    for encoder, prompt in (*wrong, *((imagenet, each) for each in ("1000", "goldfsh", " "))):
+        for take in (encoder.encode, encoder.check_prompts):
+            with refused("class"):
+                take([prompt])
 
 
 def test_caption_conditional_models_take_features():
@@ -240,16 +220,13 @@ def test_caption_conditional_models_take_features():
     made = captions.from_arrays(np.ones((2, 3, 6), np.float32))
     assert made.mask.all() and made.features.shape == (2, 3, 6)
     whole = np.ones((2, 3, 6), np.float32)
-    for message, arrays in (
-        (r"\[n, 3, 6\]", (whole[:, 0],)),
-        ("finite", (whole * np.nan,)),
-        ("mask", (whole, np.ones((2, 6), bool))),
-        (
-            "prompt 1 ends in padding on the right: pad on the left",
-            (whole, np.arange(3) < np.array([[3], [2]])),
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
+    for message, arrays in {
+        r"\[n, 3, 6\]": (whole[:, 0],),
+        "finite": (whole * np.nan,),
+        "mask": (whole, np.ones((2, 6), bool)),
+        "prompt 1 ends in padding on the right": (whole, np.arange(3) < np.array([[3], [2]])),
+    }.items():
+        with refused(message):
             captions.from_arrays(*arrays)
 
 

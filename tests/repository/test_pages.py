@@ -102,9 +102,7 @@ def test_files_and_names_of_the_architecture_are_there():
     # The group of entry points is a name of the package's metadata.
     names = set(re.findall(r"lantern_jax\.(\w+)", ARCHITECTURE)) - {"plugins"}
     assert "speculative_decode" in names and set(names) <= set(lantern_jax.__all__)
-
-
-def test_the_distribution_is_the_package():
+    # And of the distribution.
     assert PROJECT["version"] == lantern_jax.__version__
     module, _, name = PROJECT["scripts"]["lantern"].partition(":")
     assert module == f"{lantern_jax.__name__}.__main__" and callable(getattr(import_module(module), name))

@@ -13,19 +13,12 @@ from lantern_jax.sets.worker import make_set
 from lantern_jax.settings.settings import settings_json
 from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
 
-KNOBS = {"batch": 4}
-
-
-SHARD = 3
-
-
+KNOBS, SHARD = {"batch": 4}, 3
 READER = FeatureReader(
-    "toy mean, none/plain",
-    3,
-    lambda picture: picture.astype(np.float32) / 255,
-    lambda pictures: pictures.mean(axis=(1, 2)),
-    batch=4,
-)
+    "toy mean, none/plain", 3, lambda picture: picture.astype(np.float32) / 255,
+    lambda pictures: pictures.mean(axis=(1, 2)), batch=4,
+)  # fmt: skip
+SUMS = f"moments/{READER.name}"
 
 
 def a_plan(**parts) -> SetPlan:
@@ -42,9 +35,6 @@ def make(directory, plan=None, worker="1/1", pipeline=None, knobs=KNOBS, **optio
     begin(directory, plan)
     opened = OpenedSet(pipeline or tiny_pipeline(), plan, knobs, reader=READER if plan.sums else None)
     return make_set(opened, directory, Worker.parse(worker), **options)
-
-
-SUMS = f"moments/{READER.name}"
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -51,10 +51,8 @@ def run(tmp_path):
         (tmp_path / name).chmod(0o755)
 
     def call(script: str, **environment: str) -> list[str]:
-        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(
-            ["bash", str(EXAMPLES / script)], cwd=tmp_path, env={"PATH": path, **environment}, check=True
-        )
+        given = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **environment}
+        subprocess.run(["bash", str(EXAMPLES / script)], cwd=tmp_path, env=given, check=True)
         assert (tmp_path / "cache").read_text().strip() == environment.get("CACHE", str(tmp_path / "cache"))
         return (tmp_path / "words").read_text().splitlines()
 
@@ -63,13 +61,10 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("script", ["slurm_array.sh", "slurm_step.sh"])
 def test_slurm(script, run):
-    arguments = parsed(
-        run(script, MODEL="/shared/a model", PROMPTS="p.txt", OUT="out", CACHE="/shared/cache")
-    )
-    assert (arguments.worker, arguments.model, arguments.prompts, arguments.out) == (
-        "auto", "/shared/a model", "p.txt", "out"
-    )  # fmt: skip
-    assert parsed(run(script)).out == "pictures"
+    words = run(script, MODEL="/shared/a model", PROMPTS="p.txt", OUT="out", CACHE="/shared/cache")
+    given = vars(parsed(words))
+    assert [given[name] for name in ("worker", "model", "prompts")] == ["auto", "/shared/a model", "p.txt"]
+    assert given["out"] == "out" and parsed(run(script)).out == "pictures"
     asked = directives(script)
     if script == "slurm_array.sh":
         first, last = map(int, asked["array"].split("-"))
@@ -110,17 +105,14 @@ def test_an_indexed_job():
     count = job["spec"]["completions"]
     assert assigned(environment | {"JOB_COMPLETION_INDEX": "0"}).worker == Worker(1, count)
     assert pod["restartPolicy"] == "Never", "podFailurePolicy asks for it"
-    assert {mount["name"] for mount in container["volumeMounts"]} == {
-        volume["name"] for volume in pod["volumes"]
-    }
+    mounted, volumes = (
+        {part["name"] for part in parts} for parts in (container["volumeMounts"], pod["volumes"])
+    )
+    assert mounted == volumes
 
 
 class Ray(types.ModuleType):
-    """Ray in this process: a task runs when it is waited for, and the first time of each fails.
-
-    Args:
-        broken: numbers of workers whose tasks fail every time.
-    """
+    """Ray in this process: a task runs when it is waited for and fails the first time, those of ``broken`` always."""
 
     class RayError(Exception):
         pass
@@ -171,11 +163,9 @@ def test_tasks_of_ray_make_a_set(ray_set, capsys):
     with pytest.raises(SystemExit, match=r"parts \[2\] failed, all others are written"):
         ray_set(*words, broken=(2,))
     assert "part 2 of 3 failed: its machine went away" in capsys.readouterr().out
-    assert sorted(path.stem for path in Path("set").glob("*.tar")) == [
-        "shard-00000",
-        "shard-00002",
-        "shard-00003",
-    ]
+    assert {path.stem for path in Path("set").glob("*.tar")} == {
+        f"shard-0000{number}" for number in (0, 2, 3)
+    }
     ray = ray_set(*words, "--address", "head:6379")
     assert f"{Path('set').absolute()} is complete: {len(PROMPTS)} pictures" in capsys.readouterr().out
     assert (ray.address, ray.options["num_gpus"], ray.options["max_calls"]) == ("head:6379", 0.5, 1)

@@ -77,18 +77,16 @@ def test_the_same_bytes_at_another_time_and_with_another_batch(whole, tmp_path, 
     assert contents(tmp_path / "again") == contents(whole)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_workers_make_the_same_files(whole, tmp_path, workers):
-    directory = tmp_path / "set"
+def test_workers_make_the_same_files(whole, tmp_path):
+    directory, workers = tmp_path / "set", 4
     for number in range(workers, 0, -1):
         before = contents(directory) if directory.exists() else {}
         make(directory, worker=f"{number}/{workers}")
         after = contents(directory)
         assert before.items() <= after.items()
         made = {name for name in after if name.startswith("shard") and name not in before}
-        assert made == {
-            path.name for shard in range(number - 1, 5, workers) for path in shard_paths(directory, shard)
-        }
+        shards = range(number - 1, 5, workers)
+        assert made == {path.name for shard in shards for path in shard_paths(directory, shard)}
         if number > 1:
             with pytest.raises(ValueError, match=r"lacks \d of 5 shards \(number 0"):
                 merge(directory)
@@ -111,19 +109,14 @@ def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
 def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
     """Ctrl-C after every piece of work in turn, and while either file of a shard is written."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
-    directory, stops = tmp_path / "set", 0
+    directory = tmp_path / "set"
 
     class Stop(BaseException):
         pass
 
-    def stop_at(step: int):
-        left = iter(range(step))
-
-        def progress(now):
-            if next(left, None) is None:
-                raise Stop
-
-        return progress
+    def progress(now):
+        if next(left, None) is None:
+            raise Stop
 
     write = shards.write_file
 
@@ -137,14 +130,14 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
             raise Stop
 
     monkeypatch.setattr(shards, "write_file", write_and_stop)
-    while True:
+    for stops in range(60):
+        left = iter(range(4 + stops))
         try:
-            make(directory, progress=stop_at(4 + stops))
+            make(directory, progress=progress)
             break
         except Stop:
-            stops += 1
-        assert stops < 60
-    assert stops > 3
+            pass
+    assert 3 < stops < 59
     assert contents(directory) == contents(whole)
     assert make(directory) == 0
 
@@ -198,15 +191,12 @@ def damages(whole):
     yield "shard-00003.npz", content["shard-00003.npz"][:500]
     for name in (tar, arrays):
         yield name, content[name.replace("1", "2")]
+    yield arrays, archived(held | {"rounds": held["rounds"][:-1]})
     for part, wrong in (
-        ("rounds", held["rounds"][:-1]),
-        (f"{SUMS}/total", np.full(3, np.nan)),
-        (f"{SUMS}/total", np.array(["a"] * 3)),
-        (f"{SUMS}/outer", np.full((3, 3), np.inf)),
-        (f"{SUMS}/outer", np.zeros((3, 2))),
-        (f"{SUMS}/count", np.int64(99)),
-    ):
-        yield arrays, archived(held | {part: wrong})
+        ("total", np.full(3, np.nan)), ("total", np.array(["a"] * 3)), ("outer", np.full((3, 3), np.inf)),
+        ("outer", np.zeros((3, 2))), ("count", np.int64(99)),
+    ):  # fmt: skip
+        yield arrays, archived(held | {f"{SUMS}/{part}": wrong})
 
 
 def test_damage_is_named_and_made_again(whole, tmp_path):
@@ -278,9 +268,7 @@ def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
 
     def hold(path, content):
         if path.suffix == ".npz":
-            assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), (
-                "nothing was drawn meanwhile"
-            )
+            assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), "nothing was drawn"
         elif told:
             raise OSError("the disk is full")
         write(path, content)

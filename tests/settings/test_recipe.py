@@ -13,12 +13,8 @@ from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.settings.recipe import Recipe, without_effect
 from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
-RECIPE = Recipe(
-    TARGET,
-    {kind: config for kind, (config, _) in drafters().items()},
-    np.dtype(np.float32),
-    codebook=tiny_checkpoint().codebook,
-)
+KINDS = {kind: config for kind, (config, _) in drafters().items()}
+RECIPE = Recipe(TARGET, KINDS, np.dtype(np.float32), codebook=tiny_checkpoint().codebook)
 # A knob -> a value that is no method's and no default, and that goes with every method that it can go with.
 OTHER = {
     "nodes": 5, "depth": 3, "frontier": 3, "children": 3, "ranking": "probability", "sharpness": 3.0, "threshold": 0.25,

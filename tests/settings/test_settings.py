@@ -1,5 +1,6 @@
 """Every knob is declared once, and what follows from the declaration agrees with it."""
 
+import re
 import typing
 from functools import partial
 from pathlib import Path
@@ -8,13 +9,11 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax import DraftTree, DynamicTree, Lantern, SamplingParams, Strict, named_tree, process_logits
 from lantern_jax.commands.main import main
-from lantern_jax.decoding.acceptance import Lantern, Strict
 from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.sampling import SamplingParams, process_logits
-from lantern_jax.decoding.tree import DraftTree, DynamicTree, named_tree
 from lantern_jax.families.drafters import DRAFTERS as KINDS
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Knobs, Settings
@@ -27,12 +26,9 @@ def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
     return resolve_settings(given or {}, defaults or {}, platform=platform, vocab_size=32, drafters=drafters)
 
 
-@pytest.mark.parametrize("name", ["generate", "generate_from", "check"])
-def test_type_checkers_see_every_knob(name):
-    assert typing.get_type_hints(getattr(lantern_jax.Pipeline, name))["knobs"] == typing.Unpack[Knobs]
-
-
-def test_keyword_arguments_have_the_knobs_types():
+def test_type_checkers_see_every_knob_and_its_type():
+    for name in ("generate", "generate_from", "check"):
+        assert typing.get_type_hints(getattr(lantern_jax.Pipeline, name))["knobs"] == typing.Unpack[Knobs]
     ours, declared = typing.get_type_hints(Knobs), typing.get_type_hints(Settings)
     assert declared.pop("own")
     assert list(ours) == list(declared) == list(KNOBS)
@@ -66,41 +62,23 @@ def test_the_defaults_are_valid():
 VALUES = {
     "guidance": ([0, 1.0, np.float32(7)], [-0.1, np.nan, np.inf, "1", True]),
     "temperature": ([0, 2], [-1, np.nan, np.inf, "hot"]),
-    "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]),
-    "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
+    "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]), "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
     "drafting": (["eagle", "medusa", "jacobi", "zipar"], ["oak", 3]),
     "tree": (["none", "chain", "dynamic", [[0]], DraftTree.chain(2)], ["oak", [[0], [0]], 7]),
-    "nodes": ([1, 4096], [0, 4097, 2.5]),
-    "depth": ([1, 64], [0, 65]),
-    "frontier": ([1, 256], [0, 257]),
-    "children": ([1, 256], [0, 257]),
-    "ranking": (["probability", "gap"], ["loose"]),
-    "sharpness": ([0.1, 9], [0, np.inf]),
-    "threshold": ([0, 0.5], [1, -0.1]),
-    "echo": (["off", "on"], ["loud", True]),
+    "nodes": ([1, 4096], [0, 4097, 2.5]), "depth": ([1, 64], [0, 65]), "frontier": ([1, 256], [0, 257]),
+    "children": ([1, 256], [0, 257]), "ranking": (["probability", "gap"], ["loose"]),
+    "sharpness": ([0.1, 9], [0, np.inf]), "threshold": ([0, 0.5], [1, -0.1]), "echo": (["off", "on"], ["loud", True]),
     "mixture": (["0.8,0.25,0.3,0.8,0.2,0.9", [1, 0, 1, 0, 1, 0]], ["1,2", [1] * 5, [1, 0, 1, 0, 1, -1], 3]),
-    "window": ([1, 64], [0, 1.5]),
-    "redraw": (["maximal", "shared"], ["loose"]),
-    "initial": (["left", "above"], ["below"]),
-    "branches": ([1, 4], [0, 65]),
-    "levels": ([0, 3], [-1, 9]),
-    "reach": ([1, 8], [0, 65]),
-    "ahead": ([1, 99], [0]),
-    "rule": (["strict", "lantern"], ["loose", 3]),
-    "k": ([0, 31], [-1, 32, 0.5]),
-    "delta": ([0, 0.99], [1, -0.1, np.nan]),
-    "lam": ([1, 100], [0.99, np.inf, np.nan]),
-    "tau": ([0, 2.5], [-1, np.nan]),
-    "ratio": ([1, 50], [0.5]),
-    "omega": ([1, 2], [0.9]),
-    "epsilon": ([0.01, 1], [0, 1.1]),
-    "samples": ([1, 5], [0, 1.5]),
-    "coupling": (["gumbel", "rejection", "block"], ["loose"]),
-    "path": (["longest", "exact_first"], ["loose"]),
-    "residual": (["exact", "published"], ["loose"]),
-    "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
+    "window": ([1, 64], [0, 1.5]), "redraw": (["maximal", "shared"], ["loose"]),
+    "initial": (["left", "above"], ["below"]), "branches": ([1, 4], [0, 65]), "levels": ([0, 3], [-1, 9]),
+    "reach": ([1, 8], [0, 65]), "ahead": ([1, 99], [0]), "rule": (["strict", "lantern"], ["loose", 3]),
+    "k": ([0, 31], [-1, 32, 0.5]), "delta": ([0, 0.99], [1, -0.1, np.nan]), "lam": ([1, 100], [0.99, np.inf, np.nan]),
+    "tau": ([0, 2.5], [-1, np.nan]), "ratio": ([1, 50], [0.5]), "omega": ([1, 2], [0.9]),
+    "epsilon": ([0.01, 1], [0, 1.1]), "samples": ([1, 5], [0, 1.5]),
+    "coupling": (["gumbel", "rejection", "block"], ["loose"]), "path": (["longest", "exact_first"], ["loose"]),
+    "residual": (["exact", "published"], ["loose"]), "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
     "method": (["ar", "lantern-g"], ["loose", 3, ["ar"]]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KNOBS)
@@ -135,9 +113,7 @@ def test_temperatures_leave_something_of_logits():
     least = KNOBS["temperature"].low
     for temperature in (least / 2, 1e-38, float(np.finfo(np.float32).tiny)):
         for take in (SamplingParams.create, lambda value: resolve({"temperature": value})):
-            with pytest.raises(
-                ValueError, match=r"temperature .* is not valid: give 0 or a finite number >= 0.001"
-            ):
+            with pytest.raises(ValueError, match=r"temperature .* is not valid: give 0 or .* >= 0.001"):
                 take(temperature)
     logits = np.float32(1e4) - np.arange(3) * np.spacing(np.float32(1e4))
     log_probs = process_logits(logits.astype(np.float32), SamplingParams.create(least))
@@ -145,23 +121,16 @@ def test_temperatures_leave_something_of_logits():
 
 
 def test_messages_say_what_to_give():
-    for given, line in {
-        ("top_p", 2): "top_p 2 is not valid: give a number in (0, 1] (1 turns it off)",
-        ("delta", 1): "delta 1 is not valid: give a number in [0, 1)",
-        ("guidance", -1): "guidance -1 is not valid: give a finite number >= 0 (1 turns it off)",
-        ("batch", 0): "batch 0 is not valid: give a whole number >= 1",
-        ("path", "loose"): "unknown path 'loose': choose one of longest, exact_first",
-    }.items():
-        with pytest.raises(ValueError) as error:
-            resolve(dict([given]))
-        assert str(error.value) == line
     for line, check in {
+        "top_p 2 is not valid: give a number in (0, 1] (1 turns it off)": partial(resolve, {"top_p": 2}),
+        "delta 1 is not valid: give a number in [0, 1)": partial(resolve, {"delta": 1}),
+        "unknown path 'loose': choose one of longest, exact_first": partial(resolve, {"path": "loose"}),
         "'colour' is not a setting: choose from method, guidance": partial(resolve, {"colour": 1}),
         "checkpoint's default 'colour' is not a setting": partial(resolve, {}, {"colour": 1}),
         f"seed -1 is not valid: give a whole number from 0 to {2**32 - 1}": partial(check_seed, -1),
         "num True is not valid: give a whole number >= 1": partial(check_count, "num", True),
     }.items():
-        with pytest.raises(ValueError, match=line):
+        with pytest.raises(ValueError, match=re.escape(line)):
             check()
 
 
@@ -256,8 +225,6 @@ def test_a_method_that_drafts_needs_a_drafter():
 def test_the_page_has_the_tables(capsys):
     assert main(["methods", "--markdown"]) == 0
     tables = capsys.readouterr().out
-    assert PAGE.read_text(encoding="utf-8").endswith(tables), (
-        "put `lantern methods --markdown` into docs/settings.md"
-    )
-    for knob in KNOBS.values():
-        assert f"| `{knob.name}` |" in tables
+    # After a change put `lantern methods --markdown` into docs/settings.md.
+    assert PAGE.read_text(encoding="utf-8").endswith(tables)
+    assert all(f"| `{knob.name}` |" in tables for knob in KNOBS.values())

@@ -87,17 +87,14 @@ def test_added_tokens_count(tmp_path):
     assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda table: table.pop(image_name(3)), r"1 codebook entries have no image token \(3\)"),
-        (lambda table: table.update(IMGIMGADZ=30), "codebook entry 3 has two image tokens"),
-        (lambda table: table.update({image_name(3): 7}), "share an image token's id"),
-        (lambda table: table.update({image_name(3): 64}), "does not fit an embedding table of 64 rows"),
-        (lambda table: table.update({"<eoss>": 7}), "one id for two tokens"),
-        (lambda table: [table.pop(image_name(i)) for i in range(12)], "no image tokens"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    (lambda table: table.pop(image_name(3)), r"1 codebook entries have no image token \(3\)"),
+    (lambda table: table.update(IMGIMGADZ=30), "codebook entry 3 has two image tokens"),
+    (lambda table: table.update({image_name(3): 7}), "share an image token's id"),
+    (lambda table: table.update({image_name(3): 64}), "does not fit an embedding table of 64 rows"),
+    (lambda table: table.update({"<eoss>": 7}), "one id for two tokens"),
+    (lambda table: [table.pop(image_name(i)) for i in range(12)], "no image tokens"),
+])  # fmt: skip
 def test_broken_vocabularies(tmp_path, change, match):
     table = names()
     change(table)
@@ -109,7 +106,7 @@ def test_broken_vocabularies(tmp_path, change, match):
 
 def test_files_that_are_not_vocabularies(tmp_path):
     path = tmp_path / "text_tokenizer.json"
-    with pytest.raises(ValueError, match="cannot read"):
+    with refused("cannot read"):
         ChameleonVocabulary.from_file(path)
     whole = write(path, names()).read_text()
     for content in (whole[:50], "{}", "[1]", '{"model": {"vocab": ["a"]}}', "\x00"):
@@ -171,17 +168,11 @@ def test_prompts_of_one_bucket_have_one_shape(vocabulary):
     assert len(str(error.value)) < 160
 
 
-@pytest.mark.parametrize(
-    ("prompts", "layout", "grid", "match"),
-    [
-        ([], "anole", 4, "no prompts"),
-        (["a", "  "], "anole", 4, "is empty"),
-        ([7], "anole", 4, "is empty"),
-        (["a"], "emu", 4, "unknown layout 'emu'"),
-        (["a"], "lumina", 5, "even number"),
+def test_what_is_no_prompt(vocabulary):
+    for prompts, layout, grid, match in (
+        ([], "anole", 4, "no prompts"), (["a", "  "], "anole", 4, "is empty"), ([7], "anole", 4, "is empty"),
+        (["a"], "emu", 4, "unknown layout 'emu'"), (["a"], "lumina", 5, "even number"),
         (["a"], "lumina", 100, "cannot be named"),
-    ],
-)
-def test_what_is_no_prompt(vocabulary, prompts, layout, grid, match):
-    with refused(match):
-        prompt_rows(vocabulary, words, prompts, layout, grid)
+    ):  # fmt: skip
+        with refused(match):
+            prompt_rows(vocabulary, words, prompts, layout, grid)

@@ -38,21 +38,20 @@ def test_round_trip(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["prompts.npz"]
 
 
-@pytest.mark.parametrize(
-    ("name", "arrays", "match"),
-    [
-        ("prompts.npy", ARRAYS, "does not end in .npz"),
-        ("prompts.npz", {}, "a row for each of the 2 prompts"),
-        ("prompts.npz", ARRAYS | {"labels": np.zeros((3, 1))}, "^labels: give"),
-        ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
-        ("prompts.npz", {"record": np.zeros(2)}, "give arrays"),
-        ("missing/prompts.npz", ARRAYS, "cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("name", "arrays", "match"), [
+    ("prompts.npy", ARRAYS, "does not end in .npz"), ("prompts.npz", {}, "a row for each of the 2 prompts"),
+    ("prompts.npz", ARRAYS | {"labels": np.zeros((3, 1))}, "^labels: give"),
+    ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
+    ("prompts.npz", {"record": np.zeros(2)}, "give arrays"), ("missing/prompts.npz", ARRAYS, "cannot write"),
+])  # fmt: skip
 def test_what_cannot_be_written(tmp_path, name, arrays, match):
     with refused(match):
         save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)
     assert not list(tmp_path.iterdir())
+    rows = packed()
+    for mask in ({}, {"mask": ~rows.mask}):
+        with refused("^features: give"):
+            save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})
 
 
 def test_foreign_and_truncated_files(tmp_path):
@@ -89,10 +88,3 @@ def test_packed_rows_stand_in_for_the_array():
         np.testing.assert_array_equal(rows[index], whole[index])
     with pytest.raises(ValueError, match="give one for each True"):
         PackedRows(rows.values[1:], rows.mask)
-
-
-def test_packed_rows_need_their_mask(tmp_path):
-    rows = packed()
-    for mask in ({}, {"mask": ~rows.mask}):
-        with refused("^features: give"):
-            save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})

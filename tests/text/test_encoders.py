@@ -1,14 +1,14 @@
 """Prompt encoders: rows on the host, the text encoder read once and kept where asked, files of both kinds."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax import ChameleonConfig, LlamaGenConfig, T5Config
 from lantern_jax.families.t5_weights import t5_shapes
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
 from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.packed import PackedRows
@@ -56,8 +56,7 @@ def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions
     encoder.encode([f"caption {i}" for i in range(20)])
     assert read == ["float32"]
     with encoder.kept():
-        first = encoder.encode(["a lake"])
-        second = encoder.encode(["a lake"])
+        first, second = (encoder.encode(["a lake"]) for _ in range(2))
         encoder.encode(["a lake"], jnp.bfloat16)
         with encoder.kept():
             encoder.encode(["a lake"])
@@ -74,10 +73,8 @@ def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
     with pytest.raises(ValueError, match="null_labels None are not the vocabulary's"):
         LabelEncoder(PromptParts(WORDS, LANDSCAPES))
     null = tuple(LANDSCAPES.null_labels().tolist())
-    config = LlamaGenConfig(
-        16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=4, null_labels=null
-    )
-    made = LabelEncoder(PromptParts(config, LANDSCAPES)).encode(["a foggy forest", "a lake"])
+    parts = PromptParts(replace(WORDS, null_labels=null), LANDSCAPES)
+    made = LabelEncoder(parts).encode(["a foggy forest", "a lake"])
     assert made.shape == (2, 4) and made.dtype == np.int32
     assert made[1].tolist()[:3] == list(null)[:3]
 

@@ -38,12 +38,9 @@ def write_sentencepiece(path):
 WRITERS = {"tokenizer.json": write_json, "spiece.model": write_sentencepiece}
 
 
-def test_json_adds_and_cuts_nothing(tmp_path):
+def test_texts_are_encoded_and_nothing_is_added_or_cut(tmp_path):
     write_json(tmp_path / "text_tokenizer.json")
     assert load_tokenizer(tmp_path / "text_tokenizer.json").encode("a lake a sea dusk") == [2, 3, 2, 1, 4]
-
-
-def test_sentencepiece_adds_nothing(tmp_path):
     write_sentencepiece(tmp_path / "spiece.model")
     ids = load_tokenizer(str(tmp_path / "spiece.model")).encode("a lake at dusk")
     assert ids and min(ids) > 2 and all(type(number) is int for number in ids)
@@ -84,16 +81,13 @@ def test_the_text_encoders_own_tokenizer_is_used(tmp_path, spare):
     if 0 <= spare <= 512:
         assert parts.tokenizer.encode("a lake")
         return
-    with pytest.raises(ValueError) as error:
+    with refused(f"it has {pieces} pieces, the text encoder {pieces + spare} embeddings"):
         parts.tokenizer.encode("a lake")
-    assert f"it has {pieces} pieces, the text encoder {pieces + spare} embeddings" in str(error.value)
 
 
 def test_a_tokenizer_without_t5s_ids_is_refused(tmp_path):
     """Its ids are rows of the table all the same, and would give pictures of other prompts."""
     write_json(tmp_path / "tokenizer.json")
     parts = PromptParts(None, text_tokenizer=tmp_path / "tokenizer.json", text_encoder=T5Config(vocab_size=8))
-    with pytest.raises(ValueError) as error:
+    with refused(r"tokenizer\.json .*<pad> is its id None, T5's 0; </s> is its id None, T5's 1"):
         parts.tokenizer.encode("a lake")
-    assert "<pad> is its id None, T5's 0; </s> is its id None, T5's 1" in str(error.value)
-    assert "tokenizer.json" in str(error.value) and "\n" not in str(error.value)
