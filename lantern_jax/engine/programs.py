@@ -279,7 +279,11 @@ def _take(slots, axes, state):
     """Takes the sequences in these slots one by one: XLA's compiler for TPUs would turn whole caches for a gather."""
 
     def room(axis: int, leaf):
-        return leaf if axis < 0 else jnp.zeros((*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :]), leaf.dtype)
+        return (
+            leaf
+            if axis < 0
+            else jnp.zeros((*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :]), leaf.dtype)
+        )
 
     def take(i, axis: int, old, new):
         if axis < 0:
