@@ -9,6 +9,7 @@ H heads, E head width, D model width, F feed-forward width.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.devices.partition import shards, split, whole
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.sizes import check_sizes
@@ -171,11 +173,11 @@ def rotate_and_attend(
         the attention's output, and the block's rotated keys and its values, each [..., H, N, E].
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
-    if shards() > 1 or not fits(qkv):
-        return jax.lax.platform_dependent(*arguments, tpu=_by_tall_products, default=_by_products)
-    return jax.lax.platform_dependent(
-        *arguments, cuda=_by_kernel, tpu=_by_tall_products, default=_by_products
-    )
+    ways = {"tpu": _by_tall_products, "default": _by_products}
+    if shards() == 1:
+        ways |= {"cuda": _by_kernel} if fits(qkv) else {}
+        ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
+    return jax.lax.platform_dependent(*arguments, **ways)
 
 
 # Layers of one shape share one trace.
@@ -211,7 +213,13 @@ def _by_kernel(*arguments):
     return attend_kernel(*arguments)
 
 
-_by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+@jax.custom_jvp
+def _by_tpu_kernel(*arguments):
+    return tpu_attention.attend_kernel(*arguments)
+
+
+for _way in (_by_kernel, _by_tpu_kernel):
+    _way.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
 
 
 def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
@@ -324,12 +332,29 @@ class Dense(nn.Module):
         shape = (*x.shape[-self.inputs :], *features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        product = jnp.tensordot(x, kernel, self.inputs, preferred_element_type=jnp.float32)
+        product = _contracted(x, kernel, self.inputs)
         product = scaled(product, self.variables["params"].get(SCALE))
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, self.param_dtype)
             product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
         return product.astype(self.out_dtype or self.dtype)
+
+
+def _contracted(x, kernel, inputs: int):
+    """Multiplies, on TPUs with one axis for heads and widths where a kernel reads them so: arrays lie in tiles of 128
+    lanes there, and heads of 64 would leave half of each empty."""
+    product = partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)
+    width = kernel.shape[inputs - 1 if inputs > 1 else -1]
+    if shards() > 1 or kernel.ndim == 2 or width != tpu_attention.WIDTH:
+        return product(x, kernel)
+    return jax.lax.platform_dependent(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
+
+
+def _by_matrix(inputs: int, x, kernel):
+    rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
+    height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
+    x, matrix = x.reshape(*rows, height), kernel.reshape(height, width)
+    return jnp.dot(x, matrix, preferred_element_type=jnp.float32).reshape(*rows, *features)
 
 
 class Layer(nn.Module):
