@@ -52,7 +52,12 @@ def cases():
     """(name, what tells the config, the config, a function of names and shapes: tracing some takes seconds)."""
     for size in ("B", "L", "XL", "XXL", "3B", "7B"):
         config, captions = published_config(size), published_config(size, "caption")
-        yield f"LlamaGen-{size}", gpt_config_from_shapes, found_hidden(config), partial(original_gpt_shapes, config)
+        yield (
+            f"LlamaGen-{size}",
+            gpt_config_from_shapes,
+            found_hidden(config),
+            partial(original_gpt_shapes, config),
+        )
         shapes = partial(hugging_face_gpt_shapes, captions)
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
     yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), partial(t5_shapes, T5_XL, decoder=False)
