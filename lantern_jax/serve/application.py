@@ -24,7 +24,7 @@ from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Limits, Refused
 from lantern_jax.serve.requests import read_request
-from lantern_jax.serve.ticket import Done, Ticket
+from lantern_jax.serve.ticket import Done, Queued, Ticket
 from lantern_jax.serve.worker import Worker
 
 # Streams are never silent for longer, in seconds: proxies drop silent connections.
@@ -53,7 +53,7 @@ def application(
     Raises:
         LanternError: a checkpoint that takes no prompts or draws no pictures.
     """
-    example = answers.example_prompt(pipeline)
+    example = answers.example_prompts(pipeline)[0]
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     connections = Connections(limits, counters)
@@ -162,6 +162,8 @@ class _Server:
                             yield b": waiting\n\n"
                         elif isinstance(event, Done):
                             yield answers.encode_event(answers.completed_event(ticket, event, self.side))
+                        elif isinstance(event, Queued):
+                            yield answers.encode_event(answers.queued_event(ticket, event.ahead))
                         else:
                             yield answers.encode_event(answers.progress_event(event, self.side))
             self.counters.answered(time.perf_counter() - began)

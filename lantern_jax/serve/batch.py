@@ -112,6 +112,7 @@ class Batch:
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._spent = 0.0
+        _announce(orders)
         self._go_on_with(
             tools.engine.start(
                 orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
@@ -156,6 +157,7 @@ class Batch:
         """Begins orders in free slots. Raises NotRefillable as ``Engine.refill``; nothing has changed then."""
         empty = [slot for slot, order in enumerate(self.slots) if order is None][: len(orders)]
         before, refill = self._spent, self._tools.engine.refill
+        _announce(orders)
         self._go_on_with(
             refill(self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders))
         )
@@ -248,6 +250,13 @@ def failure(error: Exception) -> Refused:
     _log.error("lantern serve: a request failed", exc_info=error)
     # Ours say in a line what is wrong with the model.
     return Refused(500, str(error) if isinstance(error, LanternError) else BUG)
+
+
+def _announce(orders: list[Order]) -> None:
+    """Tells clients who watch that it is their turn: programs may have to be compiled first."""
+    for order in orders:
+        if order.ticket.request.stream and order.ticket.request.details:
+            order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
 
 
 def _rows(orders: list[Order]) -> Conditioning:

@@ -24,7 +24,10 @@ HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
     "style": ("vivid", "natural"),
     "user": None,
 }
-OWN = ("details", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "stream")
+OWN = (
+    "details", "keep_rows", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "start",
+    "stream",
+)  # fmt: skip
 PARTIAL_IMAGES = 3
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
@@ -59,6 +62,8 @@ class PictureRequest:
         stream: whether to send events while the pictures are made.
         partial_images: unfinished pictures that a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times a second.
+        start: codes of a picture whose first rows stay, or None.
+        keep_rows: how many of them; None for half.
     """
 
     prompt: str | int
@@ -68,6 +73,8 @@ class PictureRequest:
     stream: bool
     partial_images: int
     details: bool
+    start: tuple[int, ...] | None = None
+    keep_rows: int | None = None
 
 
 def read_request(content: bytes, limits: Limits, model: str, side: int) -> PictureRequest:
@@ -95,6 +102,8 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
         stream=_flag(fields, "stream"),
         partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
         details=_flag(fields, "details"),
+        start=_codes(fields.get("start")),
+        keep_rows=fields.get("keep_rows"),
     )
 
 
@@ -169,6 +178,19 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in knobs.items():
         _checked(KNOBS[name].check, name, value)
     return knobs
+
+
+def _codes(start: Any) -> tuple[int, ...] | None:
+    """Returns the codes of a picture; the pipeline says how many there must be, and which there are."""
+    if start is None:
+        return None
+    whole = isinstance(start, list) and all(type(code) is int and 0 <= code < 2**31 for code in start)
+    if not whole or not start:
+        message = (
+            f"start {_quoted(start)} is not a picture's codes: give those that an answer with details has"
+        )
+        raise Refused(400, message, "start")
+    return tuple(start)
 
 
 def _number(name: str, value: Any, least: int, most: int) -> int:

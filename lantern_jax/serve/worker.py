@@ -22,7 +22,7 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.previews import Painter
 from lantern_jax.serve.requests import PictureRequest
-from lantern_jax.serve.ticket import Ticket
+from lantern_jax.serve.ticket import Queued, Ticket
 from lantern_jax.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
+# Besides knobs, words that an error can begin with, and the fields that they blame.
+_FIELDS = {"codes": "start", "keep_rows": "keep_rows", "n": "n", "prompt": "prompt", "seed": "seed"}
 _STOPPING = "the server is stopping: ask again later"
 
 
@@ -106,8 +108,9 @@ class Worker:
         """Returns the settings of a request, from any thread. Raises Refused where they do not fit the model."""
         try:
             settings = self.pipeline.check(
-                request.prompt, num=request.num, seed=request.seed, **request.knobs
-            )
+                request.prompt, num=request.num, seed=request.seed, start=request.start,
+                keep_rows=request.keep_rows, **request.knobs,
+            )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
@@ -184,16 +187,18 @@ class Worker:
 
     def _orders(self, ticket: Ticket) -> list[Order]:
         request, now = ticket.request, time.perf_counter()
-        row, free, job = self._prepared(request.prompt, request.num, request.knobs)
+        row, free, job = self._prepared(
+            request.prompt, num=request.num, start=request.start, keep_rows=request.keep_rows, **request.knobs
+        )
         shapes = [leaf.shape for leaf in jax.tree.leaves(row)]
         kind = (dataclasses.replace(ticket.settings, batch=1), shapes)
         return [Order(ticket, index, kind, job, row, free, now) for index in range(request.num)]
 
-    def _prepared(self, prompt: str | int, num: int = 1, knobs: Any = None):
+    def _prepared(self, prompt: str | int, **call: Any):
         """Returns a prompt's conditioning, leaves [1, ...], where codes are in the stream, and the job."""
-        call, job = self.pipeline.prepare(self.pipeline.encode([prompt]), num=num, **(knobs or {}))
+        plan = self.pipeline.plan(prompt, **call)
         first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], call.conditioning), call.free, job
+        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan.free, plan.job
 
     def _decode(self) -> None:
         """Decodes one batch, from the oldest waiting picture until all slots are free."""
@@ -237,6 +242,16 @@ class Worker:
             gone = set(map(id, orders))
             self._line = [order for order in self._line if id(order) not in gone]
             self._leave(len(orders))
+            self._tell_places()
+
+    def _tell_places(self) -> None:
+        """Tells clients who watch how many pictures wait before theirs."""
+        places: dict[Ticket, int] = {}
+        for place, order in enumerate(self._line):
+            places.setdefault(order.ticket, place)
+        for ticket, place in places.items():
+            if ticket.request.details:
+                ticket.tell(Queued(place))
 
     def _leave(self, pictures: int) -> None:
         with self._changed:
@@ -293,4 +308,5 @@ class Worker:
 def _blamed(message: str, request: PictureRequest) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
-    return next((word for word in words if word in request.knobs or word in ("prompt", "seed", "n")), None)
+    fields = _FIELDS | {name: name for name in request.knobs}
+    return next((fields[word] for word in words if word in fields), None)
