@@ -21,8 +21,8 @@ from lantern_jax.text.landscapes import Vocabulary
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
-    "snowy mountains at dusk by a calm lake", "a foggy forest at dawn", "desert dunes under a starry night",
-    "green hills by the sea at noon", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
+    "snowy mountains at dusk by a calm lake", "foggy forest at dawn by a river", "desert at night under a clear sky",
+    "cloudy hills by the sea at noon", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
 )  # fmt: skip
 _SHOWN = 4
 
