@@ -246,10 +246,13 @@ def test_flags_set_the_knobs_of_their_names():
 
 
 def test_methods_are_listed(capsys):
-    assert main(["methods"]) == 0
+    assert main(["methods", "--verbose"]) == 0
     printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    told = " ".join(printed.split())
     for name, method in methods().items():
-        assert f"{name} " in printed and method.help in printed
+        assert f"{name} {method.help}" in told
+    assert "--window 5 (gpu, tpu: 46)" in told
 
 
 def test_file_names_come_from_prompts():
