@@ -51,15 +51,21 @@ def size(path) -> tuple[int, int]:
 
 def test_one_picture(folder, capsys):
     assert main(["generate", PROMPT]) == 0
-    assert files(folder) == {"lantern.png"}
-    with Image.open("lantern.png") as image:
+    name = "snowy-mountains-at-dusk-by-a-calm-lake-0"
+    assert files(folder) == {f"{name}.png"}
+    with Image.open(f"{name}.png") as image:
         np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
     printed = capsys.readouterr()
     assert printed.err == ""
     for row in (
-        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", "lantern.png",
+        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", f"{name}.png",
     ):  # fmt: skip
         assert row in printed.out
+    # Nothing is refused where nothing was named, and nothing that is there is written over.
+    assert main(["generate", PROMPT]) == main(["generate", PROMPT, "a lake", "--seed", "3"]) == 0
+    assert main(["generate", PROMPT, "--show-acceptance", "--overwrite"]) == 0
+    names = {f"{name}.png", f"{name}-2.png", f"{name}-accepted.png", f"{name[:-1]}3"}
+    assert {found for found in files(folder) if "/" not in found} == names
 
 
 def test_the_version_is_told(capsys):
@@ -87,15 +93,16 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     arguments = ["generate", PROMPT, "--compare", "--show-acceptance", "--out", "a.png", "--stats", "a.json"]
     assert main([*arguments, "--rule", "lantern++", "--k", "5", "--lam", "1"]) == 0
     assert len(resolved) == len(kept) == 1
-    assert files(folder) == {"a.png", "a.json"}
+    assert files(folder) == {"a.png", "a-compare.png", "a-accepted.png", "a.json"}
     statistics = json.loads(Path("a.json").read_text())
     assert statistics["tokens"] == TOKENS and statistics["same_tokens"] == 1 and statistics["speedup"] > 0
     assert set(statistics) >= {
         "step_compression", "rounds", "tokens", "seconds", "compile_seconds", "tokens_per_second", "substituted",
         "speedup", "same_tokens",
     }  # fmt: skip
-    width, height = size("a.png")
-    assert width > 2 * SIDE and height > SIDE
+    assert size("a.png") == (SIDE, SIDE), "the clean picture"
+    (width, height), (large, _) = size("a-compare.png"), size("a-accepted.png")
+    assert width > 2 * SIDE and height > SIDE and large > SIDE
     printed = capsys.readouterr().out
     assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
     assert "plain" in printed
@@ -150,7 +157,7 @@ GENERATE = {
     "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
     "num zero": [PROMPT, "--num", "0"], "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
-    "grid of too many": [PROMPT, "--num", "257"], "out exists": [PROMPT, "--out", "old.png"],
+    "grid of too many": [PROMPT, "--num", "257", "--out", "a.png"], "out exists": [PROMPT, "--out", "old.png"],
     "out is a jpeg": [PROMPT, "--out", "a.jpg"], "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
     "out without parent": [PROMPT, "--out", "nowhere/a.png"], "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
     "parent is a file": [PROMPT, "--out", "old.png/a.png"],
