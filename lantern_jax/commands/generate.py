@@ -10,15 +10,21 @@ from lantern_jax.commands.outputs import Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.resolution import check_knobs
+from lantern_jax.settings.settings import KNOBS
+
+_EXAMPLES = (
+    'lantern generate "green hills at noon with a river under clouds"',
+    'lantern generate "a foggy forest" "a sunset desert" --num 4 --out pictures/',
+    'lantern generate "a foggy forest" --compare --race race.webp',
+)
+_SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
 
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = Command(
-        commands, "generate", "make pictures from prompts", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--tuned",
-    )  # fmt: skip
+    generate = Command(commands, "generate", "make pictures from prompts", _run, examples=_EXAMPLES)
     take = generate.take
+    generate.group("picture", "--model", "--num", "--seed")
     what = "what to draw; a class number or ImageNet name for class-conditional models"
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
@@ -28,7 +34,11 @@ def add(commands) -> None:
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
-    generate.knobs()
+    generate.group("sampling")
+    generate.knobs(_SAMPLING)
+    generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")
+    generate.knobs(_SPEED)
+    generate.group("output")
     take(
         "--out",
         "FILE.png|DIR/",
@@ -43,6 +53,8 @@ def add(commands) -> None:
     take("--race", "FILE.webp", race)
     take("--stats", "FILE", "write the statistics as JSON")
     generate.overwrite()
+    generate.group("guesses, trees, windows and rules")
+    generate.knobs([name for name in KNOBS if name not in (*_SAMPLING, *_SPEED)], concealed=True)
 
 
 def _picture(text: str) -> Any:

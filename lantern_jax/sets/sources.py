@@ -27,8 +27,8 @@ def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
     Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
-    ``grid.png`` and what ends in ``-compare.png`` or ``-accepted.png`` is left out. Number and prompt are the texts "number" and "prompt" of a PNG file. Pictures are read as
-    stored, not turned as a camera's note says.
+    ``grid.png`` and what ends in ``-compare.png`` or ``-accepted.png`` is left out. Number and prompt are the texts
+    "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
 
     Args:
         path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".

@@ -196,7 +196,7 @@ def test_generate_refuses(bad, clutter, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "bad",
-    [[], ["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
+    [["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
 )  # fmt: skip
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
@@ -233,13 +233,31 @@ def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatc
 
 
 def test_help_is_not_an_error(capsys):
-    assert main(["generate", "--help"]) == 0
-    text = capsys.readouterr().out
-    shown = " ".join(text.split())
+    """What few need is shown by --help-all alone; no command is help too."""
+    assert main(["generate", "--help"]) == main(["generate", "--help-all"]) == main([]) == 0
+    short, long, commands = re.split("^usage: ", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert "examples:" in short and "--guidance" in short and "--sharpness" not in short
+    assert "lantern generate" in commands and "--version" in commands
+    shown = " ".join(long.split())
     for name, knob in KNOBS.items():
         flag = f"--{name.replace('_', '-')}"
-        value = "{" + ",".join(knob.choices) + "}" if knob.choices else knob.metavar
+        value = (
+            "NAME"
+            if name == "method"
+            else "{" + ",".join(knob.choices) + "}"
+            if knob.choices
+            else knob.metavar
+        )
         assert f"{flag} {value} {knob.help}" in shown
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("genrate lake", "'genrate' is not valid: did you mean generate? choose from"),
+    ("generate lake --sed 3", "'--sed' is not an option of lantern generate: did you mean --seed?"),
+    ("generate lake --method jakobi", "'jakobi' is not valid: did you mean jacobi?"),
+])  # fmt: skip
+def test_the_nearest_name_is_told(words, said, capsys):
+    assert said in assert_refused(words.split(), capsys)
 
 
 def test_flags_set_the_knobs_of_their_names():
