@@ -10,7 +10,6 @@
 
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import sys
@@ -61,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         strange = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         if strange:
-            near = nearest(strange[0], self._option_string_actions)
+            near = errors.nearest(strange[0], self._option_string_actions)
             self.error(
                 f"{errors.quoted(strange[0])} is not an option of {self.prog}: {near}see {self.prog} --help"
             )
@@ -72,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
         )
         if choice:
-            near = nearest(choice[2], choice[3].replace("'", "").split(", "))
+            near = errors.nearest(choice[2], choice[3].replace("'", "").split(", "))
             message = f"{choice[1]}: {errors.quoted(choice[2])} is not valid: {near}choose from {choice[3]}"
         # A value that is not valid is told of in the same words wherever that is found.
         raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
@@ -83,18 +82,6 @@ class _HelpAll(argparse.Action):
         parser.reveal()
         parser.print_help()
         parser.exit()
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns "did you mean ...? " with the known word that is most like this one, or "" where none is.
-
-    Example:
-        >>> from lantern_jax.commands.command_line import nearest
-        >>> nearest("genrate", ["generate", "serve"])
-        'did you mean generate? '
-    """
-    found = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {found[0]}? " if found else ""
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:

@@ -93,6 +93,11 @@ class Pipeline:
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
 
+    def __repr__(self) -> str:
+        config, drafters = self.recipe.config, ", ".join(self.recipe.drafters) or "none"
+        cells = f"{config.grid} x {config.grid} codes a picture"
+        return f"<Pipeline: {self.checkpoint.model}, {cells}, {self.dtype} on {self.platform}; drafters: {drafters}>"
+
     @property
     def draws(self) -> bool:
         """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens and no pictures."""
