@@ -89,9 +89,11 @@ def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | 
 
 
 def run(name: str, function: Callable, *arguments) -> Any:
-    """Calls ``function`` of a record; any error becomes one line that names it."""
+    """Calls ``function`` of a record; any error but its own LanternError becomes one line that names it."""
     try:
         return function(*arguments)
+    except LanternError:
+        raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         raise LanternError(

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Decoded, DraftTree, Gumbel, LanternPlusPlus, SamplingParams, eagle, gumbel_noise
+from lantern_jax import (
+    Decoded,
+    DraftTree,
+    Gumbel,
+    LanternPlusPlus,
+    SamplingParams,
+    eagle,
+    gumbel_noise,
+    speculative_jacobi,
+)
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
@@ -208,6 +217,14 @@ def test_mistakes_are_told_in_one_line(mistake):
             name: value() if isinstance(value, FunctionType) else value for name, value in changes.items()
         }
         speculative_decode(**arguments() | made)
+
+
+def test_what_a_record_refuses_itself_is_passed_on():
+    window = speculative_jacobi(toys.VOCAB, 4, redraw="maximal")
+    with refused(
+        "^a window with redraw 'maximal' was given SharedNoise as draws: decode it with the coupling"
+    ):
+        speculative_decode(**arguments() | {"drafting": window, "drafting_params": None})
 
 
 def test_a_batch_of_no_number_is_refused():
