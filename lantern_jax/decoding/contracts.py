@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from lantern_jax.decoding.protocols import Draft, Drafting, Prefix, Target
@@ -16,12 +17,11 @@ from lantern_jax.io.errors import LanternError
 
 def check_batch(keys, conditioning, guidance, active) -> int:
     """Returns B, the number of keys; raises LanternError unless everything has as many rows."""
-    dtype, shape = getattr(keys, "dtype", type(keys).__name__), jnp.shape(keys)
+    dtype, shape = getattr(keys, "dtype", np.dtype(object)), getattr(keys, "shape", type(keys).__name__)
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or len(shape) != 1:
-        legacy = dtype == jnp.uint32 and shape[-1:] == (2,)
-        more = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if legacy else ""
+        legacy = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if dtype == jnp.uint32 else ""
         raise LanternError(
-            f"keys are {shape} of {dtype}: give one key a sequence, such as jax.random.split(key, batch){more}"
+            f"keys are {shape} of {dtype}: give one key a sequence, such as jax.random.split(key, batch){legacy}"
         )
     batch = shape[0]
     check_rows(conditioning, batch)
@@ -38,7 +38,7 @@ def check_batch(keys, conditioning, guidance, active) -> int:
 def check_rows(conditioning: Any, batch: int | None = None) -> int:
     """Returns B; raises LanternError unless conditioning is arrays with B rows each, as many as there are keys."""
     leaves = [(path, jnp.shape(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(conditioning)]
-    count = (*leaves[0][1], None)[0] if batch is None and leaves else batch
+    count = (*(leaves[0][1] if leaves else ()), 0)[0] if batch is None else batch
     for path, shape in leaves:
         name = f"conditioning{jax.tree_util.keystr(path)} has shape {shape}"
         if not all(isinstance(size, int) for size in shape):

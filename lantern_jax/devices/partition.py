@@ -243,7 +243,7 @@ def where_on(grid: np.ndarray) -> Where:
 
 def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
     """Puts ``function`` under ``shard_map``, manual over these axes of the mesh alone."""
-    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter, whatever mesh the caller set.
+    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter, in any context.
     mesh = mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
     mapped = jax.shard_map(
