@@ -212,7 +212,7 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> tuple[Plan, Job]:  # fmt: skip
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
-        one call; raises what it would raise.
+        one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
         """
         rows, call = self._encoder.from_encoded(conditioning), ((num, seed, first), None, None, knobs)
         plan = self._plan(conditioning.prompts, lambda: rows, *call, most=2**32)

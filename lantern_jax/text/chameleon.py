@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
+from lantern_jax.models.chameleon import LAYOUTS
 from lantern_jax.text.packed import padded_rows
 
 # Chameleon's file has 5 MB.

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,15 @@ def test_every_public_name_is_there():
         assert value.__module__.startswith("lantern_jax.")
         assert written_docstring(value), f"{name} has no docstring"
     assert set(lantern_jax.__all__) <= set(dir(lantern_jax))
+
+
+def test_help_begins_with_what_most_people_need_and_then_names_all():
+    first, _, topics = lantern_jax.__doc__.partition("By topic:")
+    most = re.findall(r"^    (\w+) ", first, re.MULTILINE)
+    assert most == ["load", "Pipeline", "methods", "speculative_decode", "target_from_apply"]
+    assert len(first.splitlines()) <= 15
+    listed = re.findall(r"\w+", " ".join(re.findall(r"^    (.*)", topics, re.MULTILINE)))
+    assert sorted(listed) == lantern_jax.__all__
 
 
 def test_type_checkers_read_the_same_names():
