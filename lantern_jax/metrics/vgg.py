@@ -81,26 +81,20 @@ def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
     return {"params": read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)}
 
 
-def vgg_reader(weights: str | Path, preprocessing: str) -> FeatureReader:
-    """Returns ``vgg_features`` before ("linear") or after ("relu") the ReLU."""
-    return vgg_features(weights, rectified=preprocessing == "relu")
-
-
 def vgg_features(
-    weights: str | Path, *, rectified: bool = False, batch: int | None = None, config: VGGConfig | None = None
+    weights: str | Path, preprocessing: str = "linear", config: VGGConfig | None = None
 ) -> FeatureReader:
     """Returns the reader of ``fc2`` with the weights of a file.
 
     Args:
         weights: torchvision's ``vgg16-397923af.pth``, or the same tensors as .safetensors.
-        rectified: read after the ReLU, as torch-fidelity does; LANTERN reads before it.
-        batch: pictures read together; None for what suits the device.
+        preprocessing: "linear" reads before the ReLU, as LANTERN does, "relu" after it, as torch-fidelity does.
         config: sizes other than VGG16's.
 
-    Raises:
-        LanternError: the file cannot be read or holds another network.
+    Raises LanternError where the file cannot be read or holds another network.
     """
-    config = VGGConfig() if config is None else config
+    config = config or VGGConfig()
+    rectified = preprocessing == "relu"
     read = network(VGG(config, rectified).apply, convert_vgg(open_tensors(weights), config))
-    side = "after" if rectified else "before"
-    return FeatureReader(f"vgg16 fc2 {side} ReLU", config.hidden, vgg_imagenet, read, batch or usual_batch())
+    name = f"vgg16 fc2 {'after' if rectified else 'before'} ReLU"
+    return FeatureReader(name, config.hidden, vgg_imagenet, read, usual_batch())

@@ -8,7 +8,7 @@ other: its time is short, and it makes room for new ones.
 import asyncio
 import http
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import h11
@@ -19,20 +19,11 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 
 
-class Connections:
-    """The connections of a server, within ``limits``."""
+class Connections(dict["Connection", str]):
+    """The connections of a server and their addresses, within ``limits``; the one that has waited longest is first."""
 
     def __init__(self, limits: Limits, counters: Counters):
         self.limits, self.counters = limits, counters
-        # The one that has waited longest comes first, of all and of each address.
-        self._all: dict[Connection, str] = {}
-        self._of: dict[str, dict[Connection, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterator["Connection"]:
-        return iter(self._all)
 
     def enter(self, connection: "Connection", address: str) -> None:
         """Adds a connection of an address; if there are too many, of it or in all, ends the one that waited longest.
@@ -41,38 +32,24 @@ class Connections:
             Refused: all of them work.
         """
         most = self.limits.address_connections
-        ours = self._of.get(address, {})
+        ours = [one for one, other in self.items() if other == address]
         if len(ours) >= most and not self._made_room(ours):
             message = f"{most} requests from this address are being answered: wait for one of them"
             raise Refused(429, message, code="too_many_connections")
-        if len(self) >= self.limits.connections and not self._made_room(self._all):
+        if len(self) >= self.limits.connections and not self._made_room(self):
             raise Refused(503, f"{len(self)} requests are being answered: ask again later")
-        self._put(connection, address)
+        self[connection] = address
 
     def wait(self, connection: "Connection") -> None:
         """Notes that a connection, if it is here, begins to wait."""
-        address = self._all.get(connection)
-        if address is not None:
-            self.leave(connection)
-            self._put(connection, address)
-
-    def leave(self, connection: "Connection") -> None:
-        """Removes a connection, if it is here."""
-        address = self._all.pop(connection, None)
-        if address is not None:
-            del self._of[address][connection]
-            if not self._of[address]:
-                del self._of[address]
-
-    def _put(self, connection: "Connection", address: str) -> None:
-        self._all[connection] = address
-        self._of.setdefault(address, {})[connection] = None
+        if connection in self:
+            self[connection] = self.pop(connection)
 
     def _made_room(self, among: Iterable["Connection"]) -> bool:
         """Ends the first of these that waits; tells whether there was one."""
         oldest = next((one for one in among if not one.works), None)
         if oldest is not None:
-            self.leave(oldest)
+            del self[oldest]
             oldest.end("room")
         return oldest is not None
 
@@ -128,7 +105,7 @@ class Connection(H11Protocol):
         """Stops the timer and removes the connection."""
         if self._timer is not None:
             self._timer.cancel()
-        self._connections.leave(self)
+        self._connections.pop(self, None)
         super().connection_lost(exc)
 
     def end(self, why: str) -> None:
@@ -181,14 +158,10 @@ class Connection(H11Protocol):
     def _refuse(self, refusal: Refused) -> None:
         """Answers what is no request, and ends the connection."""
         self._connections.counters.requests[refusal.status] += 1
-        body = encode_json(refusal.to_json())
-        head = [
-            f"HTTP/1.1 {refusal.status} {http.HTTPStatus(refusal.status).phrase}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-        ]
-        self.transport.write("".join(f"{line}\r\n" for line in [*head, ""]).encode("ascii") + body)
+        body, phrase = encode_json(refusal.to_json()), http.HTTPStatus(refusal.status).phrase
+        head = f"HTTP/1.1 {refusal.status} {phrase}\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        self.transport.write(head.encode("ascii") + body)
         self.transport.close()
         self._set_timer(self._seconds["headers"])
 

@@ -20,8 +20,8 @@ from lantern_jax.decoding.tree import DraftTree, DynamicTree, load_tree, resolve
 from lantern_jax.io import archives, errors, files
 from lantern_jax.io.archives import map_array
 from lantern_jax.measuring.accept_lengths import parse_accept_lengths
+from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.shards import open_pictures
 from lantern_jax.tensors.torch_pickle import read_pickle

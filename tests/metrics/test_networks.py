@@ -55,7 +55,7 @@ def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
 
     path = tmp_path / "vgg.safetensors"
     save_file(vgg_tensors(), path)
-    reader = vgg_features(path, rectified=rectified, batch=2, config=TINY_VGG)
+    reader = vgg_features(path, "relu" if rectified else "linear", TINY_VGG)
     assert_close(reader.features(pictures), expected.numpy())
     assert ("after" if rectified else "before") in reader.name
 
