@@ -20,7 +20,7 @@ from lantern_jax.sets import shards, worker
 from lantern_jax.sets.plan import begin, shard_paths
 from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
 from lantern_jax.sets.request import SetRequest, open_set
-from lantern_jax.sets.shards import read_arrays, unpacked, write_shard
+from lantern_jax.sets.shards import read_arrays, write_shard
 from lantern_jax.sets.worker import discard_damaged
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
@@ -160,7 +160,7 @@ def test_sums_of_shards_are_those_of_the_set(whole, tmp_path):
     merged = merge(whole)
     found = np.load(whole / SUMS_FILE)
     (whole / SUMS_FILE).unlink()
-    for sums in (merged.sums, unpacked(found)[READER.name]):
+    for sums in (merged.sums, Moments.from_arrays(found, f"{SUMS}/")):
         assert sums.count == merged.pictures == 14
         np.testing.assert_allclose(sums.total, expected.total, rtol=1e-12)
         np.testing.assert_allclose(sums.outer, expected.outer, rtol=1e-12)
