@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file

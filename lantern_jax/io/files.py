@@ -228,7 +228,8 @@ def new_file(path: str | Path) -> Iterator[Path]:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yields an empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
 
-    Folders above it are made. After an error the new one is removed and the old one is where it was.
+    Folders above it are made. After an error the new one is removed and the old one is where it was. Errors of the
+    system are one line, which names that folder.
     """
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,11 +241,16 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             if path.exists():
                 path.rename(old)
             temporary.rename(path)
-        except BaseException:
+        except BaseException as error:
             if old.exists() and not path.exists():
                 old.rename(path)
             shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            if not isinstance(error, OSError):
+                raise
+            # Ours are lines, the system's have a reason and a file.
+            place = str(error.filename or path)
+            why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
+            raise OSError(why.replace(str(temporary), str(path))) from None
         shutil.rmtree(old, ignore_errors=True)
 
 

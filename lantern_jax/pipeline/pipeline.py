@@ -15,8 +15,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
-from lantern_jax.checkpoints.store import Checkpoint, model_directory
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.checkpoints.store import model_directory
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.devices.partition import device_grid
