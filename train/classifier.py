@@ -28,13 +28,13 @@ from ml_collections import ConfigDict
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_file, write_file
 from lantern_jax.metrics.agreement import DemoClassifier, by_attribute, read_classifier
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
+from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.landscapes import sample_scene
 from train.rendered import rendered_landscapes
