@@ -134,7 +134,7 @@ def check_fit(checkpoint: Checkpoint) -> None:
 
 
 def _check_part(part: str, params: PyTree, shapes: PyTree) -> None:
-    mismatch = describe_mismatch(*(_flat_shapes({part: tree}) for tree in (params, shapes)))
+    mismatch = describe_shapes({part: params}, {part: shapes})
     if mismatch:
         raise LanternError(f"the {part}'s parameters do not fit its config: {mismatch}")
 
@@ -172,6 +172,11 @@ def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[s
         return described
     described |= {"dtype": jax.tree.leaves(params)[0].dtype.name}
     return described | {"weights": "int8"} if is_quantized(params) else described
+
+
+def describe_shapes(found: PyTree, expected: PyTree) -> str:
+    """Lists missing, unexpected and misshapen arrays of a tree in one line; empty where all is right."""
+    return describe_mismatch(_flat_shapes(found), _flat_shapes(expected))
 
 
 def _flat_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
