@@ -64,12 +64,15 @@ def chosen(
         LanternError: as ``assigned``; an i/N that is not valid; or "auto" outside any cluster.
     """
     if given not in (None, "auto"):
-        return _insisted(Worker.parse(given), environment, processes)
+        worker, found = Worker.parse(given), None
+        with contextlib.suppress(ValueError):
+            found = assigned(environment, processes)
+        if found is None or found.worker == worker:
+            return Assigned(worker, "")
+        return Assigned(worker, f"as --worker says, not {found.worker} for {found.why}")
     found = assigned(environment, processes)
-    if found is not None:
-        return found
-    if given is None:
-        return Assigned(Worker(), "")
+    if found is not None or given is None:
+        return found or Assigned(Worker(), "")
     if _number(environment, "SLURM_NTASKS", 1) > 1:
         raise LanternError(
             f"this job of {environment['SLURM_NTASKS']} tasks started one process: put srun before the command, "
@@ -79,16 +82,6 @@ def chosen(
         "--worker auto found no SLURM array or step, no indexed job of Kubernetes and no jax.distributed here: "
         + _GIVE
     )
-
-
-def _insisted(worker: Worker, environment: Mapping[str, str], processes: tuple[int, int] | None) -> Assigned:
-    """Returns a worker that was given; ``why`` says so where the cluster says otherwise."""
-    found = None
-    with contextlib.suppress(ValueError):
-        found = assigned(environment, processes)
-    if found is None or found.worker == worker:
-        return Assigned(worker, "")
-    return Assigned(worker, f"as --worker says, not {found.worker} for {found.why}")
 
 
 def _array(environment: Mapping[str, str]) -> Assigned | None:
