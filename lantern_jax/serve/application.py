@@ -137,7 +137,7 @@ class _Server:
         try:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
-            ticket.drop()
+            ticket.dropped = True
         if made is None:
             return Response(status_code=400)  # The client is gone.
         self.worker.counters.answered(time.perf_counter() - began)
@@ -178,7 +178,7 @@ class _EventStream(StreamingResponse):
         try:
             await _unless_gone(receive, self.stream_response(send))
         finally:
-            self._ticket.drop()
+            self._ticket.dropped = True
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
