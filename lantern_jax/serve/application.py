@@ -20,10 +20,10 @@ from starlette.types import Receive, Scope, Send
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
 from lantern_jax.serve.access import Access, Guard, content_policy
-from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Limits, Refused
 from lantern_jax.serve.requests import read_request
+from lantern_jax.serve.server import Connections
 from lantern_jax.serve.ticket import Done, Ticket
 from lantern_jax.serve.worker import Worker
 

@@ -17,10 +17,9 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Tools, failure
+from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.previews import Painter
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Ticket
 from lantern_jax.settings.settings import Settings
