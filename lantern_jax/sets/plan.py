@@ -129,12 +129,16 @@ class SetPlan:
 class Worker:
     """Worker ``number`` of ``count``, counted from 1.
 
+    Attributes:
+        why: a process is this one, in words; empty where that is plain.
+
     Raises:
         LanternError: a number outside 1 to ``count``.
     """
 
     number: int = 1
     count: int = 1
+    why: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         if not 1 <= self.number <= self.count:
