@@ -237,19 +237,8 @@ def begin(directory: Path, plan: SetPlan) -> None:
     content = (
         json.dumps({"written_by": FORMAT} | dataclasses.asdict(plan), indent=1, ensure_ascii=False) + "\n"
     )
-    write_once(directory / PLAN_FILE, synced(content.encode()))
+    write_once(directory / PLAN_FILE, content)
     check_plan(directory, plan)
-
-
-def synced(content: bytes):
-    """Makes contents for ``files.write_once`` and ``write_file`` that are on the disk before they get their name."""
-
-    def fill(file) -> None:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-    return fill
 
 
 def is_leftover(path: Path) -> bool:

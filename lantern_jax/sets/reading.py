@@ -3,7 +3,6 @@
 Axes: H W height and width, T codes of a picture.
 """
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from jaxtyping import Int, UInt8
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths, synced
+from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
 from lantern_jax.sets.shards import damaged, open_pictures, read_arrays, sums_start
 
 __all__ = ["SUMS_FILE", "Merged", "SetPicture", "is_set", "merge", "read_set"]
@@ -91,9 +90,8 @@ def merge(directory: Path) -> Merged:
                 raise damaged(shard_paths(directory, shard)[0])
             sums = part if sums is None else sums + part
     if sums is not None:
-        content = io.BytesIO()
-        np.savez(content, **sums.to_arrays(sums_start(plan)))
-        write_file(directory / SUMS_FILE, synced(content.getvalue()))
+        arrays = sums.to_arrays(sums_start(plan))
+        write_file(directory / SUMS_FILE, lambda file: np.savez(file, **arrays), synced=True)
     return Merged(pictures, plan.shards, rounds, sums)
 
 

@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays as read_archive
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, parse_json, write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pictures.images import open_image
-from lantern_jax.sets.plan import SetPlan, shard_paths, synced
+from lantern_jax.pictures.images import encode_png, open_image
+from lantern_jax.sets.plan import SetPlan, shard_paths
 
 # The EXIF tag that describes a picture in words.
 _DESCRIPTION = 270
@@ -54,9 +53,7 @@ def write_shard(
         arrays |= sums.to_arrays(sums_start(plan))
     arrays_file, pictures_file = shard_paths(directory, shard)
     # NumPy dates what it stores to the first day of 1980.
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    write_file(arrays_file, synced(content.getvalue()))
+    write_file(arrays_file, lambda file: np.savez(file, **arrays), synced=True)
     content = io.BytesIO()
     # Entries of this format have no date, owner or mode but what is set here.
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -65,7 +62,7 @@ def write_shard(
             entry = tarfile.TarInfo(_name(plan, number))
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
-    write_file(pictures_file, synced(content.getvalue()))
+    write_file(pictures_file, content.getvalue(), synced=True)
 
 
 def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[int, Image.Image]]:
@@ -132,16 +129,11 @@ def _name(plan: SetPlan, number: int) -> str:
 
 def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: str, number: int) -> bytes:
     """Returns a picture's file, every pixel kept, with prompt and number: PNG texts, or JSON as WebP's description."""
-    image, content = Image.fromarray(picture), io.BytesIO()
     if picture_format == "png":
-        texts = PngInfo()
-        texts.add_itxt("prompt", prompt)
-        texts.add_itxt("number", str(number))
-        image.save(content, "PNG", pnginfo=texts)
-    else:
-        exif = Image.Exif()
-        exif[_DESCRIPTION] = json.dumps({"prompt": prompt, "number": number})
-        image.save(content, "WEBP", lossless=True, exif=exif)
+        return encode_png(picture, {"prompt": prompt, "number": str(number)})
+    content, exif = io.BytesIO(), Image.Exif()
+    exif[_DESCRIPTION] = json.dumps({"prompt": prompt, "number": number})
+    Image.fromarray(picture).save(content, "WEBP", lossless=True, exif=exif)
     return content.getvalue()
 
 

@@ -120,12 +120,12 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
 
     write = shards.write_file
 
-    def write_and_stop(path, content):
+    def write_and_stop(path, content, synced):
         if stops % 3 == 0:
             # As a process that is killed leaves it.
             path.with_name(f".{path.name}.0123abcd.part").write_bytes(b"half")
             raise Stop
-        write(path, content)
+        write(path, content, synced=synced)
         if stops % 3 == 1:
             raise Stop
 
@@ -266,12 +266,12 @@ def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
         draws.release()
         return draw(engine, tokens)
 
-    def hold(path, content):
+    def hold(path, content, synced):
         if path.suffix == ".npz":
             assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), "nothing was drawn"
         elif told:
             raise OSError("the disk is full")
-        write(path, content)
+        write(path, content, synced=synced)
 
     monkeypatch.setattr(worker, "_drawn", drawn)
     monkeypatch.setattr(shards, "write_file", hold)
