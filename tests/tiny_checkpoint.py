@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import DRAFTERS

@@ -60,7 +60,8 @@ def _describe(arguments: argparse.Namespace) -> None:
             option = "for" if name == "device" else name
             raise LanternError(f"--{option} is for --fit: give --fit with it, or leave it out")
 
-    from lantern_jax.checkpoints.store import describe, load, model_directory, verify
+    from lantern_jax.checkpoints.checkpoint import describe
+    from lantern_jax.checkpoints.store import load, model_directory, verify
     from lantern_jax.commands.report import show_description
 
     directory = model_directory(arguments.model or "demo")

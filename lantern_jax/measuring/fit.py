@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 
 from configs import demo_eagle3, demo_medusa, demo_parallel, demo_refined, demo_target, tiny_drafter
 from configs import tiny_target as tiny
-from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.drafter import eagle_drafter
