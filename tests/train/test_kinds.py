@@ -123,8 +123,10 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
     for depth, (predicted, logits) in enumerate(zip(predictions(sizes, params), drafted, strict=True)):
         row = int(np.flatnonzero(np.asarray(predicted.where) == FIRST + root + depth)[0])
         expected = apply_guidance(predicted.logits, guidance)[:, row]
-        np.testing.assert_allclose(logits, expected, atol=1e-3)
-        assert np.abs(expected).max() > 0.5
+        # Random EAGLE weights let the logits grow with depth, to some 330: float32 rounds in proportion.
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
+        assert largest > 0.5
 
 
 def test_stored_features_are_those_of_the_whole_sequence():
