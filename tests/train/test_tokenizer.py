@@ -9,7 +9,7 @@ from configs import tiny_tokenizer
 from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
-from train.tokenizer import LossConfig, export, make_task, picture_psnr, reconstruction_loss
+from train.tokenizer import LossConfig, make_task, picture_psnr, reconstruction_loss
 
 
 def get_config():
@@ -70,11 +70,6 @@ def test_critic_losses():
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no config\.json"):
-        export(tmp_path)
 
 
 @pytest.mark.slow
