@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.commands.convert import FORMATS
 from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -146,7 +147,7 @@ def test_pages_of_models_have_commands_that_parse_and_examples_that_compile(page
     for words in commands:
         arguments = make_parser().parse_args(words)
         if words[0] == "convert":
-            files = arguments.format.files
+            files = FORMATS[words[1]].files
             given = {file.argument for file in files if getattr(arguments, file.argument)}
             fetched = {file.argument for file in files if file.repository and arguments.from_hub}
             assert {file.argument for file in files if file.required} <= given | fetched
