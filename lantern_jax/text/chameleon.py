@@ -20,7 +20,6 @@ from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.chameleon import LAYOUTS
 from lantern_jax.text.packed import padded_rows
 
 # Chameleon's file has 5 MB.
