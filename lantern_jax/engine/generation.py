@@ -12,7 +12,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import as_html, as_png, figures_line
+from lantern_jax.pictures.images import as_html, as_png, draw_acceptance, figures_line, grid
 from lantern_jax.pictures.race import Race
 
 
@@ -226,7 +226,7 @@ class Generation:
         if self.pictures is None:
             raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
         several = len(self.pictures) > 1
-        return Image.fromarray(picture_files.grid(self.pictures) if several else self.pictures[0])
+        return Image.fromarray(grid(self.pictures) if several else self.pictures[0])
 
     def save(self, path: str | Path) -> None:
         """Writes ``sheet`` into a file, whose ending says the format; raises LanternError as it."""
