@@ -12,8 +12,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures import images as picture_files
-from lantern_jax.pictures import notebook
+from lantern_jax.pictures.images import as_html, as_png, figures_line
 from lantern_jax.pictures.race import Race
 
 
@@ -208,18 +207,18 @@ class Generation:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Generation: {notebook.line(self)}>"
+        return f"<Generation: {figures_line(self)}>"
 
     def _repr_html_(self) -> str:
-        return notebook.as_html(self)
+        return as_html(self)
 
     def _repr_png_(self) -> bytes | None:
-        return notebook.as_png(self)
+        return as_png(self)
 
     @property
     def images(self) -> list[Image.Image]:
         """The pictures as PIL images."""
-        return [] if self.pictures is None else picture_files.to_images(self.pictures)
+        return [] if self.pictures is None else [Image.fromarray(picture) for picture in self.pictures]
 
     @property
     def sheet(self) -> Image.Image:
@@ -259,7 +258,7 @@ class Generation:
         columns = int(self.tokens.shape[1] ** 0.5) if columns is None else columns
         deepest = len(self.statistics.accepted) - 1
         return [
-            picture_files.draw_acceptance(picture, rounds, columns, deepest)
+            draw_acceptance(picture, rounds, columns, deepest)
             for picture, rounds in zip(self.pictures, self.round_of_token, strict=True)
         ]
 

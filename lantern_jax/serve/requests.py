@@ -33,21 +33,9 @@ PARTIAL_IMAGES = 3
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
 }  # fmt: skip
-_TREES = (NO_TREE, "dynamic")
 _quoted = partial(errors.quoted, most=60)
 # No field takes a longer whole number.
 _DIGITS = 40
-
-
-@dataclass(frozen=True)
-class _Digits:
-    """A whole number longer than any field takes. Checks take it for no number and name its field; it is never
-    converted."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -91,7 +79,10 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    _check_size(fields.get("size", "auto"), side)
+    size, wanted = fields.get("size", "auto"), f"{side}x{side}"
+    if size not in ("auto", wanted):
+        message = f"size {_quoted(size)} is not what this model draws: give {wanted} or auto"
+        raise Refused(400, message, "size")
     seed = fields.get("seed")
     return PictureRequest(
         prompt=prompt,
@@ -111,8 +102,9 @@ def _decoded(content: bytes) -> dict[str, Any]:
     def no_number(name: str) -> NoReturn:
         raise LanternError(f"{name} is no number of JSON")
 
-    def whole(text: str) -> int | _Digits:
-        return int(text) if len(text) <= _DIGITS else _Digits(text)
+    def whole(text: str) -> int | float:
+        # More digits, which Python may refuse to read, are for the field's own check to refuse.
+        return int(text) if len(text) <= _DIGITS else float(text)
 
     try:
         fields = json.loads(content.decode("utf-8"), parse_constant=no_number, parse_int=whole)
@@ -152,14 +144,6 @@ def _check_prompt(prompt: Any, letters: int) -> None:
         raise Refused(400, "the prompt holds characters that cannot be shown: leave them out", "prompt")
 
 
-def _check_size(size: Any, side: int) -> None:
-    wanted = f"{side}x{side}"
-    if size not in ("auto", wanted):
-        raise Refused(
-            400, f"size {_quoted(size)} is not what this model draws: give {wanted} or auto", "size"
-        )
-
-
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the knobs among the fields, each in its own range; the pipeline says which fit together."""
     knobs = {name: value for name, value in fields.items() if name in KNOBS}
@@ -169,9 +153,9 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
         if name in knobs:
             _number(name, knobs[name], 0, most)
     # A name with a dot or a slash would be a file of this machine.
-    tree = knobs.get("tree")
-    if isinstance(tree, str) and tree not in (*tree_names(), *_TREES):
-        known = ", ".join((*tree_names(), *_TREES))
+    tree, known = knobs.get("tree"), (*tree_names(), NO_TREE, "dynamic")
+    if isinstance(tree, str) and tree not in known:
+        known = ", ".join(known)
         raise Refused(400, f"unknown tree {_quoted(tree)}: choose one of {known}, or give paths", "tree")
     if not isinstance(tree, str | list | None):
         raise Refused(400, f"tree {_quoted(tree)} is neither a name nor a list of paths", "tree")

@@ -91,10 +91,6 @@ class Ticket:
         self._events: dict[Hashable, Event] = {}
         self._told = asyncio.Event()
 
-    def drop(self) -> None:
-        """Notes that the client is gone."""
-        self.dropped = True
-
     def tell(self, event: Event) -> None:
         """Sends an event, from any thread."""
         with contextlib.suppress(RuntimeError):  # The loop is closed.

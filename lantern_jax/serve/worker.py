@@ -17,10 +17,9 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Tools, failure
+from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.previews import Painter
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Queued, Ticket
 from lantern_jax.settings.settings import Settings
@@ -55,12 +54,11 @@ class Worker:
         batch: int,
         warm_up: str | None = None,
     ):
-        self.pipeline, self._limits, self._counters = pipeline, limits, counters
+        self.pipeline, self.limits, self.counters = pipeline, limits, counters
         painter = Painter(pipeline.engine, pipeline.checkpoint.target_config.grid)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most = limits.programs
-        self._dropped_programs = pipeline.engine.programs.dropped
         self._example = warm_up
         self._cold = self._sizes()
         # Under the lock: new tickets, pictures that wait in all, whether to stop.
@@ -115,8 +113,8 @@ class Worker:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
         nodes = settings.tree.num_nodes - 1
-        if nodes > self._limits.nodes:
-            message = f"the draft tree or window has {nodes} nodes: this server takes {self._limits.nodes}"
+        if nodes > self.limits.nodes:
+            message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
             raise Refused(400, message, "tree")
         return settings
 
@@ -126,12 +124,11 @@ class Worker:
             if self._stopping:
                 raise Refused(503, _STOPPING)
             ahead = self._count
-            if ahead + ticket.request.num > self._limits.queue:
-                counters = self._counters
-                wait = math.ceil(ahead * counters.seconds / max(counters.pictures, 1))
+            if ahead + ticket.request.num > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
                 raise Refused(
                     429,
-                    f"{ahead} pictures wait already, and {self._limits.queue} may: ask again later",
+                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
                     code="queue_full",
                     headers={"Retry-After": str(min(max(wait, 1), 600))},
                 )
@@ -181,7 +178,7 @@ class Worker:
                 ticket.tell(failure(error))
                 self._leave(ticket.request.num)
         gone = [order for order in self._line if order.ticket.dropped]
-        self._counters.dropped += len(gone)
+        self.counters.dropped += len(gone)
         self._remove(gone)
         return bool(self._line)
 
@@ -298,10 +295,9 @@ class Worker:
 
     def _tidy(self) -> None:
         """Counts dropped programs and returns their memory."""
-        dropped = self._tools.engine.programs.dropped
-        if dropped > self._dropped_programs:
-            self._counters.programs_dropped += dropped - self._dropped_programs
-            self._dropped_programs = dropped
+        dropped = self.pipeline.engine.programs.dropped
+        if dropped > self.counters.programs_dropped:
+            self.counters.programs_dropped = dropped
             return_memory()
 
 

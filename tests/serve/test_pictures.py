@@ -19,7 +19,7 @@ from lantern_jax.commands.main import main
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.serve import batch, worker
-from lantern_jax.serve.previews import GREY, guessed
+from lantern_jax.serve.batch import GREY, guessed
 from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
