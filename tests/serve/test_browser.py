@@ -106,6 +106,9 @@ def test_an_error_is_one_line_under_the_prompt(page):
     paint(page, prompt="<b>octopus</b>")
     api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'b', 'octopus', 'b'")
     assert page.locator("#error b").count() == 0 and page.locator("[aria-invalid=true]").count() == 1
+    page.fill("#prompt", "a forrest")
+    page.press("#prompt", "Enter")
+    api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'forrest'; did you mean forest?")
     page.fill("#prompt", "a lake")
     page.press("#prompt", "Enter")
     done(page)
@@ -126,6 +129,19 @@ def test_words_are_chips(page):
     page.click("#words >> text=river")
     assert prompt() == "Snowy mountains at night, river"
     assert pressed.all_inner_texts() == ["night", "mountains", "snowy", "river"]
+
+
+def test_a_model_without_words_of_its_own_has_examples(server, page):
+    entry = server.client.get("/v1/models").json()
+    entry["data"][0]["lantern"] |= {"words": {}, "examples": ["a lake"]}
+    page.route("**/v1/models", lambda route: route.fulfill(json=entry))
+    page.reload()
+    api.expect(page.locator("#examples button")).to_have_text(["a lake"])
+    assert page.locator("#known").is_hidden()
+    page.fill("#prompt", "a sea")
+    page.click("#surprise")
+    done(page)
+    assert page.locator("#prompt").input_value() == "a lake"
 
 
 def test_by_the_keyboard_alone(page):
