@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _survey(arguments: argparse.Namespace) -> None:
-    from lantern_jax.ahead.devices import slice_of
     from lantern_jax.ahead.rows import changes, read_ahead_rows, to_json
     from lantern_jax.ahead.survey import survey
     from lantern_jax.ahead.tables import ahead_table, changes_table, parts_of_rounds
     from lantern_jax.commands.report import working
+    from lantern_jax.devices.data_sheets import slice_of
     from lantern_jax.io.console import Console
     from lantern_jax.measuring.sweep import parse_list, parse_methods
 

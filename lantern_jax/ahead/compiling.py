@@ -12,7 +12,7 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.ahead.arguments import KINDS, Batch, Call
-from lantern_jax.ahead.devices import GIB
+from lantern_jax.devices.data_sheets import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.measuring.fit import size_of

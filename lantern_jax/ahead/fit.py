@@ -11,7 +11,7 @@ import numpy as np
 from lantern_jax.ahead.account import Account, account_of
 from lantern_jax.ahead.arguments import Batch
 from lantern_jax.ahead.compiling import Compiled, compile_batch
-from lantern_jax.ahead.devices import GPU, Device, Slice
+from lantern_jax.devices.data_sheets import GPU, Device, Slice
 from lantern_jax.devices.platform import core_count
 from lantern_jax.engine.jobs import Job
 from lantern_jax.measuring.fit import MOST, Need, Shapes

@@ -5,10 +5,10 @@ from typing import Any
 
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch
-from lantern_jax.ahead.devices import GPU, Slice
 from lantern_jax.ahead.rows import AheadRow, row_of
 from lantern_jax.ahead.topology import check_compiler, devices_of
 from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.devices.data_sheets import GPU, Slice
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io import errors
 from lantern_jax.measuring.fit import Shapes, checkpoint_shapes, size_shapes

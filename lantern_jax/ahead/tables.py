@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from lantern_jax.ahead.devices import DEVICES, GIB, GPU
 from lantern_jax.ahead.rows import COMPARED, AheadRow
+from lantern_jax.devices.data_sheets import DEVICES, GIB, GPU
 
 _MIB = 2**20
 # Parts of a round that are shown; the rest is summed.

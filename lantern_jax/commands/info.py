@@ -101,11 +101,11 @@ def _fit_there(arguments: argparse.Namespace) -> None:
         raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
     _check_model(arguments)
 
-    from lantern_jax.ahead.devices import slice_of
     from lantern_jax.ahead.fit import fitting, limit_of
     from lantern_jax.ahead.survey import job_for
     from lantern_jax.ahead.topology import devices_of
     from lantern_jax.commands.report import working
+    from lantern_jax.devices.data_sheets import slice_of
     from lantern_jax.io.console import Console
     from lantern_jax.measuring.tables import fit_table
 

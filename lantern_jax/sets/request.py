@@ -85,7 +85,7 @@ def open_set(request: SetRequest) -> OpenedSet:
     reader = _reader(request)
     # Looked up once for the whole set, so that all of it is decoded in the same way.
     tuned = pipeline.tuning(len(request.prompts) * request.num, **request.knobs)
-    knobs = {**tuned.knobs, **{name: value for name, value in request.knobs.items() if value is not None}}
+    knobs = tuned.under(request.knobs)
     settings = pipeline.settings(knobs)
     plan = SetPlan(
         prompts=request.prompts,

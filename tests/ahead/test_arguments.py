@@ -6,9 +6,9 @@ import pytest
 
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
-from lantern_jax.ahead.devices import slice_of
 from lantern_jax.ahead.rows import row_of
 from lantern_jax.ahead.survey import shapes_of_size
+from lantern_jax.devices.data_sheets import slice_of
 from lantern_jax.engine import engine as engines
 from lantern_jax.engine.engine import Engine
 from lantern_jax.measuring.fit import size_shapes

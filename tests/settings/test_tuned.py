@@ -37,8 +37,9 @@ def key(opened) -> Key:
 
 @pytest.fixture(autouse=True)
 def shelf(tmp_path, monkeypatch):
-    """The cache directory of a test."""
+    """The cache directory of a test; where it has no file for a call, nothing is chosen either."""
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(Pipeline, "choice", lambda *_, **__: None)
     return tmp_path / "lantern_jax" / "tuned"
 
 
@@ -61,7 +62,8 @@ def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     # Off, or steered by whatever has to do with how to decode: as if there were none.
     untuned = load(tiny_folder, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
-    steered = {"tree": "chain", "method": "auto", "rule": "strict", "window": 4, "path": "longest"}
+    assert pipeline.check("a lake", method="auto") == settings
+    steered = {"tree": "chain", "method": "gumbel", "rule": "strict", "window": 4, "path": "longest"}
     for knobs in ({name: value} for name, value in steered.items()):
         expected = untuned.check("a lake", **knobs)
         assert pipeline.check("a lake", **knobs) == expected
