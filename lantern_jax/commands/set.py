@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
     assigned = _assigned(arguments)
     if assigned.why:
         say(f"worker {assigned.worker}: {assigned.why}", error=True)
-    opened = open_set(request)
+    opened = open_set(request, directory)
     if writes:
         begin(directory, opened.plan)
         say_notes(opened.notes)

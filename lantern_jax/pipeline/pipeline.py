@@ -21,7 +21,7 @@ from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
-from lantern_jax.engine.generation import Generation, Picture, Progress, Statistics
+from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.families.registry import family_of
@@ -31,10 +31,9 @@ from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.auto import Auto
-from lantern_jax.settings.choice import Choice, WindowPoint, keeps_tokens
 from lantern_jax.settings.recipe import Recipe, without_effect
 from lantern_jax.settings.settings import Knobs, Settings
-from lantern_jax.settings.tuned import AUTO, CALL, Found, Key, Shelf, steers
+from lantern_jax.settings.tuned import AUTO, Found, Shelf
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -75,14 +74,14 @@ class Pipeline:
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
-        tuned: files of tuned settings; None for none.
+        tuned: files of tuned settings; None for none, and nothing is chosen.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
-        self.checkpoint, self._tuned = checkpoint, tuned
+        self.checkpoint = checkpoint
         self.platform = jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
@@ -96,8 +95,8 @@ class Pipeline:
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
         # Hosts have cache directories of their own, and must decode alike.
-        chooses = tuned is not None and not tuned.named and not self.engine.spans
-        self._auto = Auto(checkpoint, dtype, self.engine.devices, tuned.place) if chooses else None
+        shared = self.engine.spans and tuned is not None and not tuned.named
+        self.auto = Auto(checkpoint, self.recipe, self.engine.devices, None if shared else tuned)
 
     @property
     def draws(self) -> bool:
@@ -242,33 +241,12 @@ class Pipeline:
         ).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
-        """Returns what a call of ``pictures`` pictures takes from tuned settings, else the choice of ``auto``.
-
-        Its note is a line that says so, or why not.
+        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.
 
         Raises:
             LanternError: a number of the sampling distribution, or a batch, that is not valid.
         """
-        if self._tuned is None or (self.engine.spans and not self._tuned.named) or steers(knobs):
-            return Found()
-        found = self._tuned.find(partial(self._key, knobs, pictures))
-        choice = None if found.knobs else self.choice(pictures, **knobs)
-        if choice is None:
-            return found
-        return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
-
-    def choice(self, pictures: int, **knobs: Unpack[Knobs]) -> Choice | None:
-        """Returns what ``auto`` chooses for a call of ``pictures`` pictures, with all that it chose from.
-
-        None where nothing is chosen: for calls that say how to decode, or whose rule is relaxed; with ``tuned`` off.
-        """
-        if self._auto is None or steers(knobs) or not keeps_tokens(self.settings(knobs)):
-            return None
-        return self._auto.choose(self._key(knobs, pictures))
-
-    def _key(self, knobs: Knobs, pictures: int) -> Key:
-        values = self.recipe.values(knobs, CALL, self.platform)
-        return Key.of(self.checkpoint, self.dtype, values, pictures, self.engine.devices)
+        return self.auto.find(pictures, knobs)
 
     def settings(self, knobs: Knobs) -> Settings:
         """Returns the settings that these knobs make with this checkpoint; LanternError where they do not fit."""
@@ -311,16 +289,8 @@ class Pipeline:
             engine=self.engine,
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
             draws=self.draws,
-            note=self._note_of(settings, count) if start is None else None,
+            note=self.auto.noting(settings, count) if start is None else None,
         )
-
-    def _note_of(
-        self, settings: Settings, count: int
-    ) -> Callable[[WindowPoint | None, Statistics], None] | None:
-        """Returns what notes a call, unless nothing is noted; batches of two sizes would tell of neither."""
-        if self._auto is None or (count > settings.batch and count % settings.batch):
-            return None
-        return lambda point, made: self._auto.note(self._key(vars(settings), count), point, made)
 
     def _encoded(self, prompts: Sequence[str | int]) -> Any:
         return self._encoder.from_encoded(self.encode(prompts))

@@ -133,6 +133,8 @@ class Plan:
         job = self.recipe.job(self.settings, plain)
         # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
         assert self.conditioning is not None
+        if self.draws:
+            self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
             with hearing() as check:
                 for part in batches(count, batch):

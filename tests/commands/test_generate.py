@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import lantern_jax.engine.compiler
 import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
@@ -182,7 +183,7 @@ def clutter(folder):
 
 @pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
 def test_generate_refuses(bad, clutter, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.engine.engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", must_not_run)
     monkeypatch.setattr(lantern_jax.engine.engine, "run_timed", must_not_run)
     assert_refused(["generate", *(bad or [])], capsys)
 

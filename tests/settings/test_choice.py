@@ -227,7 +227,7 @@ def opened(tiny_folder, tmp_path, monkeypatch):
 def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_path):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
     pipeline = opened()
-    choice = pipeline.choice(1)
+    choice = pipeline.auto.choice(1, {})
     made = pipeline.generate("a lake", seed=5)
     assert made.notes == (choice.words,) and made.notes[0].startswith("auto: ")
     assert pipeline.check("a lake").method == choice.way.knobs["method"]
@@ -242,7 +242,7 @@ def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_
         }
         file.write_text(json.dumps(content))
         again = opened()
-        assert again.choice(1).way.point == best
+        assert again.auto.choice(1, {}).way.point == best
         np.testing.assert_array_equal(again.generate("a lake", seed=5).tokens, plain)
         seen.add(again.check("a lake").method)
     assert seen == {"ar", "led", "jacobi"}
@@ -251,7 +251,7 @@ def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_
         np.testing.assert_array_equal(opened().generate("a lake", seed=5).tokens, plain)
 
 
-def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path, monkeypatch):
+def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):
     pipeline, off = opened(), opened("off")
     for knobs in (
         {"rule": "near"},
@@ -260,11 +260,10 @@ def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(open
         {"window": 3},
         {"method": "near"},
     ):
-        assert pipeline.choice(1, **knobs) is None and not pipeline.tuning(1, **knobs).knobs
+        assert pipeline.auto.choice(1, knobs) is None and not pipeline.tuning(1, **knobs).knobs
         assert pipeline.check("a lake", **knobs) == off.check("a lake", **knobs)
-    relaxed = opened()
-    relaxed.recipe = dataclasses.replace(relaxed.recipe, defaults={"rule": "near", "guidance": 2.0})
-    assert relaxed.choice(1) is None
-    assert off.choice(1) is None and not off.tuning(1).note
+    relaxed = dataclasses.replace(pipeline.checkpoint, defaults={"rule": "near", "guidance": 2.0})
+    assert Pipeline(relaxed, None, Shelf.of("auto")).auto.choice(1, {}) is None
+    assert off.auto.choice(1, {}) is None and not off.tuning(1).note
     off.generate("a lake", seed=5)
     assert not list(tmp_path.iterdir())

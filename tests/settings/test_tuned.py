@@ -13,6 +13,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.decoding.methods import methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
+from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
 from lantern_jax.tensors import checksums
 from tests.command import must_not_run
@@ -39,7 +40,7 @@ def key(opened) -> Key:
 def shelf(tmp_path, monkeypatch):
     """The cache directory of a test; where it has no file for a call, nothing is chosen either."""
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(Pipeline, "choice", lambda *_, **__: None)
+    monkeypatch.setattr(Auto, "choice", lambda *_: None)
     return tmp_path / "lantern_jax" / "tuned"
 
 
