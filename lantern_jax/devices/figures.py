@@ -22,13 +22,16 @@ from lantern_jax.io.files import read_json, write_file
 
 # The shares of the bandwidth, and of the rate of products in 16 bits and in float32, that passes get.
 _READING, _PRODUCTS, _IN_FULL = 0.87, 0.5, 0.125
+# Likewise of what is measured by the pieces below; and the most operations per byte that are believed: a busy machine
+# seems to read slowly.
+_READING_HERE, _PRODUCTS_HERE, _MOST_PER_BYTE = 0.65, 0.65, 8
 # Seconds of a kernel that does next to nothing, in a loop on the device.
 _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
 # JAX's name of a kind of device holds the word of its data sheet; the first that fits counts.
 _WORDS = {
     "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5": "v5p", "v4": "v4", "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
-_MEASURED_BYTES, _MEASURED_ROWS, _MEASURED_WIDTH, _SECONDS = 32 << 20, 64, 512, 0.05
+_MEASURED_BYTES, _MEASURED_ROWS, _MEASURED_WIDTH, _SECONDS = 16 << 20, 32, 512, 0.06
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,10 @@ def _measured(device, is_full: bool) -> Figures:
         array = jnp.ones((_MEASURED_BYTES // (4 * 4096), 4096), jnp.float32)
         square, block = jnp.ones((width, width), dtype), jnp.ones((rows, width), dtype)
         reading = _quickest(jnp.dot, array, jnp.ones(4096, jnp.float32))
-        product = _quickest(lambda a, b: lax.fori_loop(0, 16, lambda _, a: a @ b, a), block, square)
-    rate = 16 * 2 * rows * width**2 / product * _PRODUCTS
-    return Figures(array.nbytes / reading, rate, _LAUNCH.get(device.platform, _LAUNCH[GPU]))
+        product = _quickest(lambda a, b: lax.fori_loop(0, 4, lambda _, a: a @ b, a), block, square)
+    rate = 4 * 2 * rows * width**2 / product * _PRODUCTS_HERE
+    bandwidth = max(array.nbytes / reading * _READING_HERE, rate / _MOST_PER_BYTE)
+    return Figures(bandwidth, rate, _LAUNCH.get(device.platform, _LAUNCH[GPU]))
 
 
 def _quickest(function, *arguments) -> float:

@@ -111,7 +111,7 @@ class Compiler:
             return
 
         def compile_quietly() -> None:
-            # Whatever goes wrong here goes wrong again where pictures are drawn.
+            # What goes wrong here goes wrong again where pictures are drawn.
             with contextlib.suppress(Exception):
                 self.of_tokenizer("draw", rows, most)
 

@@ -1,6 +1,6 @@
 """``auto``: the way of guessing that should take the least time per token, plain decoding among them. Needs no JAX.
 
-Only strict decoding on the shared noise is chosen for: whatever is guessed there, the tokens are plain decoding's.
+Only strict decoding on the shared noise is chosen for: all guesses give plain decoding's tokens there.
 What a pass costs is expected by sizes and figures (``costs``), what it yields by the checkpoint's statistics; what runs
 noted here (``notes``) stands in place of both.
 """
@@ -51,7 +51,7 @@ def window_knobs(point: WindowPoint) -> dict[str, Any]:
 
 
 def keeps_tokens(settings: Any) -> bool:
-    """Tells whether these settings give plain decoding's tokens whatever they guess."""
+    """Tells whether these settings give plain decoding's tokens with all guesses."""
     kind = DRAFTINGS[settings.drafting]
     return settings.rule == "strict" and settings.coupling == "gumbel" and kind.nodes != ROWS
 
@@ -160,10 +160,12 @@ def chosen(
         tree = DraftTree.window(window, branches, levels) if window else DraftTree.empty()
         ms = costs.window(tree, kind if reach else None, reach) if window else costs.a_pass(1)
         made[point] = tree.num_nodes, ms, ms / tokens[point] * (slowest if window else 1)
-    # What was noted tells how far off the expectations are, of all alike.
+    # What was noted tells how far off expectations are. Where guesses were slower than plain decoding should be, it is
+    # tried: perhaps it was expected to be too slow.
     noted = {point: ms for point, ms in known.ms.items() if point in made}
     pace = statistics.median(ms / made[point][2] for point, ms in noted.items()) if noted else 1.0
-    spent = {point: noted.get(point, pace * ms) for point, (_, _, ms) in made.items()}
+    paces = {PLAIN: min(pace, 1.0)}
+    spent = {point: noted.get(point, paces.get(point, pace) * ms) for point, (_, _, ms) in made.items()}
     ways = sorted(
         (
             Way(point, nodes, tokens[point], ms * spent[point] / each, spent[PLAIN] / spent[point], point in noted)
