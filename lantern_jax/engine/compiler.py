@@ -112,7 +112,7 @@ class Compiler:
 
         def compile_quietly() -> None:
             # What goes wrong here goes wrong again where pictures are drawn.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 self.of_tokenizer("draw", rows, most)
 
         threading.Thread(target=compile_quietly, name="lantern-compile").start()

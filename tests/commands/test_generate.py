@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     def load_tiny(model, dtype=None, tuned="off", mesh=None):
         if model == "demo":
             return tiny_pipeline()
-        return sharing_programs(load)(model, dtype)
+        return sharing_programs(load)(model, dtype, tuned)
 
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_tiny)
     return tmp_path
