@@ -94,13 +94,14 @@ from lantern_jax.metrics.registry import register_metric as register_metric
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
-from lantern_jax.models.chameleon import TokenConditioning as TokenConditioning
 from lantern_jax.models.chameleon import chameleon_target as chameleon_target
 from lantern_jax.models.drafter import DrafterConfig as DrafterConfig
 from lantern_jax.models.drafter import DrafterModel as DrafterModel
 from lantern_jax.models.drafter import eagle_drafter as eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config as Eagle3Config
 from lantern_jax.models.eagle3 import eagle3_drafter as eagle3_drafter
+from lantern_jax.models.janus import JanusConfig as JanusConfig
+from lantern_jax.models.janus import janus_target as janus_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
 from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
@@ -113,6 +114,8 @@ from lantern_jax.models.parallel import parallel_drafter as parallel_drafter
 from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target
+from lantern_jax.models.tokens import GuidedTokens as GuidedTokens
+from lantern_jax.models.tokens import TokenConditioning as TokenConditioning
 from lantern_jax.models.vq import VQConfig as VQConfig
 from lantern_jax.models.vq import VQModel as VQModel
 from lantern_jax.pictures.images import draw_acceptance as draw_acceptance

@@ -15,12 +15,13 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.models.parallel import ParallelConfig
+from lantern_jax.models.tokens import TokenConditioning
 from lantern_jax.settings.recipe import Recipe
 from tests.tiny_checkpoint import random_leaves
 

@@ -19,7 +19,8 @@ from jaxtyping import Int
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
+from lantern_jax.models.chameleon import LAYOUTS
+from lantern_jax.models.tokens import TokenConditioning
 from lantern_jax.text.packed import padded_rows
 
 # Chameleon's file has 5 MB.

@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float, Int, PyTree
 from lantern_jax.decoding.concrete import check_padding
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import TokenConditioning
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
+from lantern_jax.models.tokens import TokenConditioning
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
@@ -195,7 +195,7 @@ class CaptionEncoder(PromptEncoder):
     _read: dict[np.dtype, PyTree] | None = None
 
     def check_prompts(self, prompts):
-        _check_texts(prompts)
+        check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
             raise LanternError(
@@ -258,7 +258,7 @@ class TokenEncoder(PromptEncoder):
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
     def encode(self, prompts, dtype=np.float32):
-        _check_texts(prompts)
+        check_texts(prompts)
         config = self.config
         return prompt_rows(self.vocabulary, self.parts.tokenizer.encode, prompts, config.layout, config.grid)
 
@@ -290,7 +290,8 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
-def _check_texts(prompts: Sequence[str | int]) -> None:
+def check_texts(prompts: Sequence[str | int]) -> None:
+    """Raises LanternError unless prompts are texts, none of them empty."""
     if not len(prompts):
         raise LanternError("no prompts: give at least one")
     for prompt in prompts:

@@ -12,12 +12,13 @@ from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
 from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
+from lantern_jax.models.tokens import TokenConditioning
 
 VOCAB = 32
 BATCH = 8

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lantern_jax.models.transformer import Dense, Transformer, TransformerConfig, grid_rotary
+from lantern_jax.models.positions import grid_rotary
+from lantern_jax.models.transformer import Dense, Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(dim=32, num_layers=2, num_heads=4, hidden_dim=48)
 LENGTH = 16
