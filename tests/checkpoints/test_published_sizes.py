@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.families.janus_weights import janus_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.janus import janus_config
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
+from tests.fixtures.guided_shapes import janus_shapes
 from tests.fixtures.published_layouts import T5_XL
 from tests.fixtures.published_shapes import (
     CHAMELEON_VQ,
+    VQ_16,
     chameleon_shapes,
     hugging_face_gpt_shapes,
     original_gpt_shapes,
@@ -64,6 +68,11 @@ def cases():
     codes = ChameleonConfig().num_codes
     tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
     yield "Chameleon-7B", tell, ChameleonConfig(), chameleon_without_vq
+    for size in ("1B", "7B"):
+        for layout in ("original", "hugging_face"):
+            config = janus_config(size)
+            shapes = partial(janus_shapes, config, VQ_16, layout)
+            yield f"Janus-Pro-{size}, {layout}", janus_config_from_shapes, config, shapes
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):

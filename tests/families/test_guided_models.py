@@ -1,0 +1,149 @@
+"""Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.commands.main import main
+from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.families.registry import FAMILIES, family_of
+from lantern_jax.pipeline.pipeline import load
+from tests.command import assert_refused
+from tests.fixtures import guided_layouts as layouts
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+PROMPTS = ["a lake at dusk", "  Ein Zürcher <|User|> 湖\n"]
+# At a high temperature the noise decides more than a random model does.
+KNOBS = {"temperature": 4.0, "guidance": 2.0, "seed": 5, "window": 5, "ahead": 2}
+STRICT, OTHERS = ("jacobi",), ("sjd", "scd", "gsd", "pac", "zipar")
+
+
+def write_model(name: str, folder: Path) -> list[str]:
+    """Writes the files of a conversion; returns its words."""
+    family, layout = name.split(", ")
+    (folder / "sizes.json").write_text(json.dumps({"grid": layouts.GRID}))
+    tokenizer = layouts.write_byte_level(folder / "tokenizer.json", layouts.JANUS_SPECIAL)
+    model = layouts.write_janus(folder / "model", layout)
+    return [family, "--model", str(model), "--text-tokenizer", str(tokenizer), "--config", str(folder / "sizes.json"),
+            "--dtype", "float32"]  # fmt: skip
+
+
+MODELS = ("janus, original", "janus, hugging_face")
+# One layout of each family is decoded.
+DECODED = ("janus, original",)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """Returns a function from a layout to the folder that its conversion wrote."""
+
+    @cache
+    def convert(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("guided")
+        assert main(["convert", *write_model(name, folder), "--out", str(folder / "out")]) == 0
+        return folder / "out"
+
+    return convert
+
+
+@pytest.fixture(scope="module")
+def loaded(converted):
+    """Returns a function from a layout to its pipeline on one device."""
+    return cache(lambda name: load(converted(name), mesh="data=1"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layout_is_the_whole_model(name, loaded):
+    checkpoint = loaded(name).checkpoint
+    config = checkpoint.target_config
+    assert config.grid == layouts.GRID and config.num_codes == layouts.CODES
+    shapes = family_of(config).shapes(config)
+    assert jax.tree.map(np.shape, checkpoint.target_params) == jax.tree.map(np.shape, shapes)
+    assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
+
+
+@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("method", [*STRICT, *OTHERS])
+def test_methods_without_a_drafter(name, method, loaded):
+    pipeline = loaded(name)
+    made = pipeline.generate(PROMPTS, method=method, **KNOBS)
+    plain = pipeline.generate(PROMPTS, method="ar", **KNOBS)
+    side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
+    assert made.pictures.shape == (2, side, side, 3)
+    assert made.statistics.rounds < plain.statistics.rounds
+    if method in STRICT:
+        np.testing.assert_array_equal(made.tokens, plain.tokens)
+    assert len(np.unique(made.tokens)) > 4 and made.tokens.max() < layouts.CODES
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_a_mesh_changes_no_token(name, converted, loaded):
+    """Heads, columns and codes are split over as many devices as they divide by."""
+    split = load(converted(name), mesh="data=2,model=4")
+    made = split.generate(PROMPTS, method="jacobi", **KNOBS)
+    plain = loaded(name).generate(PROMPTS, method="ar", **KNOBS)
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_eight_bits(name, converted, tmp_path):
+    out = tmp_path / "int8"
+    assert main(["quantize", str(converted(name)), "--out", str(out)]) == 0
+    pipeline = load(out, mesh="data=1")
+    made, plain = (pipeline.generate(PROMPTS, method=method, **KNOBS) for method in ("jacobi", "ar"))
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_guidance_compares_with_the_encoders_row(name, loaded):
+    """Another unconditional row changes tokens under guidance, and none without."""
+    pipeline = loaded(name)
+    encoded = pipeline.encode(PROMPTS[:1])
+    changed = {
+        **encoded.arrays,
+        "unconditional": np.full_like(encoded.arrays["unconditional"], layouts.CODES),
+    }
+    other = type(encoded)(encoded.kind, encoded.prompts, changed)
+    for guidance, same in ((1.0, True), (3.0, False)):
+        knobs = {**KNOBS, "guidance": guidance, "temperature": 1.0, "method": "ar"}
+        one, two = (pipeline.generate(prompts, **knobs).tokens for prompts in (encoded, other))
+        assert np.array_equal(one, two) == same
+
+
+def test_every_family_says_what_a_model_axis_splits():
+    """No parameter of a layer or a head is left whole on two devices by mistake."""
+    for name in ("janus",):
+        config = FAMILIES[name].config()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(FAMILIES[name].shapes(config)):
+            keys = ["target", *(key.key for key in path)]
+            if leaf.ndim > 1:
+                assert any(parameter_spec(keys, leaf.shape, 2)), keys
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("missing", "1 missing: gen_aligner.layers.2.weight"),
+        ("misshapen", "1 misshapen: language_model.model.norm.weight is [31], expected [32]"),
+        ("tokenizer", "is not this model's tokenizer (it has no "),
+        ("another model", "are not a Janus-Pro model"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, capsys):
+    words = write_model("janus, original", tmp_path)
+    changes = {
+        "missing": {"gen_aligner.layers.2.weight": None},
+        "misshapen": {"language_model.model.norm.weight": (31,)},
+        "another model": {"gen_embed.weight": None, "gen_head.vision_head.weight": None},
+    }.get(change)
+    if changes is None:
+        layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
+    else:
+        words[2] = str(layouts.write_janus(tmp_path / "broken", "original", changes=changes))
+    assert said in assert_refused(["convert", *words, "--out", str(tmp_path / "out")], capsys)
