@@ -75,6 +75,7 @@ _MODULES = {
     ),
     "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
     "models.tokens": ("GuidedTokens", "TokenConditioning"),
+    "models.emu3": ("Emu3Config", "emu3_target"),
     "models.janus": ("JanusConfig", "janus_target"),
     "models.targets": ("transformer_target",),
     "models.applied": ("target_from_apply",),

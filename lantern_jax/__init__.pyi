@@ -100,6 +100,8 @@ from lantern_jax.models.drafter import DrafterModel as DrafterModel
 from lantern_jax.models.drafter import eagle_drafter as eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config as Eagle3Config
 from lantern_jax.models.eagle3 import eagle3_drafter as eagle3_drafter
+from lantern_jax.models.emu3 import Emu3Config as Emu3Config
+from lantern_jax.models.emu3 import emu3_target as emu3_target
 from lantern_jax.models.janus import JanusConfig as JanusConfig
 from lantern_jax.models.janus import janus_target as janus_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning

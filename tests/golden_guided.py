@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.families.emu3_weights import convert_emu3
 from lantern_jax.families.janus_weights import convert_janus
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import family_of
+from lantern_jax.families.token_weights import language_settings
 from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.models.vq import VQModel
 
@@ -23,7 +25,8 @@ def conditioning_of(arrays, num_codes: int) -> GuidedTokens:
 def run_guided(case, assert_close, convert):
     """Compares logits of a prefix, of steps of one token and of a block, then a decoded picture."""
     arrays, codes = case.arrays, jnp.asarray(case.arrays["codes"], jnp.int32)
-    config, params = convert(case.tensors, case.config)
+    settings = language_settings(case.config) | case.config.get("told", {})
+    config, params = convert(case.tensors, settings)
     target = family_of(config).target(config, np.dtype(np.float32))
     guidance = jnp.asarray(arrays["guidance"])
     batch, steps = codes.shape
@@ -53,6 +56,18 @@ def run_guided(case, assert_close, convert):
         decode = jax.jit(partial(VQModel(sizes).apply, method="decode"))
         picture_codes = jnp.asarray(arrays["picture_codes"], jnp.int32)
         assert_close(decode({"params": tokenizer}, picture_codes), arrays["decoded_nhwc"])
+        if "image_codes" in arrays:
+            model = VQModel(sizes)
+            encode = jax.jit(lambda params, pictures: model.apply(params, pictures, method=_codes))
+            found = encode({"params": tokenizer}, jnp.asarray(arrays["image_nhwc"]))
+            np.testing.assert_array_equal(found, arrays["image_codes"])
 
 
-GUIDED = {"janus": partial(run_guided, convert=convert_janus)}
+def _codes(model, pictures):
+    return model.quantize(model.encode(pictures))
+
+
+GUIDED = {
+    "janus": partial(run_guided, convert=convert_janus),
+    "emu3": partial(run_guided, convert=convert_emu3),
+}

@@ -85,7 +85,44 @@ def janus():
     return {"model_type": "janus", **settings}, shapes, found
 
 
-CASES = {"janus": janus}
+def emu3():
+    ids = {"<|extra_200|>": 9, "<image>": 3} | {f"<|visual token {i:06d}|>": 60 + i for i in range(24)}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    settings = {
+        "text_config": {
+            "model_type": "emu3_text_model", "vocab_size": 84, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6, **_TEXT, **special,
+        },
+        "vq_config": {
+            "codebook_size": 24, "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "hidden_size": 64,
+            "channel_multiplier": [1, 2], "num_res_blocks": 1, "attn_resolutions": [1],
+        },
+    }  # fmt: skip
+    model = transformers.Emu3ForConditionalGeneration(
+        transformers.Emu3Config(**settings, vocabulary_map=ids, tie_word_embeddings=False)
+    )
+    shapes, parts = fill(model), model.model
+    text = parts.text_model.embed_tokens
+    found = guided_logits(
+        parts.text_model,
+        lambda hidden: model.lm_head(hidden)[..., 60:],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    found["picture_codes"] = np.random.default_rng(1).integers(0, 24, (2, 9))
+    codes = torch.from_numpy(found["picture_codes"]).reshape(2, 3, 3)
+    found["decoded_nhwc"] = parts.vqmodel.decode(codes).numpy().transpose(0, 2, 3, 1)
+    pictures = np.random.default_rng(2).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+    encoded = parts.vqmodel.encode(torch.from_numpy(pictures), torch.tensor([[6, 6]] * 2))
+    found["image_nhwc"] = pictures.transpose(0, 2, 3, 1)
+    found["image_codes"] = torch.stack(list(encoded.image_tokens)).reshape(2, 9).numpy()
+    told = {"row_end": 9, "frame_end": 10, "image_end": 11, "num_codes": 24, "grid": 3}
+    return {"model_type": "emu3", **settings, "told": told}, shapes, found
+
+
+CASES = {"janus": janus, "emu3": emu3}
 
 
 def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:

@@ -8,6 +8,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.tensors.layer_names import normalize_settings
 
+# Emu3's holds its vocabulary.
+_MOST_BYTES = 32 * 10**6
 CONFIG_PARTS = ("target", "drafter", "text_encoder")
 
 
@@ -43,7 +45,7 @@ def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[st
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise LanternError(f"{path} is not a file: give a JSON file")
-    content = read_json(path, 10**6)
+    content = read_json(path, _MOST_BYTES)
     if not isinstance(content, dict):
         raise LanternError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
     return content

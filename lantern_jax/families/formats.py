@@ -106,6 +106,11 @@ def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
 
 # Its tokenizer of pictures is among the model's tensors.
 JANUS = guided_format("janus", "Janus-Pro-1B and 7B: model, tokenizer")
+EMU3 = guided_format(
+    "emu3",
+    "Emu3-Gen: model, tokenizer",
+    File("vqgan", "Emu3-VisionTokenizer, if not among the model's tensors"),
+)
 
 
 def chameleon_format(model: str, layout: str) -> Format:

@@ -44,4 +44,11 @@ PUBLISHED: Mapping[str, Published] = {
         {"guidance": 5.0, "top_k": 0, "temperature": 1.0},
         inside=("gen_vision_model.", "model.vqmodel."),
     ),
+    "emu3": Published(
+        "Emu3-Gen",
+        at("lantern_jax.families.emu3_weights:convert_emu3"),
+        at("lantern_jax.families.emu3_vq_weights:convert_emu3_vq"),
+        {"guidance": 3.0, "top_k": 2048, "temperature": 1.0},
+        inside=("model.vqmodel.", "vqmodel."),
+    ),
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import JANUS, LLAMAGEN, Format, chameleon_format
+from lantern_jax.families.formats import EMU3, JANUS, LLAMAGEN, Format, chameleon_format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -115,6 +115,15 @@ FAMILIES: Table[Family] = Table(
             head=lambda params: params["params"]["head"],
             tokenizer=at("lantern_jax.models.vq:VQConfig"),
             formats={"janus": JANUS},
+        ),
+        "emu3": Family(
+            config=at("lantern_jax.models.emu3:Emu3Config"),
+            shapes=at("lantern_jax.families.emu3_weights:emu3_shapes"),
+            target=at("lantern_jax.models.emu3:emu3_target"),
+            prompts=at("lantern_jax.text.guided:Emu3Encoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
+            formats={"emu3": EMU3},
         ),
     },
 )

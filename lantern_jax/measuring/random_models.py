@@ -21,6 +21,7 @@ from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
+from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
@@ -41,6 +42,7 @@ SIZES: Mapping[str, Callable[[], TargetConfig]] = {
     "chameleon-7b": ChameleonConfig,
     "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina"),
     **{f"janus-pro-{size.lower()}": partial(janus_config, size) for size in ("1B", "7B")},
+    "emu3-8b": Emu3Config,
 }
 # Between codes, a side, where no tokenizer says otherwise.
 _PIXELS = 16

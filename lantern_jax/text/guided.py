@@ -7,6 +7,7 @@ Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,17 @@ from lantern_jax.text.packed import padded_rows
 JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
 # Janus's tokens for the beginning of a text, padding, and the beginning of a picture.
 JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
+# Emu3's tokens for the beginning of a text and of a picture, and for its first code; those that follow rows, the last
+# of them and that, by the config's names.
+EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{size}*{size}<|image token|>"
+EMU3_CODE = "<|visual token 000000|>"
+EMU3_ENDS = {"row_end": "<|extra_200|>", "frame_end": "<|extra_201|>", "image_end": "<|image end|>"}
+# What its published script adds to a prompt, and the text that guidance leads away from.
+EMU3_WISH = " masterpiece, film grained, best quality."
+EMU3_NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
 # Ids of a prompt and of the row it is compared with, as published.
 Rows = tuple[Sequence[int], Sequence[int]]
 
@@ -91,3 +103,29 @@ class JanusEncoder(GuidedEncoder):
         begin, padding, start = map(self.special, (*JANUS_MARKS, JANUS_START))
         row = self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=prompt.strip()) + JANUS_START)
         return [begin, *row], [begin, *[padding] * (len(row) - 1), start]
+
+
+class Emu3Encoder(GuidedEncoder):
+    """Emu3's prompts with the wish for quality, against the negative text of its published script.
+
+    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
+    config's.
+    """
+
+    @cached_property
+    def _checked_ends(self) -> None:
+        config = self.config
+        ids = {name: self.special(token) for name, token in EMU3_ENDS.items()}
+        wrong = [f"{name} {number}" for name, number in ids.items() if number != getattr(config, name)]
+        if wrong or self.special(EMU3_CODE) != config.text_size:
+            raise LanternError(
+                f"{self.parts.tokenizer_file} has {', '.join(wrong) or 'another first code'}, other than the model: "
+                "convert it with its own tokenizer"
+            )
+
+    def rows(self, prompt):
+        _ = self._checked_ends
+        picture = EMU3_PICTURE.format(size=self.config.grid)
+        texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, EMU3_NEGATIVE))
+        row, negative = map(self.parts.tokenizer.encode, texts)
+        return row, negative

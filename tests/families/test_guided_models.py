@@ -21,22 +21,33 @@ pytest.importorskip("tokenizers")
 PROMPTS = ["a lake at dusk", "  Ein Zürcher <|User|> 湖\n"]
 # At a high temperature the noise decides more than a random model does.
 KNOBS = {"temperature": 4.0, "guidance": 2.0, "seed": 5, "window": 5, "ahead": 2}
-STRICT, OTHERS = ("jacobi",), ("sjd", "scd", "gsd", "pac", "zipar")
+STRICT = ("jacobi",)
 
 
 def write_model(name: str, folder: Path) -> list[str]:
     """Writes the files of a conversion; returns its words."""
     family, layout = name.split(", ")
-    (folder / "sizes.json").write_text(json.dumps({"grid": layouts.GRID}))
-    tokenizer = layouts.write_byte_level(folder / "tokenizer.json", layouts.JANUS_SPECIAL)
-    model = layouts.write_janus(folder / "model", layout)
-    return [family, "--model", str(model), "--text-tokenizer", str(tokenizer), "--config", str(folder / "sizes.json"),
-            "--dtype", "float32"]  # fmt: skip
+    told, path, model, more = {"grid": layouts.GRID}, folder / "tokenizer.json", folder / "model", []
+    if family == "janus":
+        layouts.write_byte_level(path, layouts.JANUS_SPECIAL)
+        layouts.write_janus(model, layout)
+    else:
+        layouts.write_emu3_tokenizer(path)
+        layouts.write_emu3(model, layout)
+        told |= {"num_codes": layouts.CODES, **layouts.EMU3_ENDS}
+        more = ["--vqgan", str(folder / "vq")] if layout == "original" else []
+    (folder / "sizes.json").write_text(json.dumps(told))
+    return [family, "--model", str(model), "--text-tokenizer", str(path), "--config", str(folder / "sizes.json"),
+            "--dtype", "float32", *more]  # fmt: skip
 
 
-MODELS = ("janus, original", "janus, hugging_face")
-# One layout of each family is decoded.
-DECODED = ("janus, original",)
+MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face")
+# One layout of each family is decoded, by all methods or by a few: they know of no family.
+DECODED = ("janus, original", "emu3, original")
+METHODS = {
+    DECODED[0]: ("jacobi", "sjd", "scd", "gsd", "pac", "zipar"),
+    DECODED[1]: ("jacobi", "pac", "zipar"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +79,21 @@ def test_a_layout_is_the_whole_model(name, loaded):
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-@pytest.mark.parametrize("name", DECODED)
-@pytest.mark.parametrize("method", [*STRICT, *OTHERS])
+@pytest.mark.parametrize(
+    ("name", "method"), [(name, method) for name, methods in METHODS.items() for method in methods]
+)
 def test_methods_without_a_drafter(name, method, loaded):
     pipeline = loaded(name)
     made = pipeline.generate(PROMPTS, method=method, **KNOBS)
     plain = pipeline.generate(PROMPTS, method="ar", **KNOBS)
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
+    assert pipeline.checkpoint.target_config.num_tokens == {"janus": 16, "emu3": 22}[name.partition(",")[0]]
     assert made.pictures.shape == (2, side, side, 3)
     assert made.statistics.rounds < plain.statistics.rounds
     if method in STRICT:
         np.testing.assert_array_equal(made.tokens, plain.tokens)
-    assert len(np.unique(made.tokens)) > 4 and made.tokens.max() < layouts.CODES
+    codes = made.tokens[made.tokens < layouts.CODES]
+    assert len(codes) == 2 * layouts.GRID**2 and len(np.unique(codes)) > 4
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -118,7 +132,7 @@ def test_guidance_compares_with_the_encoders_row(name, loaded):
 
 def test_every_family_says_what_a_model_axis_splits():
     """No parameter of a layer or a head is left whole on two devices by mistake."""
-    for name in ("janus",):
+    for name in ("janus", "emu3"):
         config = FAMILIES[name].config()
         for path, leaf in jax.tree_util.tree_leaves_with_path(FAMILIES[name].shapes(config)):
             keys = ["target", *(key.key for key in path)]

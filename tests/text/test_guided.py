@@ -1,12 +1,14 @@
 """Prompts of Janus-Pro and its like: token ids are those of the published processors, on made tokenizers."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lantern_jax.models.janus import JanusConfig
 from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptParts
-from lantern_jax.text.guided import JanusEncoder
+from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder
 from tests.fixtures import guided_layouts as layouts
 from tests.refused import refused
 
@@ -52,6 +54,43 @@ def test_janus_prompts_are_the_published_processors(tmp_path):
         assert row == expected
         # As deepseek-ai/Janus has it: all but the first and the last id are padding.
         assert unconditional == [expected[0], *[2] * (len(expected) - 2), expected[-1]]
+
+
+def test_emu3_prompts_are_the_published_processors(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    path, config = (
+        layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json"),
+        dataclasses.replace(layouts.TINY_EMU3, grid=90),
+    )
+    names = {
+        "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
+        "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
+    }  # fmt: skip
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path),
+        bos_token="<|extra_203|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=names,
+    )
+    processor = transformers.Emu3Processor(transformers.Emu3ImageProcessor(), tokenizer)
+    encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
+    rows = published_rows(encoder.encode(PROMPTS), config)
+    given = {"return_for_image_generation": True, "ratio": "1:1", "image_area": 518400}
+    negative = processor(text=EMU3_NEGATIVE, **given)["input_ids"][0]
+    for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
+        assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
+        assert unconditional == list(negative)
+
+
+def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
+    special = (*layouts.EMU3_SPECIAL[:-1], "<one more>", "<image>")
+    swapped = (*layouts.EMU3_SPECIAL[:6], *layouts.EMU3_SPECIAL[7:5:-1], "<image>")
+    cases = ((swapped, "has row_end 7, frame_end 6, other"), (special[1:], "has row_end"))
+    for number, (names, said) in enumerate(cases):
+        path = layouts.write_emu3_tokenizer(tmp_path / f"{number}.json", names)
+        with refused(said):
+            Emu3Encoder(PromptParts(layouts.TINY_EMU3, text_tokenizer=path)).encode(["a"])
 
 
 def test_what_is_no_prompt_or_no_tokenizer(tmp_path):
