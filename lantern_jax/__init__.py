@@ -77,6 +77,7 @@ _MODULES = {
     "models.tokens": ("GuidedTokens", "TokenConditioning"),
     "models.emu3": ("Emu3Config", "emu3_target"),
     "models.janus": ("JanusConfig", "janus_target"),
+    "models.liquid": ("LiquidConfig", "liquid_target"),
     "models.targets": ("transformer_target",),
     "models.applied": ("target_from_apply",),
     "decoding.check_target": ("check_target",),

@@ -104,6 +104,8 @@ from lantern_jax.models.emu3 import Emu3Config as Emu3Config
 from lantern_jax.models.emu3 import emu3_target as emu3_target
 from lantern_jax.models.janus import JanusConfig as JanusConfig
 from lantern_jax.models.janus import janus_target as janus_target
+from lantern_jax.models.liquid import LiquidConfig as LiquidConfig
+from lantern_jax.models.liquid import liquid_target as liquid_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
 from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig

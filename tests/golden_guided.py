@@ -8,6 +8,7 @@ import numpy as np
 
 from lantern_jax.families.emu3_weights import convert_emu3
 from lantern_jax.families.janus_weights import convert_janus
+from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import family_of
 from lantern_jax.families.token_weights import language_settings
@@ -70,4 +71,5 @@ def _codes(model, pictures):
 GUIDED = {
     "janus": partial(run_guided, convert=convert_janus),
     "emu3": partial(run_guided, convert=convert_emu3),
+    "liquid": partial(run_guided, convert=convert_liquid),
 }

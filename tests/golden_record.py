@@ -122,7 +122,29 @@ def emu3():
     return {"model_type": "emu3", **settings, "told": told}, shapes, found
 
 
-CASES = {"janus": janus, "emu3": emu3}
+def liquid():
+    settings = {
+        "vocab_size": 84, "num_key_value_heads": 4, "head_dim": 12, "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh", **_TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**settings))
+    shapes, text = fill(model), model.model.embed_tokens
+    found = guided_logits(
+        model.model,
+        lambda hidden: model.lm_head(hidden)[..., 60:],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    return (
+        {"model_type": "liquid", "text_config": settings, "told": {"num_codes": 24, "grid": 3}},
+        shapes,
+        found,
+    )
+
+
+CASES = {"janus": janus, "emu3": emu3, "liquid": liquid}
 
 
 def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:

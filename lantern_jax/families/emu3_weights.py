@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from lantern_jax.families.token_weights import (
     language_names,
     language_settings,
     language_sizes,
-    language_table,
+    published_table,
     token_shapes,
 )
 from lantern_jax.models.emu3 import Emu3Config
-from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
+from lantern_jax.models.tokens import TokenModel
 from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shapes
-from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import read_tensors
 
 WHAT = "Emu3 model"
 # The authors' layout, and those of transformers since 4.52 and before.
@@ -71,17 +69,6 @@ def emu3_config_from_shapes(
     shared = max(1, heads * shapes[key][0] // shapes[query][0])
     found["kv_heads"] = None if shared == heads else shared
     return config_from(Emu3Config, found, settings, heads)
-
-
-def published_table(names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a model whose codes have the last ids, perhaps with a head that is ``tied``."""
-    codes, shape = config.num_codes, (config.vocab_size, config.dim)
-    order = np.roll(np.arange(config.vocab_size, dtype=np.int32), codes)
-    table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
-    if not tied:
-        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[-codes:]))
-        table[names["head"]] = head
-    return table | language_table(names, config)
 
 
 def emu3_shapes(config: Emu3Config) -> dict[str, Any]:

@@ -111,6 +111,7 @@ EMU3 = guided_format(
     "Emu3-Gen: model, tokenizer",
     File("vqgan", "Emu3-VisionTokenizer, if not among the model's tensors"),
 )
+LIQUID = guided_format("liquid", "Liquid-7B: model, VQGAN", File("vqgan", "Chameleon's vqgan.ckpt"))
 
 
 def chameleon_format(model: str, layout: str) -> Format:

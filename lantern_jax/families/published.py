@@ -51,4 +51,10 @@ PUBLISHED: Mapping[str, Published] = {
         {"guidance": 3.0, "top_k": 2048, "temperature": 1.0},
         inside=("model.vqmodel.", "vqmodel."),
     ),
+    "liquid": Published(
+        "Liquid",
+        at("lantern_jax.families.liquid_weights:convert_liquid"),
+        at("lantern_jax.families.chameleon_vq_weights:convert_vqgan"),
+        {"guidance": 7.0, "top_k": 4096, "top_p": 0.96, "temperature": 0.99},
+    ),
 }

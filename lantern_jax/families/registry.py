@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import EMU3, JANUS, LLAMAGEN, Format, chameleon_format
+from lantern_jax.families.formats import EMU3, JANUS, LIQUID, LLAMAGEN, Format, chameleon_format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -124,6 +124,15 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
             tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
             formats={"emu3": EMU3},
+        ),
+        "liquid": Family(
+            config=at("lantern_jax.models.liquid:LiquidConfig"),
+            shapes=at("lantern_jax.families.liquid_weights:liquid_shapes"),
+            target=at("lantern_jax.models.liquid:liquid_target"),
+            prompts=at("lantern_jax.text.guided:LiquidEncoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
+            formats={"liquid": LIQUID},
         ),
     },
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenConditioning, TokenModel
 from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
-from lantern_jax.tensors.matching import Entry
+from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
 # Of prompts that are made up, as many as a caption has.
 _PROMPT_TOKENS = 64
@@ -67,6 +67,17 @@ def language_table(names: Mapping[str, str], config: GuidedTokensConfig) -> dict
     for i in range(config.num_layers):
         table |= layer_table(names, i, config.transformer, interleaved=False)
     return table
+
+
+def published_table(names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool) -> dict[str, Entry]:
+    """Lists {published name: Entry} of a model whose codes have the last ids, perhaps with a head that is ``tied``."""
+    codes, shape = config.num_codes, (config.vocab_size, config.dim)
+    order = np.roll(np.arange(config.vocab_size, dtype=np.int32), codes)
+    table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
+    if not tied:
+        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[-codes:]))
+        table[names["head"]] = head
+    return table | language_table(names, config)
 
 
 def token_shapes(model: type[TokenModel], config: GuidedTokensConfig) -> dict[str, Any]:

@@ -44,9 +44,7 @@ class LiquidConfig(GuidedTokensConfig):
         return replace(super().transformer, head_width=width, activation="gelu", norm_offset=1)
 
 
-def liquid_target(
-    config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
-) -> Target:
+def liquid_target(config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
     """Returns the target record of a Liquid model; conditioning is ``GuidedTokens`` [B, P].
 
     ``taps``, the same record and errors as for ``llamagen_target``.

@@ -33,6 +33,9 @@ EMU3_NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
     "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
 )
+# Liquid's tokens for the beginning of a text and of a picture, its task, and what it is compared with.
+LIQUID_BEGIN, LIQUID_PICTURE = "<bos>", "<boi>"
+LIQUID_TASK, LIQUID_NOTHING = " Generate an image based on this description.", "<unconditional>"
 # Ids of a prompt and of the row it is compared with, as published.
 Rows = tuple[Sequence[int], Sequence[int]]
 
@@ -129,3 +132,16 @@ class Emu3Encoder(GuidedEncoder):
         texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, EMU3_NEGATIVE))
         row, negative = map(self.parts.tokenizer.encode, texts)
         return row, negative
+
+
+class LiquidEncoder(GuidedEncoder):
+    """Liquid's prompts with the task behind, against the text "<unconditional>".
+
+    Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
+    """
+
+    def rows(self, prompt):
+        begin, _ = map(self.special, (LIQUID_BEGIN, LIQUID_PICTURE))
+        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, LIQUID_NOTHING))
+        row, nothing = ([begin, *self.parts.tokenizer.encode(text)] for text in texts)
+        return row, nothing

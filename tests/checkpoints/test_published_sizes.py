@@ -13,6 +13,7 @@ from lantern_jax.families.emu3_vq_weights import HUGGING_FACE as HUGGING_FACE_CL
 from lantern_jax.families.emu3_vq_weights import ORIGINAL, emu3_tokenizer
 from lantern_jax.families.emu3_weights import emu3_config_from_shapes
 from lantern_jax.families.janus_weights import janus_config_from_shapes
+from lantern_jax.families.liquid_weights import liquid_config_from_shapes
 from lantern_jax.families.llamagen_vq_weights import vq_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.t5_weights import t5_config_from_shapes
@@ -22,9 +23,10 @@ from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_sh
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config
+from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
-from tests.fixtures.guided_shapes import emu3_shapes, emu3_vq_shapes, janus_shapes
+from tests.fixtures.guided_shapes import emu3_shapes, emu3_vq_shapes, janus_shapes, liquid_shapes
 from tests.fixtures.published_layouts import T5_XL
 from tests.fixtures.published_shapes import (
     CHAMELEON_VQ,
@@ -91,6 +93,8 @@ def cases():
             emu3_tokenizer(),
             shapes,
         )
+    tell = partial(liquid_config_from_shapes, settings={"num_codes": 8192})
+    yield "Liquid-7B", tell, LiquidConfig(), partial(liquid_shapes, LiquidConfig())
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):

@@ -1,7 +1,7 @@
 """Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
 
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -10,7 +10,12 @@ import pytest
 
 from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import FAMILIES, family_of
+from lantern_jax.measuring.random_models import RandomModel
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.heads import head_logits
+from lantern_jax.models.janus import Janus
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused
 from tests.fixtures import guided_layouts as layouts
@@ -31,6 +36,10 @@ def write_model(name: str, folder: Path) -> list[str]:
     if family == "janus":
         layouts.write_byte_level(path, layouts.JANUS_SPECIAL)
         layouts.write_janus(model, layout)
+    elif family == "liquid":
+        layouts.write_byte_level(path, layouts.LIQUID_SPECIAL)
+        layouts.write_liquid(model)
+        told["num_codes"], more = layouts.CODES, ["--vqgan", str(folder / "vqgan.ckpt")]
     else:
         layouts.write_emu3_tokenizer(path)
         layouts.write_emu3(model, layout)
@@ -41,13 +50,18 @@ def write_model(name: str, folder: Path) -> list[str]:
             "--dtype", "float32", *more]  # fmt: skip
 
 
-MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face")
-# One layout of each family is decoded, by all methods or by a few: they know of no family.
-DECODED = ("janus, original", "emu3, original")
-METHODS = {
-    DECODED[0]: ("jacobi", "sjd", "scd", "gsd", "pac", "zipar"),
-    DECODED[1]: ("jacobi", "pac", "zipar"),
-}
+MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face",
+          "liquid, hugging_face")  # fmt: skip
+# One layout of each family is decoded.
+DECODED = ("janus, original", "emu3, original", "liquid, hugging_face")
+TOKENS = {"janus": 16, "emu3": 22, "liquid": 16}
+METHODS = ("jacobi", "sjd", "scd", "gsd", "pac", "zipar")
+
+
+def decoded(*few: str):
+    """Returns the families as a parameter, for exhaustive runs unless named."""
+    marks = {name: () if name.startswith(few) else pytest.mark.exhaustive for name in DECODED}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in DECODED])
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +93,23 @@ def test_a_layout_is_the_whole_model(name, loaded):
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "method"), [(name, method) for name, methods in METHODS.items() for method in methods]
-)
+def methods() -> list:
+    """Returns all methods of Janus, and of the others the strict one and those that look at rows."""
+    pairs = [(name, method) for name in DECODED for method in METHODS]
+    usual = [name.startswith("janus") or method in ("jacobi", "zipar") for name, method in pairs]
+    return [
+        pytest.param(*pair, marks=() if often else pytest.mark.exhaustive)
+        for pair, often in zip(pairs, usual, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "method"), methods())
 def test_methods_without_a_drafter(name, method, loaded):
     pipeline = loaded(name)
     made = pipeline.generate(PROMPTS, method=method, **KNOBS)
     plain = pipeline.generate(PROMPTS, method="ar", **KNOBS)
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
-    assert pipeline.checkpoint.target_config.num_tokens == {"janus": 16, "emu3": 22}[name.partition(",")[0]]
+    assert pipeline.checkpoint.target_config.num_tokens == TOKENS[name.partition(",")[0]]
     assert made.pictures.shape == (2, side, side, 3)
     assert made.statistics.rounds < plain.statistics.rounds
     if method in STRICT:
@@ -96,7 +118,7 @@ def test_methods_without_a_drafter(name, method, loaded):
     assert len(codes) == 2 * layouts.GRID**2 and len(np.unique(codes)) > 4
 
 
-@pytest.mark.parametrize("name", DECODED)
+@decoded("emu3")
 def test_a_mesh_changes_no_token(name, converted, loaded):
     """Heads, columns and codes are split over as many devices as they divide by."""
     split = load(converted(name), mesh="data=2,model=4")
@@ -105,7 +127,7 @@ def test_a_mesh_changes_no_token(name, converted, loaded):
     np.testing.assert_array_equal(made.tokens, plain.tokens)
 
 
-@pytest.mark.parametrize("name", DECODED)
+@decoded("liquid")
 def test_eight_bits(name, converted, tmp_path):
     out = tmp_path / "int8"
     assert main(["quantize", str(converted(name)), "--out", str(out)]) == 0
@@ -114,7 +136,7 @@ def test_eight_bits(name, converted, tmp_path):
     np.testing.assert_array_equal(made.tokens, plain.tokens)
 
 
-@pytest.mark.parametrize("name", DECODED)
+@decoded("emu3")
 def test_guidance_compares_with_the_encoders_row(name, loaded):
     """Another unconditional row changes tokens under guidance, and none without."""
     pipeline = loaded(name)
@@ -130,9 +152,29 @@ def test_guidance_compares_with_the_encoders_row(name, loaded):
         assert np.array_equal(one, two) == same
 
 
+def test_a_drafter_shares_a_head_of_two_layers():
+    """Trees of a random drafter decode as plain decoding does, and their logits are the target's head's."""
+    config, dtype = layouts.TINY_JANUS, np.dtype(np.float32)
+    shared = {"num_heads": 2, "hidden_dim": 48, **config.shared_with_drafter}
+    model = RandomModel("janus", config, DrafterConfig(**shared))
+    recipe, found = model.recipe(dtype), {}
+    engine = Engine(
+        partial(model.read, dtype), devices="data=1", read_drafter=partial(model.read_drafter, dtype)
+    )
+    knobs = {"drafting": "eagle", "tree": [[0], [1], [0, 0]], "temperature": 4.0, "guidance": 2.0}
+    for name, plain in (("plain", True), ("drafted", False)):
+        run = engine.start(recipe.job(recipe.settings(knobs), plain=plain), model.conditioning(2), seed=1)
+        found[name] = engine.finish(engine.advance(run)).tokens
+    np.testing.assert_array_equal(found["drafted"], found["plain"])
+    head = engine.parameters.target["params"]["head"]
+    features = np.random.default_rng(0).standard_normal((3, config.dim)).astype(np.float32)
+    expected = Janus(config).apply(engine.parameters.target, features, method="logits")
+    np.testing.assert_allclose(head_logits(features, head), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_every_family_says_what_a_model_axis_splits():
     """No parameter of a layer or a head is left whole on two devices by mistake."""
-    for name in ("janus", "emu3"):
+    for name in ("janus", "emu3", "liquid"):
         config = FAMILIES[name].config()
         for path, leaf in jax.tree_util.tree_leaves_with_path(FAMILIES[name].shapes(config)):
             keys = ["target", *(key.key for key in path)]

@@ -8,7 +8,7 @@ import pytest
 from lantern_jax.models.janus import JanusConfig
 from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptParts
-from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder
+from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder, LiquidEncoder
 from tests.fixtures import guided_layouts as layouts
 from tests.refused import refused
 
@@ -81,6 +81,29 @@ def test_emu3_prompts_are_the_published_processors(tmp_path):
     for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
         assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
         assert unconditional == list(negative)
+
+
+def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):
+    """As ``inference_t2i.py`` calls it: a Gemma tokenizer puts the beginning in front."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers.processors import TemplateProcessing
+
+    path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.LIQUID_SPECIAL)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path), bos_token="<bos>", pad_token="<pad>", padding_side="left"
+    )
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 2)]
+    )
+    encoder = LiquidEncoder(PromptParts(layouts.TINY_LIQUID, text_tokenizer=path))
+    rows = published_rows(encoder.encode(PROMPTS), layouts.TINY_LIQUID)
+    texts = [prompt + " Generate an image based on this description.<boi>" for prompt in PROMPTS]
+    expected = tokenizer([*texts, "<unconditional><boi>"], padding=True)
+    seen = [
+        [number for number, kept in zip(ids, mask, strict=True) if kept]
+        for ids, mask in zip(expected["input_ids"], expected["attention_mask"], strict=True)
+    ]
+    assert rows == [[row, seen[-1]] for row in seen[:-1]]
 
 
 def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
