@@ -4,6 +4,7 @@ Axes: n pictures, H W height and width, T codes of a picture, L accepted counts 
 """
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -194,6 +195,7 @@ class Generation:
         >>> generation.prompts, generation.numbers.tolist()
         (('a foggy forest', 'a foggy forest'), [0, 1])
         >>> generation.images[0].save("forest.png")  # 128 x 128 pixels, of generation.tokens[0], 256 codes
+        >>> generation.save("forests.png")  # both in a grid
     """
 
     prompts: tuple[str, ...]
@@ -218,6 +220,22 @@ class Generation:
     def images(self) -> list[Image.Image]:
         """The pictures as PIL images."""
         return [] if self.pictures is None else picture_files.to_images(self.pictures)
+
+    @property
+    def sheet(self) -> Image.Image:
+        """The picture, or all pictures in a grid, as one PIL image; LanternError without pictures."""
+        if self.pictures is None:
+            raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
+        several = len(self.pictures) > 1
+        return Image.fromarray(picture_files.grid(self.pictures) if several else self.pictures[0])
+
+    def save(self, path: str | Path) -> None:
+        """Writes ``sheet`` into a file, whose ending says the format; raises LanternError as it."""
+        self.sheet.save(path)
+
+    def show(self) -> None:
+        """Opens ``sheet`` in the system's viewer; raises LanternError as it."""
+        self.sheet.show()
 
     def race(self, number: int = 0) -> Race:
         """Returns plain and speculative decoding painting a picture; a notebook plays it, ``save`` writes it.

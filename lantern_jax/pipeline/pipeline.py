@@ -79,8 +79,7 @@ class Pipeline:
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
-        self.checkpoint, self._tuned = checkpoint, tuned
-        self.platform = jax.default_backend()
+        self.checkpoint, self._tuned, self.platform = checkpoint, tuned, jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
@@ -92,6 +91,10 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
+
+    def __repr__(self) -> str:
+        drafters = ", ".join(self.recipe.drafters) or "none"
+        return f"<Pipeline: {self.checkpoint.model}, {self.dtype} on {self.platform}; drafters: {drafters}>"
 
     @property
     def draws(self) -> bool:
@@ -158,7 +161,8 @@ class Pipeline:
             rows = self._encoder.from_encoded(prompts)
             return self._plan(prompts.prompts, lambda: rows, *call)
         prompts = listed(prompts)
-        plan = self._plan(tuple(map(str, prompts)), partial(self._encoded, prompts), *call)
+        names, encode = tuple(map(str, prompts)), lambda: self._encoder.from_encoded(self.encode(prompts))
+        plan = self._plan(names, encode, *call)
         self._encoder.check_prompts(prompts)
         return plan
 
@@ -231,9 +235,8 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> Settings:  # fmt: skip
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        return self.plan(
-            prompts, num=num, seed=seed, first=first, start=start, keep_rows=keep_rows, **knobs
-        ).settings
+        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
+        return self.plan(prompts, **call, **knobs).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, and a line that says so or why not.
@@ -291,9 +294,6 @@ class Pipeline:
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
             draws=self.draws,
         )
-
-    def _encoded(self, prompts: Sequence[str | int]) -> Any:
-        return self._encoder.from_encoded(self.encode(prompts))
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])

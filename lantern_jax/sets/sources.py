@@ -19,16 +19,16 @@ from lantern_jax.sets.reading import SetPicture, is_set, read_set
 
 # The key of pictures in an .npz file, as in ADM's samples and references.
 ARRAY = "arr_0"
-# What `lantern generate` writes beside the pictures of a folder.
-_GRID = "grid.png"
+# What `lantern generate` writes beside pictures.
+_BESIDE = re.compile(r"grid\.png|.*-(compare|accepted)\.png")
 
 
 def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
     Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
-    ``grid.png`` is left out. Number and prompt are the texts "number" and "prompt" of a PNG file. Pictures are read as
-    stored, not turned as a camera's note says.
+    ``grid.png`` and what ends in ``-compare.png`` or ``-accepted.png`` is left out. Number and prompt are the texts
+    "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
 
     Args:
         path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".
@@ -50,7 +50,9 @@ def _folder_pictures(folder: Path) -> Iterator[SetPicture]:
     files = [
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in PICTURE_SUFFIXES and file.name != _GRID and not file.name.startswith(".")
+        if file.suffix.lower() in PICTURE_SUFFIXES
+        and not _BESIDE.fullmatch(file.name)
+        and not file.name.startswith(".")
     ]
     if not files:
         raise LanternError(

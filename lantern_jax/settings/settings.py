@@ -48,7 +48,9 @@ class Settings:
     """
 
     method: str | None = knob(
-        None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
+        None,
+        "a named combination of the other knobs, each of which may be given too; `lantern methods` lists them",
+        choices=tuple(methods()),
     )
     guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
     temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)

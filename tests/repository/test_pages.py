@@ -16,6 +16,7 @@ from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+INDEX = (ROOT / "docs" / "index.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODELS = sorted((ROOT / "docs" / "models").glob("*.md"))
@@ -57,9 +58,17 @@ def test_the_readmes_example_runs(tmp_path, monkeypatch, capsys, tiny_demo):
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     monkeypatch.chdir(tmp_path)
     execute([example], "README.md")
-    names = ["forest-2.png", "forest-3.png", "landscape-0.png", "landscape-1.png"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["desert.png"]
     assert "100% the same tokens" in capsys.readouterr().out
+
+
+def test_the_readme_is_short_and_the_index_examples_run(tmp_path, monkeypatch, capsys, tiny_demo):
+    assert len(README.splitlines()) <= 120
+    monkeypatch.chdir(tmp_path)
+    execute(blocks(INDEX), "index.md")
+    names = ["forest-2.png", "forest-3.png", "landscape.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert "of the tokens stand in for strict ones" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -86,9 +95,9 @@ def test_the_page_on_ones_own_model_runs(capsys):
 
 
 def test_names_of_the_readme_are_those_of_the_package():
-    names = re.findall(r"`lantern_jax\.(\w+)", README)
-    assert "Drafting" in names and set(names) <= set(lantern_jax.__all__)
-    listed = re.search(r"^\| Methods \| by name: (.+?);", README, re.MULTILINE)[1]
+    names = re.findall(r"`lantern_jax\.(\w+)", README + INDEX)
+    assert "Target" in names and set(names) <= set(lantern_jax.__all__)
+    listed = re.search(r"^\| Methods \| by name: (.+?);", INDEX, re.MULTILINE)[1]
     assert re.findall(r"`(.+?)`", listed) == list(lantern_jax.methods())
     for option in re.findall(r"`(--[a-z-]+ [^`]+)`", README):
         if "FILE" not in option:
