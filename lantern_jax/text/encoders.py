@@ -76,7 +76,7 @@ class PromptEncoder(ABC):
     """Encodes prompts for one target. The text tokenizer stays in memory, a text encoder does not.
 
     Attributes:
-        kind: what the target takes: "labels", "captions" or "tokens".
+        kind: what the target takes: "labels", "captions", "tokens" or "guided tokens".
         fields: the arrays of its encoded prompts.
     """
 

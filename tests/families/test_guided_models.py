@@ -5,10 +5,12 @@ from functools import cache, partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.commands.main import main
+from lantern_jax.decoding.check_target import check_target
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import FAMILIES, family_of
@@ -150,6 +152,16 @@ def test_guidance_compares_with_the_encoders_row(name, loaded):
         knobs = {**KNOBS, "guidance": guidance, "temperature": 1.0, "method": "ar"}
         one, two = (pipeline.generate(prompts, **knobs).tokens for prompts in (encoded, other))
         assert np.array_equal(one, two) == same
+
+
+@decoded("emu3")
+def test_the_adapter_keeps_what_targets_promise(name, loaded):
+    """Padding, blocks and commits change nothing (``check_target``)."""
+    pipeline = loaded(name)
+    config, params = pipeline.checkpoint.target_config, pipeline.engine.parameters.target
+    family = family_of(config)
+    conditioning = jax.tree.map(jnp.asarray, family.random_conditioning(config, 2))
+    assert check_target(family.target(config, np.dtype(np.float32)), params, conditioning) < 1e-4
 
 
 def test_a_drafter_shares_a_head_of_two_layers():
