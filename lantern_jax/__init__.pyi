@@ -41,6 +41,7 @@ from lantern_jax.decoding.protocols import Outcome as Outcome
 from lantern_jax.decoding.protocols import Pending as Pending
 from lantern_jax.decoding.protocols import Prefix as Prefix
 from lantern_jax.decoding.protocols import Target as Target
+from lantern_jax.decoding.protocols import TokenConditioning as TokenConditioning
 from lantern_jax.decoding.rejection import Rejection as Rejection
 from lantern_jax.decoding.rejection import Streams as Streams
 from lantern_jax.decoding.rules.cool import Cool as Cool
@@ -119,7 +120,6 @@ from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target
 from lantern_jax.models.tokens import GuidedTokens as GuidedTokens
-from lantern_jax.models.tokens import TokenConditioning as TokenConditioning
 from lantern_jax.models.vq import VQConfig as VQConfig
 from lantern_jax.models.vq import VQModel as VQModel
 from lantern_jax.pictures.images import draw_acceptance as draw_acceptance

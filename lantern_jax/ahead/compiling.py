@@ -15,7 +15,7 @@ from lantern_jax.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.ahead.devices import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
-from lantern_jax.measuring.fit import size_of
+from lantern_jax.measuring.shapes import size_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMGT]?)(?:iB|B)?\b")
@@ -51,8 +51,8 @@ class Compiled:
     grids: Mapping[str, int] = field(default_factory=dict)
 
 
-def compile_call(kind: str, call: Call, platform: str) -> Compiled:
-    """Compiles a program for a platform, "tpu" or "cuda"."""
+def compile_call(kind: str, call: Call, platform: str | None) -> Compiled:
+    """Compiles a program for a platform, "tpu" or "cuda"; None for that of its arguments' device."""
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
     shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
@@ -64,7 +64,7 @@ def compile_call(kind: str, call: Call, platform: str) -> Compiled:
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
-        program = traced.lower(lowering_platforms=(platform,)).compile()
+        program = traced.lower(lowering_platforms=platform and (platform,)).compile()
     except jax.errors.JaxRuntimeError as error:
         needed, available = refused(str(error))
         line = errors.short(str(error), 200)
@@ -74,7 +74,7 @@ def compile_call(kind: str, call: Call, platform: str) -> Compiled:
     return made(program=program, seconds=time.perf_counter() - begun)
 
 
-def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator[Compiled]:
+def compile_batch(batch: Batch, kinds: Iterable[str], platform: str | None) -> Iterator[Compiled]:
     """Compiles programs of a batch as an engine does, and yields what that gave."""
     kinds = [kind for kind in KINDS if kind in kinds]
     if kinds and kinds != ["draw"]:
@@ -83,13 +83,13 @@ def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator
         yield compile_call("draw", call, platform)
 
 
-def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str) -> Iterator[Compiled]:
+def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) -> Iterator[Compiled]:
     """Compiles what decodes.
 
     Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
     lies as ``advance`` wants it: these are compiled in any case.
     """
-    first, chooses = None, layouts.are_chosen(platform)
+    first, chooses = None, layouts.are_chosen(batch.devices.flat[0].platform)
     if batch.mesh is not None or (kinds[0] == "start" and not chooses):
         first = compile_call("start", batch.start(), platform)
     if first is None or first.program is not None:

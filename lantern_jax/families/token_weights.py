@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenConditioning, TokenModel
+from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenModel
 from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 

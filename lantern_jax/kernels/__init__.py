@@ -1,5 +1,6 @@
-"""Operations that XLA leaves in many pieces on an NVIDIA GPU, as one kernel each: Pallas through Triton.
+"""Operations that XLA leaves in many pieces, as one kernel each: Pallas, on NVIDIA GPUs through Triton.
 
-In a pass over a few positions most of XLA's kernels take longer to start than to run. Each function here repeats one of
-``models.transformer`` or ``decoding.cache``, which serve every other device and define the derivatives.
+In a pass over a few positions most of XLA's kernels take longer to start than to run, and a TPU's tiles are half
+empty where heads are narrow. Each function here repeats one of ``models.transformer`` or ``decoding.cache``, which
+serve every other device and define the derivatives.
 """

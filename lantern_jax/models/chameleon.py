@@ -13,13 +13,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.protocols import Target, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import TokenConditioning, TokenModel
-from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.models.tokens import TokenModel
+from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")
 

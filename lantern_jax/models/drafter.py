@@ -33,7 +33,8 @@ from lantern_jax.models.positions import (
     stream_rotary,
 )
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.models.transformer import Dense, Transformer, TransformerConfig
+from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.models.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
-from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.models.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)

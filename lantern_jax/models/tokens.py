@@ -9,40 +9,21 @@ Axes: G guidance rows, B batch, P prefix, V codes, D width.
 from dataclasses import dataclass
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import check_prompts
+from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.record import Record
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.positions import line_rotary, padded_causal_mask, row_positions
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import StreamModel
-from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.models.transformer_config import TransformerConfig
 
 
-@flax.struct.dataclass
-class TokenConditioning:
-    """Prompts as stream ids, left-padded; each row has its own length.
-
-    Attributes:
-        tokens: int32 [B, P].
-        mask: bool [B, P], False at padding.
-
-    Example:
-        >>> tokens, mask = np.array([[0, 0, 7], [4, 5, 6]]), np.array([[False, False, True], [True, True, True]])
-        >>> prompts = lantern_jax.TokenConditioning(tokens, mask)
-        >>> prompts.mask.sum(axis=1)  # lengths
-        array([1, 3])
-    """
-
-    tokens: Int[Array, "*rows P"]
-    mask: Bool[Array, "*rows P"]
-
-
-@flax.struct.dataclass
-class GuidedTokens:
+class GuidedTokens(Record):
     """Prompts, each with the row that guidance compares it with, as stream ids, both left-padded.
 
     Attributes:

@@ -9,7 +9,8 @@ H heads, K key-value heads, Q queries of a group (H / K), E head width, D model 
 """
 
 import functools
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
@@ -19,81 +20,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from lantern_jax.devices.partition import shards, split, whole
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
+from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.attention import attend_kernel, fits
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
-from lantern_jax.models.sizes import check_sizes
+from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
 
 # Keys and values of one layer, each [..., K, S, E], with the mask of queries that see them.
 Place = tuple[Float[Array, "*rows K S E"], Float[Array, "*rows K S E"], Bool[Array, "*rows N S"]]
 
-QK_NORMS = ("", "rms", "layer")
-ACTIVATIONS = {"silu": nn.silu, "gelu": partial(nn.gelu, approximate=True)}
-# Attention of fewer queries is compiled for TPUs as sums over the whole cache, not as a matrix product.
+# Products of fewer rows or columns are compiled for TPUs as sums over the whole cache, not as matrix products.
 _TPU_ROWS = 8
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated feed-forward, no biases).
-
-    Attributes:
-        dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
-        norm_eps: RMSNorm's epsilon; statistics are float32.
-        qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
-            all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
-        input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
-        final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
-        kv_heads: K, heads of keys and values, each of which serves H / K heads of queries (grouped-query attention,
-            arXiv 2305.13245); None is H. Heads of queries that share one are neighbours.
-        head_width: E; None is D / H.
-        activation: of the feed-forward layer's gate: "silu", or "gelu" (Gemma), in its tanh form.
-        norm_offset: what a norm adds to its scale, in float32 (Gemma: 1).
-    """
-
-    dim: int
-    num_layers: int
-    num_heads: int
-    hidden_dim: int
-    norm_eps: float = 1e-5
-    qk_norm: str = ""
-    input_norm: bool = True
-    final_norm: bool = True
-    kv_heads: int | None = None
-    head_width: int | None = None
-    activation: str = "silu"
-    norm_offset: int = 0
-
-    def __post_init__(self):
-        check_sizes(self, may_be_zero=("norm_offset",))
-        if (self.head_width is None and self.dim % self.num_heads) or self.head_dim % 4:
-            raise LanternError(
-                f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
-            )
-        if self.qk_norm not in QK_NORMS:
-            raise errors.unknown("qk_norm", self.qk_norm, map(repr, QK_NORMS))
-        if self.activation not in ACTIVATIONS:
-            raise errors.unknown("activation", self.activation, ACTIVATIONS)
-        if self.num_heads % self.key_heads or (self.qk_norm and self.groups > 1):
-            raise LanternError(
-                f"{self.key_heads} key-value heads do not fit {self.num_heads} heads"
-                f"{' with a norm of queries and keys' if self.qk_norm else ''}: give a divisor, or none"
-            )
-
-    @property
-    def head_dim(self) -> int:
-        return self.head_width or self.dim // self.num_heads
-
-    @property
-    def key_heads(self) -> int:
-        """K."""
-        return self.kv_heads or self.num_heads
-
-    @property
-    def groups(self) -> int:
-        """Q, heads of queries that share a head of keys and values."""
-        return self.num_heads // self.key_heads
 
 
 def rotate(
@@ -140,16 +76,16 @@ def rotate_and_attend(
         the attention's output, and the block's rotated keys and its values, each [..., K, N, E].
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
-    if shards() > 1 or not fits(qkv):
-        return jax.lax.platform_dependent(*arguments, tpu=_by_tall_products, default=_by_products)
-    return jax.lax.platform_dependent(
-        *arguments, cuda=_by_kernel, tpu=_by_tall_products, default=_by_products
-    )
+    ways = {"tpu": _by_tall_products, "default": _by_products}
+    if shards() == 1:
+        ways |= {"cuda": _by_kernel} if fits(qkv) else {}
+        ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
+    return jax.lax.platform_dependent(*arguments, **ways)
 
 
 # Layers of one shape share one trace.
-@partial(jax.jit, inline=True, static_argnames=("rotate", "least"))
-def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, least=1):
+@partial(jax.jit, inline=True, static_argnames=("rotate", "total", "least"))
+def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, total=None, least=1):
     count, groups = qkv.shape[-4], qkv.shape[-3] - 2
     parts = [jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(groups + 2)]
     # Queries of a group are more rows that see the same keys.
@@ -159,7 +95,8 @@ def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, least
     places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
     places = [(*states, _of_groups(mask, groups)) for *states, mask in (*places, (keys, values, block_mask))]
     places = [(*states, _taller(mask, least)) for *states, mask in places]
-    attended = attend(_taller(queries, least), *places)[..., : groups * count, :]
+    attended = attend(_taller(queries, least), *places, total=total or total_by_sums)
+    attended = attended[..., : groups * count, :]
     if groups == 1:
         return jnp.swapaxes(attended, -2, -3), (keys, values)
     attended = jnp.moveaxis(attended.reshape(*attended.shape[:-2], groups, count, -1), -2, -4)
@@ -176,9 +113,9 @@ def _of_groups(mask: Bool[Array, "*rows N S"], groups: int) -> Bool[Array, "*row
 
 
 def _by_tall_products(*arguments):
-    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, and moves the halves
-    of a rotation at the price of a product each."""
-    return _by_products(*arguments, rotate=rotate_by_product, least=_TPU_ROWS)
+    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, moves the halves of a
+    rotation at the price of a product each, and sums along the last axis at the price of several."""
+    return _by_products(*arguments, rotate=rotate_by_product, total=total_by_product, least=_TPU_ROWS)
 
 
 def _taller(rows, least: int):
@@ -195,16 +132,45 @@ def _by_kernel(*arguments):
     return attend_kernel(*arguments)
 
 
-_by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+@jax.custom_jvp
+def _by_tpu_kernel(*arguments):
+    return tpu_attention.attend_kernel(*arguments)
 
 
-def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array, "*rows H N E"]:
+for _way in (_by_kernel, _by_tpu_kernel):
+    _way.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+
+
+def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
+    """Adds up the weights that each query gives to a place's keys."""
+    return jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def total_by_product(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
+    """Computes ``total_by_sums`` of the weights that the values are given, as rounded as they are, by a product.
+
+    Its columns tell which keys any query sees: the others weigh nothing. Columns of ones, or a single one, would be
+    compiled as sums.
+    """
+    _, values, mask = place
+    seen = jnp.any(mask, axis=-2)[..., None, :, None].astype(values.dtype)
+    seen = jnp.broadcast_to(seen, (*values.shape[:-1], _TPU_ROWS))
+    sums = jnp.einsum(
+        "...ns,...se->...ne", weights.astype(values.dtype), seen, preferred_element_type=jnp.float32
+    )
+    return sums[..., :1]
+
+
+def attend(
+    queries: Float[Array, "*rows H N E"], *places: Place, total: Callable = total_by_sums
+) -> Float[Array, "*rows H N E"]:
     """Attends to several places of keys under one float32 softmax.
 
     Args:
         queries: rotated queries.
         places: (keys [..., H, S, E], values [..., H, S, E], mask bool [..., N, S], True where a key is seen).
             Every query must see a key somewhere; a place may be empty (S = 0).
+        total: adds up the weights of a place.
     """
     queries = queries * np.asarray(queries.shape[-1] ** -0.5, queries.dtype)
     scores = [
@@ -218,14 +184,14 @@ def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array,
     tops = [jnp.max(part, axis=-1, keepdims=True, initial=-jnp.inf) for part in scores]
     top = functools.reduce(jnp.maximum, tops)
     weights = [jnp.exp(part - top) for part in scores]
-    total = sum(jnp.sum(part, axis=-1, keepdims=True) for part in weights)
+    whole_weight = sum(total(part, place) for part, place in zip(weights, places, strict=True))
     out = sum(
         jnp.einsum(
             "...ns,...se->...ne", part.astype(values.dtype), values, preferred_element_type=jnp.float32
         )
         for part, (_, values, _) in zip(weights, places, strict=True)
     )
-    return (out / total).astype(queries.dtype)
+    return (out / whole_weight).astype(queries.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -288,12 +254,29 @@ class Dense(nn.Module):
         shape = (*x.shape[-self.inputs :], *features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        product = jnp.tensordot(x, kernel, self.inputs, preferred_element_type=jnp.float32)
+        product = _contracted(x, kernel, self.inputs)
         product = scaled(product, self.variables["params"].get(SCALE))
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, self.param_dtype)
             product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
         return product.astype(self.out_dtype or self.dtype)
+
+
+def _contracted(x, kernel, inputs: int):
+    """Multiplies, on TPUs with one axis for heads and widths where a kernel reads them so: arrays lie in tiles of 128
+    lanes there, and heads of 64 would leave half of each empty."""
+    product = partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)
+    width = kernel.shape[inputs - 1 if inputs > 1 else -1]
+    if shards() > 1 or kernel.ndim == 2 or width != tpu_attention.WIDTH:
+        return product(x, kernel)
+    return jax.lax.platform_dependent(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
+
+
+def _by_matrix(inputs: int, x, kernel):
+    rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
+    height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
+    x, matrix = x.reshape(*rows, height), kernel.reshape(height, width)
+    return jnp.dot(x, matrix, preferred_element_type=jnp.float32).reshape(*rows, *features)
 
 
 class Layer(nn.Module):

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
-from lantern_jax.checkpoints.store import Checkpoint, model_directory
-from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.checkpoints import store
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.devices.partition import device_grid
@@ -62,7 +62,7 @@ def load(
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     devices = device_grid(mesh)
-    checkpoint = load_checkpoint(model_directory(model), abstract=True)
+    checkpoint = store.load(store.model_directory(model), abstract=True)
     return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
 
 
@@ -212,7 +212,7 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> tuple[Plan, Job]:  # fmt: skip
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
-        one call; raises what it would raise.
+        one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
         """
         rows, call = self._encoder.from_encoded(conditioning), ((num, seed, first), None, None, knobs)
         plan = self._plan(conditioning.prompts, lambda: rows, *call, most=2**32)

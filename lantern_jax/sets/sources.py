@@ -111,20 +111,19 @@ def with_prompts(
     Raises:
         LanternError: a picture carries another prompt, has none, or prompts and pictures differ in number.
     """
-    count, numbered, seen = 0, None, set()
-    for picture in pictures:
-        if numbered is None:
-            numbered = picture.number is not None
-        if numbered != (picture.number is not None):
+    seen: set[int] = set()
+    numbered = None
+    for count, picture in enumerate(pictures):
+        if numbered not in (None, picture.number is not None):
             raise LanternError("some pictures carry a number and some do not: give all of one kind")
-        number = count if picture.number is None else picture.number
+        numbered = picture.number is not None
+        number = picture.number if numbered else count
         if number in seen:
             raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
         seen.add(number)
         yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)
-        count += 1
-    if prompts is not None and not numbered and count != len(prompts):
-        raise _unequal(count, prompts)
+    if prompts is not None and not numbered and len(seen) != len(prompts):
+        raise _unequal(len(seen), prompts)
 
 
 def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:

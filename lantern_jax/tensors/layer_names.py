@@ -17,7 +17,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.models.transformer_config import TransformerConfig
 from lantern_jax.tensors.matching import Entry, transpose
 
 # Tables that implementations recompute: never weights.

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.kernels.attention import fits
+from lantern_jax.kernels import attention, tpu_attention
 from lantern_jax.models import transformer
 from lantern_jax.models.positions import line_rotary
-from lantern_jax.models.transformer import RMSNorm, Transformer, TransformerConfig
+from lantern_jax.models.transformer import RMSNorm, Transformer
+from lantern_jax.models.transformer_config import TransformerConfig
 from tests.tiny_checkpoint import random_leaves
 
 CONFIG = TransformerConfig(24, 2, 6, 40, kv_heads=2, head_width=8, activation="gelu", norm_offset=1)
@@ -76,10 +77,11 @@ def test_every_query_may_have_its_own_mask(assert_close):
     assert_close(found, expected, 1e-5)
 
 
-def test_the_kernel_leaves_them_to_xla():
-    shape = (1, 1, 4, 3, 2, 64)
-    assert fits(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
-    assert not fits(jax.ShapeDtypeStruct((*shape[:3], 5, 2, 64), jnp.bfloat16))
+@pytest.mark.parametrize("kernel", [attention, tpu_attention])
+def test_kernels_leave_them_to_xla(kernel):
+    alone, grouped = ((1, 1, 4, parts, 8, width) for width in (tpu_attention.WIDTH,) for parts in (3, 5))
+    assert kernel.fits(jax.ShapeDtypeStruct(alone, jnp.bfloat16))
+    assert not kernel.fits(jax.ShapeDtypeStruct(grouped, jnp.bfloat16))
 
 
 def test_an_offset_is_added_to_the_scale(assert_close):

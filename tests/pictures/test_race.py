@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lantern_jax.engine.generation import Generation, Statistics
-from lantern_jax.pictures import notebook, race
+from lantern_jax.pictures import images, race
 
 SIDE, COLUMNS = 64, 4
 TOKENS = COLUMNS * COLUMNS
@@ -146,4 +146,4 @@ def test_without_pictures_there_are_figures_alone():
 def test_many_pictures_are_cut():
     many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, ["lake"] * 70)
     page = many._repr_html_()
-    assert len(pictures_of(page)) == notebook.MOST_PICTURES and "and 6 more" in page
+    assert len(pictures_of(page)) == images.MOST_PICTURES and "and 6 more" in page

@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.commands.convert import FORMATS
 from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -31,9 +33,9 @@ def marked(name: str) -> str:
     return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)[1]
 
 
-def execute(examples: list[str], name: str) -> dict:
-    """Runs examples in order as one program; returns its variables."""
-    known: dict = {}
+def execute(examples: list[str], name: str, known: dict | None = None) -> dict:
+    """Runs examples in order as one program, with what is ``known`` before; returns its variables."""
+    known = {} if known is None else known
     for example in examples:
         exec(compile(example, name, "exec"), known)
     return known
@@ -83,15 +85,34 @@ def test_the_architectures_examples_run(tiny_demo):
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
 
 
-@pytest.mark.slow
-def test_the_page_on_ones_own_model_runs(capsys):
-    # As on its readers' machines: the tests' own JAX is stricter.
+@cache
+def own_model() -> tuple[dict, str]:
+    """Runs the page on one's own model; returns its variables, and the example in Equinox, which is not run."""
+    examples = blocks((ROOT / "docs" / "own_model.md").read_text("utf-8"))
+    (equinox,) = (example for example in examples if "import equinox" in example)
+    return as_readers_do([example for example in examples if example != equinox], "own_model.md"), equinox
+
+
+def as_readers_do(examples: list[str], name: str, known: dict | None = None) -> dict:
+    """Executes as on readers' machines: the tests' own JAX is stricter."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        known = execute(blocks((ROOT / "docs" / "own_model.md").read_text("utf-8")), "own_model.md")
-    assert known["difference"] < 1e-4
+        return execute(examples, name, known)
+
+
+@pytest.mark.slow
+def test_the_page_on_ones_own_model_runs():
+    known, _ = own_model()
+    assert known["difference"] < 1e-4 and "of_nnx" in known
     for name in ("window", "drafted"):
         assert np.array_equal(known[name].tokens, known["plain"].tokens)
         assert (known[name].rounds < known["plain"].rounds).all(), name
+
+
+@pytest.mark.slow
+def test_the_pages_model_in_equinox_runs():
+    pytest.importorskip("equinox", reason="nothing else needs it")
+    known, example = own_model()
+    assert "of_equinox" in as_readers_do([example], "own_model.md", known)
 
 
 def test_names_of_the_readme_are_those_of_the_package():
@@ -126,7 +147,7 @@ def test_pages_of_models_have_commands_that_parse_and_examples_that_compile(page
     for words in commands:
         arguments = make_parser().parse_args(words)
         if words[0] == "convert":
-            files = arguments.format.files
+            files = FORMATS[words[1]].files
             given = {file.argument for file in files if getattr(arguments, file.argument)}
             fetched = {file.argument for file in files if file.repository and arguments.from_hub}
             assert {file.argument for file in files if file.required} <= given | fetched
