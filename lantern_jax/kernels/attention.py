@@ -25,11 +25,12 @@ _SLOTS = 64
 _LOWEST = -1e30
 
 
-def fits(qkv: Float[Array, "*rows N 3 H E"]) -> bool:
+def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
     """Tells whether the kernel takes arrays of this shape and type: tensor cores do not multiply float32."""
-    count, width = qkv.shape[-4], qkv.shape[-1]
+    count, parts, _, width = qkv.shape[-4:]
     narrow, wide = jnp.dtype(qkv.dtype).itemsize == 2, width >= _LEAST_TILE and is_power_of_two(width)
-    return narrow and wide and 1 <= count <= _MOST_NODES and is_served()
+    # Grouped queries, which would be more parts than three, are left to XLA.
+    return narrow and wide and parts == 3 and 1 <= count <= _MOST_NODES and is_served()
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
