@@ -1,7 +1,7 @@
 """``lantern info``: what a checkpoint holds, and how much of it a device would."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lantern_jax.commands.arguments import number
 from lantern_jax.commands.options import DTYPES, Command
@@ -42,7 +42,8 @@ def add(commands) -> None:
     info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
     methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED}; with --for {THERE})"
     info.take("--methods", "LIST", methods)
-    info.take("--dtype", None, "with --fit: of parameters and products (default: bfloat16)", choices=DTYPES)
+    dtype = "with --fit: of parameters and products (default: bfloat16; with --for what the device has)"
+    info.take("--dtype", None, dtype, choices=DTYPES)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -85,7 +86,7 @@ def _fit(arguments: argparse.Namespace) -> None:
     from lantern_jax.measuring.tables import fit_table
 
     keep_compiled_programs()
-    shapes = _shapes(arguments)
+    shapes = _shapes(arguments, arguments.dtype or "bfloat16")
     methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
     jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
     found = {}
@@ -106,12 +107,16 @@ def _fit_there(arguments: argparse.Namespace) -> None:
     from lantern_jax.ahead.survey import job_for
     from lantern_jax.ahead.topology import devices_of
     from lantern_jax.commands.report import working
+    from lantern_jax.engine.parameters import parameter_dtype
     from lantern_jax.io.console import Console
     from lantern_jax.measuring.tables import fit_table
 
     slice_ = slice_of(arguments.device, arguments.mesh)
     methods, devices = parse_methods(arguments.methods or THERE), devices_of(slice_)
-    shapes, limit = _shapes(arguments), limit_of(slice_.device)
+    shapes, limit = (
+        _shapes(arguments, parameter_dtype(arguments.dtype, devices.flat[0])),
+        limit_of(slice_.device),
+    )
     jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
     with working(f"compiling for {slice_.name}") as tell:
         found = fitting(shapes, jobs, slice_, devices, tell)
@@ -127,12 +132,11 @@ def _check_model(arguments: argparse.Namespace) -> None:
         raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
 
-def _shapes(arguments: argparse.Namespace) -> "Shapes":
+def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
     """Returns the shapes of the size or the checkpoint that was given."""
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.measuring.fit import checkpoint_shapes, size_shapes
 
-    dtype = arguments.dtype or "bfloat16"
     if arguments.size is not None:
         return size_shapes(arguments.size, dtype)
     return checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)

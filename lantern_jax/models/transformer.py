@@ -22,7 +22,9 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.devices.partition import shards, split, whole
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.kernels.attention import attend_kernel
+from lantern_jax.kernels.joined import attend_joined
+from lantern_jax.kernels.ways import attention_way
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.sizes import check_sizes
 
@@ -170,11 +172,10 @@ def rotate_and_attend(
         the attention's output, and the block's rotated keys and its values, each [..., H, N, E].
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
-    if shards() > 1 or not fits(qkv):
-        return jax.lax.platform_dependent(*arguments, tpu=_by_tall_products, default=_by_products)
-    return jax.lax.platform_dependent(
-        *arguments, cuda=_by_kernel, tpu=_by_tall_products, default=_by_products
-    )
+    ways = {"tpu": _by_tall_products, "default": _by_products}
+    if shards() == 1 and (way := attention_way(qkv)):
+        ways["cuda"] = {"triton": _by_kernel, "joined": attend_joined}[way]
+    return jax.lax.platform_dependent(*arguments, **ways)
 
 
 # Layers of one shape share one trace.

@@ -50,7 +50,8 @@ def load(
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
             hub: "owner/name" or "owner/name@revision".
-        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs, else bfloat16.
+        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs and GPUs older
+            than Ampere (a T4), else bfloat16.
         tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless that says how to decode
             or several processes share the mesh; "off" takes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
