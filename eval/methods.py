@@ -324,7 +324,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=arguments.whole(0), default=0, help="of the pictures (default: 0)")
     add("--dtype", default=Setup.dtype, choices=DTYPES, help=f"to decode in (default: {Setup.dtype})")
     add("--replicates", type=arguments.whole(), default=REPLICATES, help="of the bootstrap and of swaps")
-    add("--minutes", type=arguments.number(finite=False), default=math.inf, help="then compare what all have")
+    add("--minutes", type=arguments.number(), default=math.inf, help="then compare what all have")
     add("--out", type=arguments.new_file, help="file for the rows (default: DIR/quality.jsonl)")
     add("--plot", type=arguments.new_file, help="draw tokens a pass against quality as SVG")
     options = parser.parse_args(argv)

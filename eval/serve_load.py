@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     with served(given.model, given.batch, given.port) as (url, process):
         found: dict[str, Any] = {"seconds_until_warm": round(time.perf_counter() - began, 1)}
-        prompt = httpx.get(f"{url}/v1/models").json()["data"][0]["lantern"]["example"]
+        prompt = httpx.get(f"{url}/v1/models").json()["data"][0]["lantern"]["examples"][0]
         rows = first_rows(url, prompt)
         found["first_rows"] = {"median": statistics.median(rows), "worst": max(rows)}
         # The first trial compiles.

@@ -1,104 +1,135 @@
 """Speculative decoding for visual autoregressive image models in JAX, after LANTERN and LANTERN++.
 
-The public API, listed in full; ``docs/architecture.md`` says how it hangs together. A name is imported from its module
-when it is first used, so that ``import lantern_jax`` costs nothing and needs the core dependencies only. Type checkers
-read the same list from ``__init__.pyi``.
+Five names are enough for most:
+
+    load                  opens a model as a Pipeline: load("demo")
+    Pipeline              makes pictures of prompts: generate("a foggy forest", method="led")
+    methods               names the methods of decoding, each with a line of help
+    speculative_decode    generates tokens with any JAX model; autoregressive_decode does so plainly
+    target_from_apply     makes a target, which both take, of a model that is one function; check_target tries it
+
+``help(lantern_jax.NAME)`` has an example of each name, ``docs/architecture.md`` says how they hang together. A name is
+imported from its module when it is first used: ``import lantern_jax`` costs nothing. By topic:
 """
 
 from importlib import import_module
+from textwrap import fill
 
-_MODULES = {
-    # From prompts to pictures.
-    "pipeline.pipeline": ("Pipeline", "load"),
-    "engine.generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
-    "settings.settings": ("Knobs", "Settings"),
-    "decoding.methods": ("Method", "methods"),
-    "devices.compilation": ("keep_compiled_programs",),
-    "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
-    "io.errors": ("LanternError",),
-    # Decoding, for any model and any way of guessing that fill their records.
-    "decoding.loop": ("autoregressive_decode", "speculative_decode"),
-    "decoding.program": ("Program",),
-    "decoding.completion": ("Completion",),
-    "decoding.stream": ("Decoded",),
-    "decoding.protocols": ("Draft", "Drafting", "Outcome", "Pending", "Prefix", "Target"),
-    "decoding.drafting.eagle": ("Drafter", "eagle"),
-    "decoding.drafting.draft_model": ("drafter_from_target",),
-    "decoding.drafting.jacobi": ("Window", "jacobi", "pac", "speculative_jacobi"),
-    "decoding.drafting.led": ("led_window",),
-    "decoding.echo": ("Echo",),
-    "decoding.zipar": ("Rows",),
-    "decoding.tree": ("DraftTree", "DynamicTree", "load_tree", "named_tree", "tree_names"),
-    "decoding.topology": ("Topology", "topology_of"),
-    # Its pieces: the sampling distribution, how drafts and target share randomness, what is accepted, the cache.
-    "decoding.sampling": (
-        "SamplingParams",
-        "apply_guidance",
-        "gumbel_argmax",
-        "gumbel_noise",
-        "process_logits",
-        "top_children",
-    ),
-    "decoding.verification": ("Coupling", "Verification", "verify_tree"),
-    "decoding.gumbel": ("Greedy", "Gumbel", "SharedNoise"),
-    "decoding.rejection": ("Rejection", "Streams"),
-    "decoding.block": ("Block",),
-    "decoding.acceptance": (
-        "Claim",
-        "Codebook",
-        "Lantern",
-        "LanternPlusPlus",
-        "Loan",
-        "Probabilities",
-        "Rule",
-        "Strict",
-    ),
-    "decoding.rules.names": ("rule_from_name",),
-    "decoding.rules.table": ("RuleKind", "register_rule"),
-    "decoding.rules.near": ("Near",),
-    "decoding.rules.typical": ("Tolerance", "Typical"),
-    "decoding.rules.cool": ("Cool",),
-    "decoding.rules.grouped": ("Grouped",),
-    "decoding.neighbours": ("nearest_codes",),
-    "decoding.cache": ("KVCache", "commit", "new_cache"),
-    # Batches on devices, some rounds at a time.
-    "engine.engine": ("Engine",),
-    "engine.jobs": ("Job", "Run"),
-    "engine.programs": ("Parameters",),
-    # Models and checkpoints.
-    "models.llamagen": (
-        "CaptionConditioning",
-        "LlamaGen",
-        "LlamaGenConfig",
-        "llamagen_target",
-        "published_config",
-    ),
-    "models.chameleon": ("Chameleon", "ChameleonConfig", "TokenConditioning", "chameleon_target"),
-    "models.targets": ("transformer_target",),
-    "models.applied": ("target_from_apply",),
-    "decoding.check_target": ("check_target",),
-    "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
-    "models.eagle3": ("Eagle3Config", "eagle3_drafter"),
-    "models.medusa": ("MedusaConfig", "medusa_drafter"),
-    "models.parallel": ("ParallelConfig", "parallel_drafter"),
-    "models.t5": ("T5Config", "T5Encoder"),
-    "models.vq": ("VQConfig", "VQModel"),
-    "checkpoints.checkpoint": ("Checkpoint",),
-    # What other packages bring: a function named under their entry point "lantern_jax.plugins" registers it.
-    "decoding.knobs": ("Knob",),
-    "settings.draftings": ("DraftingKind", "register_drafting"),
-    "families.drafters": ("DrafterKind", "register_drafter_kind"),
-    "families.registry": ("Family", "register_family"),
-    "families.formats": ("File", "Format"),
-    "checkpoints.store": ("save",),
-    "metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
-    "io.plugins": ("at",),
-    # Prompts.
-    "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
-    "text.chameleon": ("ChameleonVocabulary",),
-    "text.landscapes": ("Vocabulary", "parse_prompt"),
+# The public names, by topic and module; type checkers read the same list from ``__init__.pyi``.
+_TOPICS = {
+    "From prompts to pictures": {
+        "pipeline.pipeline": ("Pipeline", "load"),
+        "engine.generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
+        "settings.settings": ("Knobs", "Settings"),
+        "decoding.methods": ("Method", "methods"),
+        "devices.compilation": ("keep_compiled_programs",),
+        "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
+        "io.errors": ("LanternError",),
+    },
+    "Decoding, for any model and any way of guessing that fill their records": {
+        "decoding.loop": ("autoregressive_decode", "speculative_decode"),
+        "decoding.program": ("Program",),
+        "decoding.completion": ("Completion",),
+        "decoding.stream": ("Decoded",),
+        "decoding.protocols": (
+            "Draft",
+            "Drafting",
+            "Outcome",
+            "Pending",
+            "Prefix",
+            "Target",
+            "TokenConditioning",
+        ),
+        "decoding.drafting.eagle": ("Drafter", "eagle"),
+        "decoding.drafting.draft_model": ("drafter_from_target",),
+        "decoding.drafting.jacobi": ("Window", "jacobi", "pac", "speculative_jacobi"),
+        "decoding.drafting.led": ("led_window",),
+        "decoding.echo": ("Echo",),
+        "decoding.zipar": ("Rows",),
+        "decoding.tree": ("DraftTree", "DynamicTree", "load_tree", "named_tree", "tree_names"),
+        "decoding.topology": ("Topology", "topology_of"),
+    },
+    "Its pieces: what is sampled from, how draft and target share randomness, what is accepted, the cache": {
+        "decoding.sampling": (
+            "SamplingParams",
+            "apply_guidance",
+            "gumbel_argmax",
+            "gumbel_noise",
+            "process_logits",
+            "top_children",
+        ),
+        "decoding.verification": ("Coupling", "Verification", "verify_tree"),
+        "decoding.gumbel": ("Greedy", "Gumbel", "SharedNoise"),
+        "decoding.rejection": ("Rejection", "Streams"),
+        "decoding.block": ("Block",),
+        "decoding.acceptance": (
+            "Claim",
+            "Codebook",
+            "Lantern",
+            "LanternPlusPlus",
+            "Loan",
+            "Probabilities",
+            "Rule",
+            "Strict",
+        ),
+        "decoding.rules.names": ("rule_from_name",),
+        "decoding.rules.table": ("RuleKind", "register_rule"),
+        "decoding.rules.near": ("Near",),
+        "decoding.rules.typical": ("Tolerance", "Typical"),
+        "decoding.rules.cool": ("Cool",),
+        "decoding.rules.grouped": ("Grouped",),
+        "decoding.neighbours": ("nearest_codes",),
+        "decoding.cache": ("KVCache", "commit", "new_cache"),
+    },
+    "Batches on devices, some rounds at a time": {
+        "engine.engine": ("Engine",),
+        "engine.jobs": ("Job", "Run"),
+        "engine.programs": ("Parameters",),
+    },
+    "Models and checkpoints": {
+        "models.llamagen": (
+            "CaptionConditioning",
+            "LlamaGen",
+            "LlamaGenConfig",
+            "llamagen_target",
+            "published_config",
+        ),
+        "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
+        "models.targets": ("transformer_target",),
+        "models.applied": ("target_from_apply",),
+        "decoding.check_target": ("check_target",),
+        "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
+        "models.eagle3": ("Eagle3Config", "eagle3_drafter"),
+        "models.medusa": ("MedusaConfig", "medusa_drafter"),
+        "models.parallel": ("ParallelConfig", "parallel_drafter"),
+        "models.t5": ("T5Config", "T5Encoder"),
+        "models.vq": ("VQConfig", "VQModel"),
+        "checkpoints.checkpoint": ("Checkpoint",),
+    },
+    "What other packages register, in a function that their entry point lantern_jax.plugins names": {
+        "decoding.knobs": ("Knob",),
+        "settings.draftings": ("DraftingKind", "register_drafting"),
+        "families.drafters": ("DrafterKind", "register_drafter_kind"),
+        "families.registry": ("Family", "register_family"),
+        "families.formats": ("File", "Format"),
+        "checkpoints.store": ("save",),
+        "metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
+        "io.plugins": ("at",),
+    },
+    "Prompts": {
+        "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
+        "text.chameleon": ("ChameleonVocabulary",),
+        "text.landscapes": ("Vocabulary", "parse_prompt"),
+    },
 }
+_MODULES = {module: names for modules in _TOPICS.values() for module, names in modules.items()}
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+for _topic, _modules in _TOPICS.items():
+    _names = ", ".join(name for names in _modules.values() for name in names)
+    __doc__ = (
+        f"{__doc__ or ''}\n{_topic}:\n{fill(_names, 116, initial_indent='    ', subsequent_indent='    ')}\n"
+    )
 
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"

@@ -41,6 +41,7 @@ from lantern_jax.decoding.protocols import Outcome as Outcome
 from lantern_jax.decoding.protocols import Pending as Pending
 from lantern_jax.decoding.protocols import Prefix as Prefix
 from lantern_jax.decoding.protocols import Target as Target
+from lantern_jax.decoding.protocols import TokenConditioning as TokenConditioning
 from lantern_jax.decoding.rejection import Rejection as Rejection
 from lantern_jax.decoding.rejection import Streams as Streams
 from lantern_jax.decoding.rules.cool import Cool as Cool
@@ -94,7 +95,6 @@ from lantern_jax.metrics.registry import register_metric as register_metric
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
-from lantern_jax.models.chameleon import TokenConditioning as TokenConditioning
 from lantern_jax.models.chameleon import chameleon_target as chameleon_target
 from lantern_jax.models.drafter import DrafterConfig as DrafterConfig
 from lantern_jax.models.drafter import DrafterModel as DrafterModel

@@ -10,18 +10,16 @@ import jax
 import numpy as np
 
 from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import place
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.chameleon import ChameleonConfig, TokenConditioning
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.eagle3 import Eagle3Config
+from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.medusa import MedusaConfig
-from lantern_jax.models.parallel import ParallelConfig
 from lantern_jax.settings.recipe import Recipe
+from tests.decoding.toy_models import drafter_config
 from tests.tiny_checkpoint import random_leaves
 
 DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
@@ -43,14 +41,9 @@ TARGETS = {
 def drafter_configs(family: str) -> dict:
     """A config of every kind of drafter."""
     target = TARGETS[family]
-    shared = {"num_heads": target.num_heads, "hidden_dim": 2 * target.dim, **target.shared_with_drafter}
-    codes = {"num_codes": target.num_codes}
-    return {
-        "eagle": DrafterConfig(**shared),
-        "eagle3": Eagle3Config(**shared, taps=(0, 1)),
-        "medusa": MedusaConfig(target.dim, target.vocab_size, **codes, heads=3, markov_rank=4),
-        "parallel": ParallelConfig(**shared, **codes, masks=2, markov_rank=4),
-    }
+    shared = {"num_heads": target.num_heads, "hidden_dim": 2 * target.dim, "num_codes": target.num_codes}
+    own = {"taps": (0, 1), "heads": 3, "masks": 2, "markov_rank": 4}
+    return {kind: drafter_config(kind, **target.shared_with_drafter, **shared, **own) for kind in DRAFTERS}
 
 
 @cache

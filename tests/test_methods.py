@@ -60,10 +60,6 @@ def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
     ]
 
 
-def test_the_groups_are_of_presets():
-    assert set(EXACT) | set(LOSSY) <= set(methods())
-
-
 # Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_laws.py there,
 # "lantern-g" in test_engine.py.
 RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec")

@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
-from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.models.medusa import MedusaConfig
-from lantern_jax.models.parallel import ParallelConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.landscapes import LANDSCAPES
+from tests.decoding.toy_models import drafter_config
 
 CODES, GRID, SIDE, NEIGHBOURS = 32, 4, 16, 12
 TOKENS = GRID * GRID
@@ -97,14 +95,11 @@ def drafter_parameters():
 @cache
 def drafters() -> dict:
     """(config, random parameters) of every kind of drafter."""
-    shared = dataclasses.asdict(DRAFTER)
-    others = {
-        "eagle3": Eagle3Config(**shared, taps=(0,)),
-        "medusa": MedusaConfig(DRAFTER.dim, CODES, CODES, heads=3, shared_head=True, markov_rank=4),
-        "parallel": ParallelConfig(**shared, num_codes=CODES, masks=2, markov_rank=4),
-    }
+    settings = {**dataclasses.asdict(DRAFTER), "num_codes": CODES, "taps": (0,), "heads": 3, "shared_head": True,
+                "masks": 2, "markov_rank": 4}  # fmt: skip
     made = {"eagle": (DRAFTER, drafter_parameters())}
-    for seed, (kind, config) in enumerate(others.items(), 3):
+    for seed, kind in enumerate(("eagle3", "medusa", "parallel"), 3):
+        config = drafter_config(kind, **settings)
         made[kind] = (config, random_leaves(DRAFTERS[kind].shapes(config), seed, 0.5))
     return made
 

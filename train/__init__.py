@@ -5,12 +5,14 @@ packages of the extra ``train`` are named.
 import importlib.util
 import sys
 
-from lantern_jax.io.interruption import listen_to_script
+from lantern_jax.io import streams
+from lantern_jax.io.interruption import listen
 
 _NEEDED = ("ml_collections", "optax", "orbax")
 
-listen_to_script()
-if sys.argv[0] == "-m":  # Python looks for the script.
+if sys.argv[0] == "-m":  # Python looks for the script; the command line ends with the same words.
+    streams.settle()
+    listen(sys.orig_argv[-len(sys.argv)])
     _missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if _missing:
         _script = sys.orig_argv[-len(sys.argv)]

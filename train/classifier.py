@@ -21,19 +21,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from ml_collections import ConfigDict
 
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.io.archives import map_array
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_file, write_file
-from lantern_jax.metrics.demo_classifier import DemoClassifier, by_attribute, read_classifier, stored
+from lantern_jax.metrics.agreement import DemoClassifier, by_attribute, read_classifier
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
+from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.landscapes import sample_scene
 from train.rendered import rendered_landscapes
@@ -194,6 +195,11 @@ def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None
         raise LanternError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
     with working(workdir, config):
         train_in(config, loop, workdir, Path(out or workdir / "demo_classifier.npz"))
+
+
+def stored(params: PyTree) -> dict[str, np.ndarray]:
+    """Returns parameters by their paths, float16, as the file holds them."""
+    return {name: np.asarray(leaf, np.float16) for name, leaf in flatten_dict(params, sep="/").items()}
 
 
 def train_in(config: ConfigDict, loop: LoopConfig, workdir: Path, path: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.io import errors
-from lantern_jax.io.interruption import heard
 from lantern_jax.io.locks import sole
+from train.signals import heard
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance

@@ -24,7 +24,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, check_new, load, save
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.acceptance import Codebook

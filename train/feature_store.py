@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from lantern_jax.io.archives import map_array
+from lantern_jax.io import errors
+from lantern_jax.io.archives import read_header
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import write_file
+from lantern_jax.io.files import open_file, write_file
 
 # The tokens come last: a shard exists once they do.
 PARTS = ("features", "prefix", "tokens")
@@ -110,3 +111,20 @@ class FeatureStore:
         rows = pictures - np.concatenate([[0], self._ends])[shards]
         where = list(zip(shards, rows, strict=True))
         return tuple(np.stack([self._parts[name][s][r] for s, r in where]) for name in PARTS)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """Maps an array [n, ...] of an .npy file into memory.
+
+    Raises:
+        LanternError: no such file, or a truncated one.
+    """
+    try:
+        with open_file(path) as file:
+            shape, columns_first, dtype = read_header(file)
+            if not shape:
+                raise LanternError("no list of arrays")
+            order = "F" if columns_first else "C"
+            return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
+    except (OSError, ValueError, OverflowError) as error:
+        raise LanternError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error

@@ -39,7 +39,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import DTYPES

@@ -31,9 +31,9 @@ from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere,
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
-from lantern_jax.io.interruption import deferred
 from train.reports import Log
 from train.script import check_workdir, reading
+from train.signals import deferred
 
 Metrics = dict[str, Array]
 

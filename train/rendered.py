@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax.io.archives import map_array
 from lantern_jax.io.files import new_file
+from train.feature_store import map_array
 from train.painter.landscapes import render_batch
 
 CHUNK = 128

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
-from lantern_jax.io.archives import map_array
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
@@ -34,7 +34,7 @@ from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.encode import encode_pictures
-from train.feature_store import write_array
+from train.feature_store import map_array, write_array
 from train.picture_folder import PictureFolder
 from train.reports import Reporter
 

@@ -21,7 +21,8 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 
-from lantern_jax.checkpoints.store import Checkpoint, load
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.devices.partition import Where, place

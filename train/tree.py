@@ -10,6 +10,7 @@ Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,9 +22,10 @@ from lantern_jax.families.drafters import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
 from lantern_jax.measuring.paths import (
+    MAX_DEPTH,
     TreePath,
     expected_tokens,
-    grow_tree,
+    growth,
     path_counts,
     rank_probabilities,
     roots,
@@ -37,6 +39,18 @@ from train.loop import working
 from train.sources import random_labels
 
 BATCH = 16
+
+
+def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> list[TreePath]:
+    """Returns the tree of ``size`` nodes below the root that these counts say accepts most, level by level.
+
+    Raises:
+        LanternError: fewer paths were seen.
+    """
+    paths = growth(counts, size, depth)
+    if len(paths) < size:
+        raise LanternError(f"a tree of {size} nodes from {len(paths)} observed paths; decode more pictures")
+    return sorted(paths, key=lambda path: (len(path), path))
 
 
 def grow(

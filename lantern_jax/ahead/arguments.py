@@ -23,7 +23,7 @@ from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
-from lantern_jax.measuring.fit import Shapes, batch_inputs, tokenizer_shapes
+from lantern_jax.measuring.shapes import Shapes, batch_inputs, tokenizer_shapes
 from lantern_jax.models.vq import VQModel
 
 # In the order in which an engine needs them.

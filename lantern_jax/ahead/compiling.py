@@ -16,7 +16,7 @@ from lantern_jax.ahead.devices import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for
-from lantern_jax.measuring.fit import size_of
+from lantern_jax.measuring.shapes import size_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMGT]?)(?:iB|B)?\b")
@@ -52,8 +52,8 @@ class Compiled:
     grids: Mapping[str, int] = field(default_factory=dict)
 
 
-def compile_call(kind: str, call: Call, platform: str, device: Any = None) -> Compiled:
-    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for one at hand."""
+def compile_call(kind: str, call: Call, platform: str | None, device: Any = None) -> Compiled:
+    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for those at hand."""
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
     shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
@@ -66,7 +66,7 @@ def compile_call(kind: str, call: Call, platform: str, device: Any = None) -> Co
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
-        program = traced.lower(lowering_platforms=(platform,)).compile()
+        program = traced.lower(lowering_platforms=platform and (platform,)).compile()
     except jax.errors.JaxRuntimeError as error:
         needed, available = refused(str(error))
         line = errors.short(str(error), 200)
@@ -76,7 +76,7 @@ def compile_call(kind: str, call: Call, platform: str, device: Any = None) -> Co
     return made(program=program, seconds=time.perf_counter() - begun)
 
 
-def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator[Compiled]:
+def compile_batch(batch: Batch, kinds: Iterable[str], platform: str | None) -> Iterator[Compiled]:
     """Compiles programs of a batch as an engine does, and yields what that gave."""
     kinds = [kind for kind in KINDS if kind in kinds]
     if kinds and kinds != ["draw"]:
@@ -85,13 +85,14 @@ def compile_batch(batch: Batch, kinds: Iterable[str], platform: str) -> Iterator
         yield compile_call("draw", call, platform, batch.devices.flat[0])
 
 
-def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str) -> Iterator[Compiled]:
+def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) -> Iterator[Compiled]:
     """Compiles what decodes.
 
     Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
     lies as ``advance`` wants it: these are compiled in any case.
     """
-    first, chooses, device = None, layouts.are_chosen(platform), batch.devices.flat[0]
+    device = batch.devices.flat[0]
+    first, chooses = None, layouts.are_chosen(device.platform)
     if batch.mesh is not None or (kinds[0] == "start" and not chooses):
         first = compile_call("start", batch.start(), platform, device)
     if first is None or first.program is not None:

@@ -1,27 +1,59 @@
-"""How many pictures together fit a device that is not here, or a slice of them, by its own compiler."""
+"""How many pictures together fit a device, or a slice of them, by its compiler's own account.
+
+Programs are compiled for shapes alone: no parameter is read and nothing runs.
+"""
 
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
+import jax
 import numpy as np
 
-from lantern_jax.ahead.account import Account, account_of
 from lantern_jax.ahead.arguments import Batch
-from lantern_jax.ahead.compiling import Compiled, compile_batch
-from lantern_jax.ahead.devices import GPU, Device, Slice
+from lantern_jax.ahead.compiling import bytes_on_each, compile_batch
+from lantern_jax.ahead.devices import GPU, Device
 from lantern_jax.devices.platform import core_count
 from lantern_jax.engine.jobs import Job
-from lantern_jax.measuring.fit import MOST, Need, Shapes
+from lantern_jax.engine.program_cache import ProgramCache
+from lantern_jax.measuring.shapes import Shapes
 
+# Programs come in powers of two; larger batches than this are no faster anywhere.
+MOST = 256
 # What JAX takes of a GPU unless it is told otherwise, and how.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
 # Memory is so nearly affine in the batch that a forecast above this share of the limit needs no compiling.
 _SURE = 1.05
 # Compilers side by side: each takes a few gigabytes for a large model.
 _MOST_AT_A_TIME = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of a device while n pictures are decoded and drawn.
+
+    Attributes:
+        pictures: n.
+        parameters: of target, drafter, codebook and VQ tokenizer.
+        state: caches and what else the loop keeps from round to round.
+        working: what the largest of the programs needs besides.
+    """
+
+    pictures: int
+    parameters: int
+    state: int
+    working: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.state + self.working
+
+    def beside(self, other: "Need") -> "Need":
+        """Returns what these programs and others without a state take."""
+        parameters, working = self.parameters + other.parameters, max(self.working, other.working)
+        return replace(self, parameters=parameters, working=working)
 
 
 def limit_of(device: Device) -> int:
@@ -31,20 +63,33 @@ def limit_of(device: Device) -> int:
 
 
 def fitting(
-    shapes: Shapes, jobs: Mapping[str, Job], slice_: Slice, devices: np.ndarray, tell: Callable[[str], None]
+    shapes: Shapes,
+    jobs: Mapping[str, Job],
+    limit: int,
+    tell: Callable[[str], None],
+    devices: np.ndarray | None = None,
+    platform: str | None = None,
 ) -> dict[str, Need]:
-    """Returns the need of each device for the largest batch of each job that fits a slice, or of the smallest.
+    """Returns the need of each device for the largest batch of each job that fits ``limit`` bytes, or of the smallest.
 
     Args:
-        devices: its stand-ins (``devices_of``).
         tell: is told which job is done.
+        devices, platform: of a slice its stand-ins (``devices_of``) and their platform; None for a device of this
+            process.
     """
+    devices = np.array(jax.local_devices()[:1])[:, None] if devices is None else devices
+    drawn = ProgramCache()
 
     def largest(name: str) -> tuple[str, Need]:
         def needs(pictures: int, kinds: tuple[str, ...]) -> Need:
-            return need_there(Batch(shapes, jobs[name], pictures, devices), slice_.device, kinds)
+            of = partial(need_there, Batch(shapes, jobs[name], pictures, devices), platform, limit)
+            if "draw" not in kinds:
+                return of(kinds)
+            # Drawing is the same for all jobs.
+            drawing, _ = drawn.obtain(pictures, lambda: (of(("draw",)), 0.0))
+            return of(tuple(kind for kind in kinds if kind != "draw")).beside(drawing)
 
-        found = largest_there(needs, limit_of(slice_.device), len(devices))
+        found = largest_there(needs, limit, len(devices))
         tell(name)
         return name, found
 
@@ -69,10 +114,7 @@ def largest_there(needs: Callable[[int, tuple[str, ...]], Need], limit: int, lea
         return advancing(pictures).total
 
     def whole(pictures: int) -> Need:
-        one, other = advancing(pictures), others(pictures)
-        return replace(
-            one, parameters=one.parameters + other.parameters, working=max(one.working, other.working)
-        )
+        return advancing(pictures).beside(others(pictures))
 
     one, pictures = advancing(least), least
     if one.total > limit:
@@ -94,23 +136,31 @@ def largest_there(needs: Callable[[int, tuple[str, ...]], Need], limit: int, lea
     return whole(pictures)
 
 
-def need_there(batch: Batch, device: Device, kinds: tuple[str, ...]) -> Need:
+def need_there(batch: Batch, platform: str | None, limit: int, kinds: tuple[str, ...]) -> Need:
     """Returns what programs of a batch take of each device; the code of the programs counts among parameters.
 
     Parameters and state are those that ``advance`` is given, and drawing adds its own. Of a program that was refused
-    the working memory is what it asked for.
+    the working memory is what it asked for, or ``limit``.
     """
     parameters = state = working = 0
-    for made in compile_batch(batch, kinds, device.platform):
-        account = _account(made, device)
-        parameters += account.code
+    for made in compile_batch(batch, kinds, platform):
+        # Parameters that a program does not read are there all the same; tiles may be padded.
+        arguments, own, asked = made.arguments, made.state, made.needed or limit
+        if made.program is not None:
+            used = made.program.memory_analysis()
+            arguments = max(arguments, used.argument_size_in_bytes)
+            own = used.alias_size_in_bytes or own
+            parameters += used.generated_code_size_in_bytes
+            # The state is born in the first program.
+            results = 0 if made.kind == "start" else used.output_size_in_bytes - own
+            asked = used.temp_size_in_bytes + results
         if made.kind == "advance":
-            parameters, state = parameters + account.arguments - account.state, account.state
+            # The head that a drafter is given is the target's.
+            shared = bytes_on_each((batch.inputs.drafting_params or {}).get("head"))
+            parameters, state = parameters + arguments - own - shared, own
         elif made.kind == "draw":
-            parameters += account.arguments
-        # The state is born in the first program.
-        results = 0 if made.kind == "start" else account.results
-        working = max(working, account.temporaries + results)
+            parameters += arguments
+        working = max(working, asked)
     return Need(batch.pictures, parameters, state, working)
 
 
@@ -120,9 +170,3 @@ def _power(count: float, least: int) -> int:
     while 2 * found <= count:
         found *= 2
     return found
-
-
-def _account(made: Compiled, device: Device) -> Account:
-    if made.program is not None:
-        return account_of(made.program, device, made.kind == "advance", made.grids)
-    return Account(made.arguments, made.needed or device.memory, 0, made.state, 0, 0, None, None)

@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.io import errors
-from lantern_jax.measuring.fit import Shapes, checkpoint_shapes, size_shapes
+from lantern_jax.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
 
 DEMO = "demo"
 

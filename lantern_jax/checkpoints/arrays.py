@@ -174,8 +174,7 @@ def _read_file(
             while coming and spans[coming[0]][0] < stop:
                 name = coming.popleft()
                 rooms[name] = _aligned(tensors[name].shape, dtypes[name])
-            here = [name for name in rooms if spans[name][1] > start]
-            targets = [_part(rooms[name], tensors[name].dtype, *spans[name], start, stop) for name in here]
+            targets = [(spans[name][0], room, tensors[name].dtype) for name, room in rooms.items()]
             running.append((stop, threads.submit(checksums.read_block, path, start, targets)))
             if len(running) > checksums.THREADS + 2:
                 yield from finished()
@@ -191,14 +190,6 @@ def _starts(spans: Iterable[tuple[int, int]]) -> list[int]:
     """Returns where the blocks begin that hold any byte of these spans."""
     size = checksums.BLOCK
     return sorted({block * size for begin, end in spans for block in range(begin // size, -(-end // size))})
-
-
-def _part(
-    numbers: np.ndarray, stored: np.dtype, begin: int, end: int, start: int, stop: int
-) -> checksums.Target:
-    """Returns the part of an array that is in a block, from the bytes at which the two begin and end."""
-    first, last = max(begin, start), min(end, stop)
-    return first, numbers[(first - begin) // stored.itemsize : (last - begin) // stored.itemsize], stored
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -12,11 +12,10 @@ model.safetensors.index.json.
 Axes: V codes, K neighbours, C channels of a code.
 """
 
-import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
-from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, describe
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
 from lantern_jax.checkpoints.config_file import (
     check_counts,
     codebook_shapes,
@@ -50,20 +49,6 @@ from lantern_jax.tensors import checksums
 from lantern_jax.tensors.hub import repository_of
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
-
-__all__ = [
-    "Checkpoint",
-    "check",
-    "check_new",
-    "demo_directory",
-    "describe",
-    "load",
-    "load_drafter",
-    "load_text_encoder",
-    "model_directory",
-    "save",
-    "verify",
-]
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -145,24 +130,9 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
-    with new_folder(directory) as temporary, _named_by(directory, temporary):
+    with new_folder(directory) as temporary:
         _write(temporary, checkpoint, dtype, report)
     return directory
-
-
-@contextlib.contextmanager
-def _named_by(directory: Path, temporary: Path) -> Iterator[None]:
-    """Names the given directory, not the temporary one, in errors of writing."""
-    try:
-        yield
-    except OSError as error:
-        # Our errors are lines, the system's have a reason and a file.
-        why = (
-            str(error)
-            if error.strerror is None
-            else errors.unwritable(error.filename or str(directory), error, "folder")
-        )
-        raise OSError(why.replace(str(temporary), str(directory))) from None
 
 
 def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable[[int], None]) -> None:

@@ -35,19 +35,10 @@ def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
 
 
 def number(
-    least: float = 0.0,
-    most: float = math.inf,
-    *,
-    above: bool = False,
-    below: bool = False,
-    finite: bool = True,
+    least: float = 0.0, most: float = math.inf, *, above: bool = False, below: bool = False
 ) -> Callable[[str], float]:
-    """Returns a parser of numbers from ``least`` to ``most``, exclusive with ``above`` and ``below``.
-
-    Infinity is one where it need not be finite.
-    """
-    parse = typed(Knob("", float, None, "", low=least, high=most, low_open=above, high_open=below))
-    return parse if finite else lambda text: math.inf if text == "inf" else parse(text)
+    """Returns a parser of numbers from ``least`` to ``most``, exclusive with ``above`` and ``below``."""
+    return typed(Knob("", float, None, "", low=least, high=most, low_open=above, high_open=below))
 
 
 seed = whole(0, MOST_SEED)

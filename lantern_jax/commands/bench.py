@@ -8,7 +8,6 @@ from typing import Any
 from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.options import Command, join_hosts, mesh_of, open_pipeline, say_notes
 from lantern_jax.decoding.knobs import MOST_PICTURES
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
 from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
@@ -100,8 +99,6 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
     text = arguments.methods
     if text is None:
         text = QUICK_METHODS if arguments.quick else METHODS
-    if not text.strip():
-        raise errors.invalid("--methods", text, "names of `lantern methods` with commas")
     variants = list(parse_methods(text).values())
     for variant in variants:
         for name in ("batch", "guidance"):

@@ -28,10 +28,27 @@ _BUG = "this is a bug of lantern_jax: please report it with the lines above and 
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises LanternError, one line, where argparse prints its usage; no option may be shortened, or given nothing."""
+    """Raises LanternError, one line, where argparse prints its usage; no option may be shortened, or given nothing.
+
+    Options that ``conceal`` was given are shown by ``--help-all`` alone.
+    """
 
     def __init__(self, **options):
         super().__init__(**{"allow_abbrev": False} | options)
+        self._concealed: dict[argparse.Action, str | None] = {}
+
+    def conceal(self, action: argparse.Action) -> None:
+        """Leaves an option out of ``--help``."""
+        if not self._concealed:
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, help="show trees, windows and rules too, and exit"
+            )
+        self._concealed[action], action.help = action.help, argparse.SUPPRESS
+
+    def reveal(self) -> None:
+        """Shows all options in the help from here on."""
+        for action, text in self._concealed.items():
+            action.help = text
 
     def parse_known_args(self, args=None, namespace=None):
         args = sys.argv[1:] if args is None else list(args)
@@ -40,11 +57,31 @@ class Parser(argparse.ArgumentParser):
         empty += [flag[:-1] for flag in args if flag.startswith("--") and flag.endswith("=")]
         if empty:
             self.error(f"{empty[0]} is given nothing: give it a value, or leave it out")
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        strange = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        if strange:
+            near = errors.nearest(strange[0], self._option_string_actions)
+            self.error(
+                f"{errors.quoted(strange[0])} is not an option of {self.prog}: {near}see {self.prog} --help"
+            )
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
+        choice = re.fullmatch(
+            r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
+        )
+        if choice:
+            near = errors.nearest(choice[2], choice[3].replace("'", "").split(", "))
+            message = f"{choice[1]}: {errors.quoted(choice[2])} is not valid: {near}choose from {choice[3]}"
         # A value that is not valid is told of in the same words wherever that is found.
         raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        parser.reveal()
+        parser.print_help()
+        parser.exit()
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:

@@ -6,9 +6,10 @@ One table says which files each format takes; everything else is the same for al
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.commands.options import DTYPES, Command
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, Choice, File, Format
 from lantern_jax.families.registry import FAMILIES
@@ -55,37 +56,26 @@ FORMATS: Table[Format] = Table("format", _FORMATS, beside=_of_families)
 
 def add(commands) -> None:
     """Adds ``convert`` and its formats to a parser's commands."""
-    convert = commands.add_parser("convert", help="convert published checkpoints", allow_abbrev=False)
+    convert = commands.add_parser("convert", help="convert published checkpoints")
     formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
     for name, kind in FORMATS.items():
-        parser = formats.add_parser(name, help=kind.help, allow_abbrev=False)
+        command = Command(formats, name, kind.help, partial(_run, kind))
+        take = command.take
         for file in kind.files:
-            parser.add_argument(f"--{file.option}", metavar="PATH", help=file.help)
+            take(f"--{file.option}", "PATH", file.help)
         for choice in kind.choices:
             values = choice.values()
-            help_text = f"{choice.help} (default: {values[0]})"
-            parser.add_argument(f"--{choice.option}", choices=values, default=values[0], help=help_text)
-        parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the checkpoint")
-        parser.add_argument(
-            "--dtype", choices=DTYPES, default="bfloat16", help="of stored parameters (default: bfloat16)"
-        )
-        parser.add_argument(
-            "--from-hub",
-            metavar="REPO",
-            help="repository of the Hugging Face hub that holds the files that are not here",
-        )
-        parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of the repository")
-        parser.add_argument("--overwrite", action="store_true", help="replace a checkpoint that exists")
-        parser.add_argument(
-            "--push",
-            metavar="OWNER/NAME",
-            help="upload the folder to the Hugging Face hub, with a model card",
-        )
-        parser.set_defaults(run=_run, format=kind)
+            take(f"--{choice.option}", None, choice.help, values[0], choices=values)
+        take("--out", "DIR", "new folder for the checkpoint", required=True)
+        take("--dtype", None, "of stored parameters", "bfloat16", choices=DTYPES)
+        hub = "repository of the Hugging Face hub that holds the files that are not here"
+        take("--from-hub", "REPO", hub)
+        take("--revision", "NAME", "branch, tag or commit of the repository")
+        command.overwrite()
+        take("--push", "OWNER/NAME", "upload the folder to the Hugging Face hub, with a model card")
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    kind: Format = arguments.format
+def _run(kind: Format, arguments: argparse.Namespace) -> None:
     given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
     remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
     if arguments.from_hub is None and arguments.revision is not None:

@@ -1,25 +1,30 @@
 """``lantern generate``: pictures from prompts."""
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import number, seed
 from lantern_jax.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
-from lantern_jax.commands.outputs import DEFAULT_OUT, Outputs
+from lantern_jax.commands.outputs import Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.resolution import check_knobs
+from lantern_jax.settings.settings import KNOBS
+
+_EXAMPLES = (
+    'lantern generate "green hills at noon with a river under clouds"',
+    'lantern generate "a foggy forest" "a sunset desert" --num 4 --out pictures/',
+    'lantern generate "a foggy forest" --compare --race race.webp',
+)
+_SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
 
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = Command(
-        commands, "generate", "make pictures from prompts", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--tuned",
-    )  # fmt: skip
+    generate = Command(commands, "generate", "make pictures from prompts", _run, examples=_EXAMPLES)
     take = generate.take
+    generate.group("picture", "--model", "--num", "--seed")
     what = "what to draw; a class number or ImageNet name for class-conditional models"
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
@@ -29,14 +34,27 @@ def add(commands) -> None:
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
-    generate.knobs()
-    take("--out", "FILE.png|DIR/", "where pictures go", DEFAULT_OUT)
-    generate.switch("--compare", "also decode plainly; both pictures side by side, and the speed-up")
-    generate.switch("--show-acceptance", "draw over the picture what each round accepted")
+    generate.group("sampling")
+    generate.knobs(_SAMPLING)
+    generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")
+    generate.knobs(_SPEED)
+    generate.group("output")
+    take(
+        "--out",
+        "FILE.png|DIR/",
+        "where pictures go (default: a new file or folder named after prompt and seed)",
+    )
+    compare = "also decode plainly: the speed-up, and both pictures side by side in NAME-compare.png"
+    generate.switch("--compare", compare)
+    generate.switch(
+        "--show-acceptance", "draw what each round accepted over the picture, in NAME-accepted.png"
+    )
     race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
     take("--race", "FILE.webp", race)
     take("--stats", "FILE", "write the statistics as JSON")
     generate.overwrite()
+    generate.group("guesses, trees, windows and rules")
+    generate.knobs([name for name in KNOBS if name not in (*_SAMPLING, *_SPEED)], concealed=True)
 
 
 def _picture(text: str) -> Any:
@@ -70,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> None:
         with decoding_progress(plan.count, compare) as progress:
             generation = plan.run(progress, compare)
         if writes:
-            _write(arguments, outputs, plan, generation)
+            _write(outputs, plan, generation)
     except KeyboardInterrupt as stop:
         # Those that are done; all, where it came in while they were written.
         generation = getattr(stop, "generation", generation)
@@ -78,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         done = outputs.of(generation.numbers - arguments.first)
         if writes:
-            _write(arguments, done, plan, generation)
+            _write(done, plan, generation)
         wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.place)
@@ -101,12 +119,8 @@ def _rows_kept(share: float | None, rows: int) -> int | None:
     return None if share is None else min(max(round(share * rows), 1), rows - 1)
 
 
-def _write(arguments: argparse.Namespace, outputs: Outputs, plan, generation) -> None:
+def _write(outputs: Outputs, plan, generation) -> None:
     """Writes the pictures, and of a whole call the statistics and the race."""
     from lantern_jax.commands.report import picture_files, statistics_files
 
-    contents = statistics_files(outputs, generation)
-    if not arguments.compare:
-        generation = dataclasses.replace(generation, plain=None)
-    contents |= picture_files(outputs, generation, plan, arguments.show_acceptance)
-    outputs.write(contents)
+    outputs.write(statistics_files(outputs, generation) | picture_files(outputs, generation, plan))

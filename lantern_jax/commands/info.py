@@ -10,7 +10,7 @@ from lantern_jax.io.terminal import say
 from lantern_jax.measuring.sweep import parse_methods
 
 if TYPE_CHECKING:
-    from lantern_jax.measuring.fit import Shapes
+    from lantern_jax.measuring.shapes import Shapes
 
 # Of a model that has an EAGLE drafter, and of one that has none.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
@@ -49,10 +49,8 @@ def add(commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.fit is None:
         _describe(arguments)
-    elif arguments.device is None:
-        _fit(arguments)
     else:
-        _fit_there(arguments)
+        _fit(arguments)
 
 
 def _describe(arguments: argparse.Namespace) -> None:
@@ -61,7 +59,8 @@ def _describe(arguments: argparse.Namespace) -> None:
             option = "for" if name == "device" else name
             raise LanternError(f"--{option} is for --fit: give --fit with it, or leave it out")
 
-    from lantern_jax.checkpoints.store import describe, load, model_directory, verify
+    from lantern_jax.checkpoints.checkpoint import describe
+    from lantern_jax.checkpoints.store import load, model_directory, verify
     from lantern_jax.commands.report import show_description
 
     directory = model_directory(arguments.model or "demo")
@@ -73,59 +72,47 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 
 def _fit(arguments: argparse.Namespace) -> None:
-    if arguments.fit == _NO_NUMBER:
-        raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
-    if arguments.mesh is not None:
-        raise LanternError("--mesh is for --for: name a slice such as v5e:4x4 with it, or leave it out")
-    _check_model(arguments)
-
-    from lantern_jax.commands.report import working
-    from lantern_jax.devices.compilation import keep_compiled_programs
-    from lantern_jax.io.console import Console
-    from lantern_jax.measuring.fit import largest
-    from lantern_jax.measuring.tables import fit_table
-
-    keep_compiled_programs()
-    shapes = _shapes(arguments, arguments.dtype or "bfloat16")
-    methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
-    jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
-    found = {}
-    with working("compiling for shapes") as tell:
-        for name, job in jobs.items():
-            tell(name)
-            found[name] = largest(shapes, job, int(arguments.fit * 1e9))
-    Console().print(fit_table(found, arguments.fit * 1e9, f"in {arguments.fit:g} GB"))
-
-
-def _fit_there(arguments: argparse.Namespace) -> None:
-    if arguments.fit != _NO_NUMBER:
-        raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
-    _check_model(arguments)
+    """Shows what fits a device of this many gigabytes, or the one that was named."""
+    _check_fit(arguments)
 
     from lantern_jax.ahead.devices import slice_of
     from lantern_jax.ahead.fit import fitting, limit_of
     from lantern_jax.ahead.survey import job_for
+    from lantern_jax.ahead.tables import fit_table
     from lantern_jax.ahead.topology import devices_of
     from lantern_jax.commands.report import working
+    from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.engine.parameters import parameter_dtype
     from lantern_jax.io.console import Console
-    from lantern_jax.measuring.tables import fit_table
 
-    slice_ = slice_of(arguments.device, arguments.mesh)
-    methods, devices = parse_methods(arguments.methods or THERE), devices_of(slice_)
-    shapes, limit = (
-        _shapes(arguments, parameter_dtype(arguments.dtype, devices.flat[0])),
-        limit_of(slice_.device),
-    )
-    jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
-    with working(f"compiling for {slice_.name}") as tell:
-        found = fitting(shapes, jobs, slice_, devices, tell)
-    mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
-    title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
+    if arguments.device is None:
+        keep_compiled_programs()
+        shapes, limit, there = _shapes(arguments, arguments.dtype or "bfloat16"), int(arguments.fit * 1e9), {}
+        methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
+        jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
+        title = place = f"in {arguments.fit:g} GB"
+    else:
+        slice_ = slice_of(arguments.device, arguments.mesh)
+        methods = parse_methods(arguments.methods or THERE)
+        there = {"devices": devices_of(slice_), "platform": slice_.device.platform}
+        shapes = _shapes(arguments, parameter_dtype(arguments.dtype, there["devices"].flat[0]))
+        limit, place = limit_of(slice_.device), f"for {slice_.name}"
+        jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
+        mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
+        title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
+    with working(f"compiling {place}") as tell:
+        found = fitting(shapes, jobs, limit, tell, **there)
     Console().print(fit_table(found, limit, title))
 
 
-def _check_model(arguments: argparse.Namespace) -> None:
+def _check_fit(arguments: argparse.Namespace) -> None:
+    """Raises LanternError for options of ``--fit`` that do not go together."""
+    if arguments.device is None and arguments.fit == _NO_NUMBER:
+        raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
+    if arguments.device is None and arguments.mesh is not None:
+        raise LanternError("--mesh is for --for: name a slice such as v5e:4x4 with it, or leave it out")
+    if arguments.device is not None and arguments.fit != _NO_NUMBER:
+        raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
     if arguments.verify:
         raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
     if arguments.size is not None and arguments.model is not None:
@@ -135,7 +122,7 @@ def _check_model(arguments: argparse.Namespace) -> None:
 def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
     """Returns the shapes of the size or the checkpoint that was given."""
     from lantern_jax.checkpoints.store import load, model_directory
-    from lantern_jax.measuring.fit import checkpoint_shapes, size_shapes
+    from lantern_jax.measuring.shapes import checkpoint_shapes, size_shapes
 
     if arguments.size is not None:
         return size_shapes(arguments.size, dtype)

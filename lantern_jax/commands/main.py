@@ -22,6 +22,13 @@ from lantern_jax.commands.command_line import Parser, run
 from lantern_jax.io import plugins
 from lantern_jax.io.errors import LanternError
 
+_DESCRIPTION = """Pictures by speculative decoding.
+
+examples:
+  lantern generate "green hills at noon with a river under clouds"
+  lantern generate "a foggy forest" --compare        how much faster than plainly?
+  lantern serve                                      a page to paint on"""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted, 143 when terminated."""
@@ -35,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Returns the arguments; what is not known here may be another package's, and help shows all there is."""
-    if {"-h", "--help"} & set(words):
+    words = words or ["--help"]
+    if {"-h", "--help", "--help-all"} & set(words):
         plugins.load()
     try:
         return make_parser().parse_args(words)
@@ -50,7 +58,10 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def make_parser() -> argparse.ArgumentParser:
     """Makes the parser of the whole command; ``run`` of what it parses is the function to call."""
-    parser = Parser(prog="lantern", description="Pictures by speculative decoding.")
+    parser = Parser(
+        prog="lantern", usage="lantern COMMAND ...", description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (

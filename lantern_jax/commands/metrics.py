@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.commands.arguments import whole
+from lantern_jax.commands.options import Command
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_files
@@ -13,48 +14,26 @@ from lantern_jax.io.files import check_new_file, write_files
 
 def add(commands) -> None:
     """Adds ``metrics`` to a parser's commands."""
-    parser = commands.add_parser(
-        "metrics", help="measure pictures against others and their prompts", allow_abbrev=False
-    )
-    parser.set_defaults(run=_run)
-    add = parser.add_argument
-    add(
-        "set",
-        metavar="SET",
-        help="a folder of pictures, a picture set, an .npz file of pictures or statistics",
-    )
-    add("--reference", metavar="SET|FILE.npz", help="what to compare with: pictures or saved statistics")
-    add(
-        "--features",
-        metavar="NAME,NAME",
-        help="readers of pictures: demo, inception, vgg, clip (default: demo)",
-    )
-    add("--preprocessing", metavar="NAME", help="of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
-    add(
-        "--scores",
-        metavar="NAME,NAME",
-        help="of pictures with prompts: agreement, clip, clip-lantern, hpsv2, image-reward",
-    )
-    add("--prompts", metavar="FILE", help="prompts, one a line, for pictures that do not carry theirs")
-    add("--weights", action="append", default=[], metavar="[NAME=]FILE", help="of a network, once for each")
-    add("--preset", metavar="NAME", help="measure as published: lantern, adm")
-    add("--with-slips", action="store_true", help="with the known slips of the preset's program")
-    add(
-        "--neighbours",
-        type=whole(),
-        metavar="K",
-        help="precision and recall: neighbour that a ball reaches (default: 3)",
-    )
-    add("--strict", action="store_true", help="precision and recall: a ball's surface is outside")
-    add(
-        "--replicates",
-        type=whole(0),
-        metavar="N",
-        help="bootstrap for the Fréchet distance (default: 200; 0 if wide)",
-    )
-    add("--save-reference", metavar="FILE.npz", help="save what was read of the reference")
-    add("--out", metavar="FILE.json", help="write all numbers as JSON")
-    add("--overwrite", action="store_true", help="replace files that exist")
+    command = Command(commands, "metrics", "measure pictures against others and their prompts", _run)
+    take, switch = command.take, command.switch
+    take("set", "SET", "a folder of pictures, a picture set, an .npz file of pictures or statistics")
+    take("--reference", "SET|FILE.npz", "what to compare with: pictures or saved statistics")
+    take("--features", "NAME,NAME", "readers of pictures: demo, inception, vgg, clip (default: demo)")
+    take("--preprocessing", "NAME", "of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
+    scores = "of pictures with prompts: agreement, clip, clip-lantern, hpsv2, image-reward"
+    take("--scores", "NAME,NAME", scores)
+    take("--prompts", "FILE", "prompts, one a line, for pictures that do not carry theirs")
+    take("--weights", "[NAME=]FILE", "of a network, once for each", action="append")
+    take("--preset", "NAME", "measure as published: lantern, adm")
+    switch("--with-slips", "with the known slips of the preset's program")
+    neighbours = "precision and recall: neighbour that a ball reaches (default: 3)"
+    take("--neighbours", "K", neighbours, type=whole())
+    switch("--strict", "precision and recall: a ball's surface is outside")
+    replicates = "bootstrap for the Fréchet distance (default: 200; 0 if wide)"
+    take("--replicates", "N", replicates, type=whole(0))
+    take("--save-reference", "FILE.npz", "save what was read of the reference")
+    take("--out", "FILE.json", "write all numbers as JSON")
+    command.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -68,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise LanternError("nothing to measure: give --reference SET or --scores NAME")
     kinds = {reading.features: READERS[reading.features] for reading in readings}
     kinds |= {name: SCORES[name] for name in scores}
-    files = weight_files(arguments.weights, kinds)
+    files = weight_files(arguments.weights or [], kinds)
     _check_outputs(arguments)
     prompts = _check_pictures(arguments, bool(scores))
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lantern_jax.commands.arguments import seed, typed, whole
@@ -71,14 +71,28 @@ class Command:
         about: one line for the help.
         run: does the work, given the arguments.
         shared: options that other subcommands take too.
+        examples: command lines for the top of the help.
     """
 
     def __init__(
-        self, commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str
-    ):
-        self._parser = commands.add_parser(name, help=about)
+        self, commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str,
+        examples: Sequence[str] = (),
+    ):  # fmt: skip
+        how: dict[str, Any] = {}
+        if examples:
+            description = "\n  ".join([f"{about[0].upper()}{about[1:]}.\n\nexamples:", *examples])
+            usage = f"lantern {name} [PROMPT ...] [options]"
+            formatter = argparse.RawDescriptionHelpFormatter
+            how = {"description": description, "usage": usage, "formatter_class": formatter}
+        self._parser = self._group = commands.add_parser(name, prog=f"lantern {name}", help=about, **how)
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
+        for flag in shared:
+            self.take(flag, **_SHARED[flag])
+
+    def group(self, title: str, *shared: str) -> None:
+        """Begins a part of the help, to which what follows belongs; ``shared`` as for a new command."""
+        self._group = self._parser.add_argument_group(title)
         for flag in shared:
             self.take(flag, **_SHARED[flag])
 
@@ -92,7 +106,7 @@ class Command:
             how: of argparse.
         """
         about += "" if default is None else f" (default: {default})"
-        added = self._parser.add_argument(flag, metavar=metavar, help=about, default=default, **how)
+        added = self._group.add_argument(flag, metavar=metavar, help=about, default=default, **how)
         if read is not None:
             self._reads[added.dest] = read
 
@@ -105,27 +119,33 @@ class Command:
 
     def switch(self, flag: str, about: str, **how: Any) -> None:
         """Adds an option without a value."""
-        self._parser.add_argument(flag, help=about, **{"action": "store_true"} | how)
+        self._group.add_argument(flag, help=about, **{"action": "store_true"} | how)
 
     def overwrite(self) -> None:
         """Adds ``--overwrite``."""
         self.switch("--overwrite", "replace outputs that exist")
 
-    def knobs(self, names: Iterable[str] = KNOBS, **given: Any) -> None:
+    def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
         """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
 
         Args:
+            concealed: whether ``--help`` leaves them out and ``--help-all`` shows them.
             given: knobs that are given where their flags are left out.
         """
         self._parser.set_defaults(knobs=given)
         for name in names:
             knob = KNOBS[name]
             how: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
+            # Two dozen names say less than a list of what they are.
+            if name == "method":
+                how["metavar"] = "NAME"
             if knob.type in (int, float):
                 how["type"] = typed(knob)
             note = f"; {knob.note}" if knob.note else ""
             how |= {"action": _KeepKnob, "default": argparse.SUPPRESS, "help": knob.help + note}
-            self._parser.add_argument(_flag(name), **how)
+            added = self._group.add_argument(_flag(name), **how)
+            if concealed:
+                self._parser.conceal(added)
 
 
 def join_hosts(given: str | None) -> bool:

@@ -1,6 +1,7 @@
 """Where a call's files go: decided and checked before any work is done."""
 
 import argparse
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,6 @@ from pathlib import Path
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
-DEFAULT_OUT = "lantern.png"
 GRID = "grid.png"
 # One of 512 pixels a picture is then 200 MB before it is compressed.
 MOST_IN_GRID = 256
@@ -24,12 +24,16 @@ class Outputs:
         pictures: one file a picture; empty when several go into one file as a grid.
         grid: the file of the grid; None when there is none.
         folder: the folder of all pictures, which may not exist yet; None when they are one named file.
+        compare, accepted: files of the same pictures beside plain decoding's, and with what each round accepted
+            drawn over them, or None.
         stats, race: files beside them, or None.
     """
 
     pictures: tuple[Path, ...]
     grid: Path | None
     folder: Path | None = None
+    compare: Path | None = None
+    accepted: Path | None = None
     stats: Path | None = None
     race: Path | None = None
 
@@ -41,14 +45,32 @@ class Outputs:
             names: prompt of every picture.
 
         Raises:
-            LanternError: as ``plan_pictures``; a file that cannot be written, or is there without ``--overwrite``.
+            LanternError: as ``plan_pictures``; a file that cannot be written, or is there without ``--overwrite``;
+                a comparison of too many pictures.
         """
         stats, race = (None if path is None else Path(path) for path in (arguments.stats, arguments.race))
         if race is not None:
             from lantern_jax.pictures.race import check_race
 
             check_race(race)
-        made = replace(plan_pictures(arguments.out, names, arguments.first), stats=stats, race=race)
+        out, sheets = arguments.out, {"compare": arguments.compare, "accepted": arguments.show_acceptance}
+
+        def planned(out: str) -> Outputs:
+            made = plan_pictures(out, names, arguments.first)
+            main = made.files[0] if made.folder is None else made.folder / GRID
+            beside = {name: main.with_name(f"{main.stem}-{name}.png") for name in sheets if sheets[name]}
+            if beside and len(names) > MOST_IN_GRID:
+                raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
+            return replace(made, **beside, stats=stats, race=race)
+
+        if out is not None:
+            made = planned(out)
+        else:
+            # Nothing was named, so nothing is refused: the next name that is free.
+            name = f"{_slug(names[0])}-{arguments.seed}"
+            ending = ".png" if len(names) == 1 else "/"
+            tries = (planned(f"{name}{f'-{n}' if n > 1 else ''}{ending}") for n in itertools.count(1))
+            made = next(made for made in tries if arguments.overwrite or not made.is_there)
         made.check(arguments.overwrite)
         return made
 
@@ -56,6 +78,16 @@ class Outputs:
     def files(self) -> tuple[Path, ...]:
         """The files of the pictures."""
         return self.pictures if self.grid is None else (*self.pictures, self.grid)
+
+    @property
+    def sheets(self) -> tuple[Path, ...]:
+        """The files that show the pictures once more."""
+        return tuple(path for path in (self.compare, self.accepted) if path is not None)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether something has one of the names of the pictures."""
+        return any(os.path.lexists(path) for path in (self.folder or self.files[0], *self.sheets))
 
     @property
     def place(self) -> Path:
@@ -74,7 +106,7 @@ class Outputs:
         new = self.folder is not None and not self.folder.exists()
         if new:
             check_new_folder(self.folder, overwrite)
-        files = (*self.files, *others)
+        files = (*self.files, *self.sheets, *others)
         times = Counter(map(os.path.realpath, files))
         for path in files:
             if times[os.path.realpath(path)] > 1:

@@ -16,7 +16,7 @@ from lantern_jax.commands.outputs import Outputs
 from lantern_jax.engine.generation import Generation, Progress
 from lantern_jax.io import errors
 from lantern_jax.io.console import Console, table
-from lantern_jax.pictures.images import acceptance_scale, encode_png, enlarge, grid, origin_text, side_by_side
+from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.settings import settings_json
@@ -68,30 +68,34 @@ def rates(now: Progress, count: int) -> str:
     return f"{pictures}, {speed:.0f} tokens/s, {left} left"
 
 
-def picture_files(
-    outputs: Outputs, generation: Generation, plan: Plan, show_acceptance: bool
-) -> dict[Path, bytes]:
+def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path, bytes]:
     """Returns the contents of the files of pictures.
 
-    With a comparison every picture stands to the right of plain decoding's; a grid of a whole call of several prompts
-    has a row for each. A file of one picture says inside from which prompt, seed and settings it is.
+    A grid of a whole call of several prompts has a row for each. A file of one picture says inside from which prompt,
+    seed and settings it is. Comparisons have plain decoding's picture on the left.
     """
     settings = settings_json(plan.settings)
     if plan.keep_rows is not None:
         settings["keep_rows"] = plan.keep_rows
-    shown = generation.draw_acceptance() if show_acceptance else list(generation.pictures)
-    if generation.plain is not None:
-        shown = [_pair(generation, number, picture, show_acceptance) for number, picture in enumerate(shown)]
     origins = [
         origin_text(prompt, plan.seed, int(number), settings, tokens)
         for prompt, number, tokens in zip(
             generation.prompts, generation.numbers, generation.tokens, strict=True
         )
     ]
-    files = dict(zip(outputs.pictures, map(encode_png, shown, origins), strict=False))
+    pictures = list(generation.pictures)
+    is_row = len(pictures) == plan.count and 1 < plan.num < len(pictures)
+
+    def sheet(shown: list) -> bytes:
+        return encode_png(shown[0] if len(shown) == 1 else grid(shown, plan.num if is_row else None))
+
+    files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
     if outputs.grid is not None:
-        is_row = len(shown) == plan.count and 1 < plan.num < len(shown)
-        files[outputs.grid] = encode_png(grid(shown, plan.num if is_row else None))
+        files[outputs.grid] = sheet(pictures)
+    if outputs.compare is not None and generation.plain is not None:
+        files[outputs.compare] = sheet([_pair(generation, number) for number in range(len(pictures))])
+    if outputs.accepted is not None:
+        files[outputs.accepted] = sheet(generation.draw_acceptance())
     return files
 
 
@@ -105,16 +109,12 @@ def statistics_files(outputs: Outputs, generation: Generation) -> dict[Path, byt
     return files
 
 
-def _pair(generation: Generation, number: int, picture, show_acceptance: bool):
-    plain = generation.plain.pictures[number]
-    if show_acceptance:
-        columns = int(generation.tokens.shape[1] ** 0.5)
-        plain = enlarge(plain, acceptance_scale(plain.shape[1], columns))
+def _pair(generation: Generation, number: int):
     captions = ["plain", "speculative"]
     if len(generation.pictures) == 1:
         seconds = (generation.plain.statistics.seconds, generation.statistics.seconds)
         captions = [f"{name} {spent:.2f} s" for name, spent in zip(captions, seconds, strict=True)]
-    return side_by_side([plain, picture], captions)
+    return side_by_side([generation.plain.pictures[number], generation.pictures[number]], captions)
 
 
 def show_statistics(generation: Generation, where: Path) -> None:

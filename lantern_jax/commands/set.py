@@ -14,7 +14,7 @@ from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.io.terminal import say
-from lantern_jax.sets.cluster import Assigned, chosen
+from lantern_jax.sets.cluster import chosen
 from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
 from lantern_jax.settings.resolution import check_knobs
@@ -53,20 +53,20 @@ def _run(arguments: argparse.Namespace) -> None:
     check_knobs(request.knobs)
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
-    assigned = _assigned(arguments)
-    if assigned.why:
-        say(f"worker {assigned.worker}: {assigned.why}", error=True)
+    worker = _worker(arguments)
+    if worker.why:
+        say(f"worker {worker}: {worker.why}", error=True)
     opened = open_set(request)
     if writes:
         begin(directory, opened.plan)
         say_notes(opened.notes)
-    _make(opened, directory, assigned.worker, writes)
+    _make(opened, directory, worker, writes)
 
 
-def _assigned(arguments: argparse.Namespace) -> Assigned:
+def _worker(arguments: argparse.Namespace) -> Worker:
     """Returns the worker that this process is; processes that share one mesh are one worker together."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
-        return Assigned(Worker(), "")
+        return Worker()
     processes = None
     if hosts_joined():
         import jax

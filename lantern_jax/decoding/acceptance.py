@@ -24,13 +24,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.rules.table import K, checked, knobs_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
-@flax.struct.dataclass
-class Codebook:
+class Codebook(Record):
     """The codes and their neighbours, for relaxed rules.
 
     Attributes:

@@ -6,13 +6,13 @@ L path length, P prefix length.
 
 from functools import partial
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.concrete import at_hand, check_ids
+from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import shards, split
 from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.append import append_kernel
@@ -22,8 +22,7 @@ from lantern_jax.kernels.ways import append_way
 Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]
 
 
-@flax.struct.dataclass
-class KVCache:
+class KVCache(Record):
     """Keys and values of everything committed.
 
     Attributes:
@@ -64,6 +63,7 @@ def slots_mask(
 
     N is 1, for all queries, or as in ``visible``.
     """
+    check_ids("lengths of the cache", length, None)
     rows, prefix = prefix_mask.shape[0], prefix_mask.shape[2]
     tokens = (jnp.arange(slots, dtype=jnp.int32)[None] < length[:, None])[:, None]
     if visible is not None:
@@ -83,6 +83,7 @@ def new_cache(
         >>> cache.layers[0][0].shape, cache.length.tolist()
         ((1, 2, 4, 19, 8), [0, 0])
     """
+    check_ids("slots", slots, None)
     batch = prefix_mask.shape[1]
     padding = [(0, 0)] * 3 + [(0, slots), (0, 0)]
     layers = tuple(
@@ -119,8 +120,9 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
 
 def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], nodes: int) -> None:
-    """Raises LanternError unless a path holds a block's nodes and fits behind the committed ones, where that is known:
-    rows beyond the last slot would be lost, or moved."""
+    """Raises LanternError unless lengths are whole numbers, and a path holds a block's nodes and fits behind the
+    committed ones, where that is known: rows beyond the last slot would be lost, or moved."""
+    check_ids("lengths of the cache", length, None)
     check_ids("nodes of the path", path, nodes)
     known = at_hand(length)
     if known is not None and known.size and known.max() + path.shape[1] > slots:

@@ -57,6 +57,7 @@ def check_target(
         True
     """
     trial = _Trial(target, params, conditioning, guidance, tolerance, seed)
+    trial.check_mixing()
     trial.check_ids()
     trial.check_guidance()
     trial.check_sight()
@@ -72,11 +73,12 @@ class _Trial:
 
     def __init__(self, target, params, conditioning, guidance, tolerance, seed):
         self.target, self.params, self.conditioning = target, params, conditioning
-        self.batch = len(jax.tree.leaves(conditioning)[0])
+        self.batch = contracts.check_rows(conditioning)
         if self.batch < 2:
             raise LanternError(
                 f"conditioning has {self.batch} sequence: give at least two, so that mixing them shows"
             )
+        contracts.check_arrays(params, "params")
         if target.num_tokens < 2 * _TREE.num_nodes:
             raise LanternError(
                 f"a stream of {target.num_tokens} tokens is too short to try: {2 * _TREE.num_nodes} are needed"
@@ -90,9 +92,19 @@ class _Trial:
         self._begin = jax.jit(
             lambda params, *given: contracts.run_prefill(target, params, *given, slots, self.batch)
         )
-        self.cache, _, _ = self._prefill(conditioning, self.guidance)
+        self.cache, self.begun, _ = self._prefill(conditioning, self.guidance)
         self._score = jax.jit(partial(contracts.run_score, target))
         self._commit = jax.jit(target.commit)
+
+    def check_mixing(self) -> None:
+        """Checks that the first and the last sequence stay what they are when the others change."""
+        rule, tokens = "sequences of a batch do not see each other", self._tokens(_TREE.depth)
+        whole = self._logits(self.cache, tokens, _nodes(_TREE))
+        for row in (0, self.batch - 1):
+            alike = jax.tree.map(lambda leaf, row=row: leaf[np.full(self.batch, row)], self.conditioning)
+            self._same(self._prefill(alike, self.guidance)[1][row], self.begun[row], "prefill", rule)
+            mixed = np.where(np.arange(self.batch)[:, None] == row, tokens, self._tokens(_TREE.depth))
+            self._same(self._logits(self.cache, mixed, _nodes(_TREE))[row], whole[row], "score", rule)
 
     def check_ids(self) -> None:
         """Checks that the model has a row for every id: past the end of a table JAX reads its last row."""
@@ -123,7 +135,10 @@ class _Trial:
         whole = self._logits(self.cache, tokens, _nodes(_TREE))
         other = np.where(_TREE.ancestors[5], tokens, self._tokens(_TREE.depth))
         again = self._logits(self.cache, other, _nodes(_TREE))
-        rule = "a node sees itself and its ancestors in the block, and no other node: take the mask from `ancestors`"
+        rule = (
+            "a node sees itself and its ancestors in the block, and no other node: keys and values of the past come "
+            "before the block's, as the mask's columns do"
+        )
         self._same(again[:, 5], whole[:, 5], "score", rule)
         order = np.r_[0, 1 + self.random.permutation(_TREE.num_nodes - 1)]
         nodes = _TREE.depth[order], _TREE.ancestors[order][:, order]
@@ -132,9 +147,6 @@ class _Trial:
             "the order of a block's nodes means nothing: a node's position is `depth` behind the cache's end"
         )
         self._same(turned, whole[:, order], "score", rule)
-        mixed = np.concatenate([tokens[:1], self._tokens(_TREE.depth)[1:]])
-        rule = "sequences of a batch do not see each other"
-        self._same(self._logits(self.cache, mixed, _nodes(_TREE))[0], whole[0], "score", rule)
 
     def check_chain(self) -> None:
         """Checks a chain in one pass against its tokens one after the other."""

@@ -14,7 +14,6 @@ feature width.
 from dataclasses import replace
 from typing import Any
 
-import flax.struct
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding import contracts
 from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.stream import Stream, draft_of, point_masses
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import varying_like
@@ -32,8 +32,7 @@ from lantern_jax.io.errors import LanternError
 PIECE = 64
 
 
-@flax.struct.dataclass
-class Completion:
+class Completion(Record):
     """Conditioning of sequences whose first tokens are given.
 
     Attributes:

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from lantern_jax.decoding.protocols import Draft, Drafting, Prefix, Target
 from lantern_jax.io.errors import LanternError
@@ -16,17 +17,14 @@ from lantern_jax.io.errors import LanternError
 
 def check_batch(keys, conditioning, guidance, active) -> int:
     """Returns B, the number of keys; raises LanternError unless everything has as many rows."""
-    if not (hasattr(keys, "dtype") and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) and keys.ndim == 1):
-        shape = getattr(keys, "shape", type(keys).__name__)
-        raise LanternError(f"keys are {shape}: give one key a sequence, such as jax.random.split(key, batch)")
-    batch = keys.shape[0]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(conditioning):
-        if not leaf.shape or leaf.shape[0] != batch:
-            name = f"conditioning{jax.tree_util.keystr(path)}"
-            raise LanternError(
-                f"{name} has shape {leaf.shape} for {batch} keys: give conditional rows [{batch}, ...] alone, "
-                "a key for each"
-            )
+    dtype, shape = getattr(keys, "dtype", np.dtype(object)), getattr(keys, "shape", type(keys).__name__)
+    if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or len(shape) != 1:
+        legacy = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if dtype == jnp.uint32 else ""
+        raise LanternError(
+            f"keys are {shape} of {dtype}: give one key a sequence, such as jax.random.split(key, batch){legacy}"
+        )
+    batch = shape[0]
+    check_rows(conditioning, batch)
     for name, values in (("guidance", guidance), ("active", active)):
         if values is not None and jnp.shape(values) != (batch,):
             raise LanternError(f"{name} has shape {jnp.shape(values)} for {batch} keys: give [{batch}]")
@@ -35,6 +33,46 @@ def check_batch(keys, conditioning, guidance, active) -> int:
             f"active is {jnp.result_type(active)}: give bool [{batch}], False at padding sequences"
         )
     return batch
+
+
+def check_rows(conditioning: Any, batch: int | None = None) -> int:
+    """Returns B; raises LanternError unless conditioning is arrays with B rows each, as many as there are keys."""
+    leaves = [(path, jnp.shape(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(conditioning)]
+    count = (*(leaves[0][1] if leaves else ()), 0)[0] if batch is None else batch
+    for path, shape in leaves:
+        name = f"conditioning{jax.tree_util.keystr(path)} has shape {shape}"
+        if not all(isinstance(size, int) for size in shape):
+            raise LanternError(f"{name}: sizes are static, make a program for each")
+        if not shape or shape[0] != count:
+            name += "" if batch is None else f" for {batch} keys"
+            raise LanternError(
+                f"{name}: give conditional rows [{count or 'B'}, ...] alone, as arrays, a key for each"
+            )
+    return count
+
+
+def check_arrays(tree: Any, name: str = "") -> None:
+    """Raises LanternError unless all leaves are arrays or numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        try:
+            jax.typeof(leaf)
+        except TypeError:
+            where = f"{name}{jax.tree_util.keystr(path)}".lstrip(".")
+            raise LanternError(
+                f"{where} is {type(leaf).__name__}, no array: partition the model first, such as by "
+                "equinox.partition(model, equinox.is_array)"
+            ) from None
+
+
+def check_on_no_mesh(inputs: Any) -> None:
+    """Raises LanternError where arrays lie on a mesh with explicit axes, but whole on the context's."""
+    context = jax.sharding.get_abstract_mesh()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
+        lies = jax.typeof(leaf).sharding
+        explicit = AxisType.Explicit in (*lies.mesh.axis_types, *context.axis_types)
+        if explicit and not lies.mesh.empty and (lies.mesh != context or any(lies.spec)):
+            name = jax.tree_util.keystr(path).lstrip(".")
+            raise LanternError(f"{name} lies on a mesh with axes {lies.mesh.axis_names}: give it as mesh=")
 
 
 def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | AbstractMesh:
@@ -51,9 +89,11 @@ def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | 
 
 
 def run(name: str, function: Callable, *arguments) -> Any:
-    """Calls ``function`` of a record; any error becomes one line that names it."""
+    """Calls ``function`` of a record; any error but its own LanternError becomes one line that names it."""
     try:
         return function(*arguments)
+    except LanternError:
+        raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         raise LanternError(

@@ -10,13 +10,13 @@ Axes: B batch, N nodes (root included), M drafts = N - 1 or nodes of a level, L 
 
 from dataclasses import dataclass
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Probabilities
 from lantern_jax.decoding.names import PATHS
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
 from lantern_jax.decoding.verification import (
@@ -33,8 +33,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
-@flax.struct.dataclass
-class Greedy:
+class Greedy(Record):
     """The empty draws of temperature 0: tokens are argmaxes, and every coupling takes the longest path.
 
     Example:
@@ -48,8 +47,7 @@ class Greedy:
         return log_q
 
 
-@flax.struct.dataclass
-class SharedNoise:
+class SharedNoise(Record):
     """The draws of ``Gumbel``.
 
     Attributes:

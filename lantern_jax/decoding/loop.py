@@ -87,8 +87,10 @@ def speculative_decode(
         rule,
         codebook,
     )
+    contracts.check_arrays(inputs)
     program = Program(target, drafting, coupling, rows)
     if mesh is None:
+        contracts.check_on_no_mesh(inputs)
         return _decode_jit(program, inputs)
     return _decode_sharded(program, contracts.check_mesh(mesh, mesh_axis, batch), mesh_axis, inputs)
 

@@ -18,7 +18,8 @@ class Method:
 
     Attributes:
         help: one line: its idea and its promise.
-        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}.
+        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}, TPUs
+            as GPUs without an entry of their own.
 
     Example:
         >>> lantern_jax.methods()["ar"]
@@ -32,9 +33,10 @@ class Method:
 _STRICT = {"rule": "strict", "coupling": "gumbel"}
 _REJECTION = {"rule": "strict", "coupling": "rejection"}
 _DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
-            "nodes": {"cpu": 16, "gpu": 58}}  # fmt: skip
+            "nodes": {"cpu": 16, "gpu": 58, "tpu": 26}}  # fmt: skip
 _HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
-# Few nodes where each costs; a long window with a bushy front where a pass costs no more than a step.
+# Few nodes where each costs; a long window with a bushy front where a pass costs no more than a step. A TPU v5e is
+# done with 32 nodes of LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
 _FRONT = {"branches": {"cpu": 1, "gpu": 3}, "levels": {"cpu": 0, "gpu": 2}}
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
@@ -47,7 +49,8 @@ _METHODS = {
     ),
     "led": Method(
         "a window of the target's latest predictions, led by a drafter: the fewest passes, plain decoding's tokens",
-        _STRICT | {"drafting": "led", **_FRONT, "window": {"cpu": 5, "gpu": 46}, "reach": {"cpu": 2, "gpu": 4}},
+        _STRICT | {"drafting": "led", **_FRONT, "window": {"cpu": 5, "gpu": 46, "tpu": 21},
+                   "reach": {"cpu": 2, "gpu": 4}},
     ),
     "echo": Method(
         "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
@@ -55,7 +58,7 @@ _METHODS = {
     ),
     "jacobi": Method(
         "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens",
-        _STRICT | {"drafting": "jacobi", **_FRONT, "window": {"cpu": 8, "gpu": 46}},
+        _STRICT | {"drafting": "jacobi", **_FRONT, "window": {"cpu": 8, "gpu": 46, "tpu": 21}},
     ),
     "lantern-g": Method(
         "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}

@@ -5,7 +5,6 @@ Axes: B batch, T stream tokens.
 
 from typing import Any, NamedTuple
 
-import flax.struct
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -13,6 +12,7 @@ from lantern_jax.decoding.acceptance import Codebook, Rule
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel
 from lantern_jax.decoding.protocols import Drafting, Target
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.decoding.verification import Coupling
@@ -35,8 +35,7 @@ class Program(NamedTuple):
     rows: Rows | None = None
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(Record):
     """The traced half of a generation, swept without compiling again; fields as in ``speculative_decode``."""
 
     target_params: Any
@@ -50,8 +49,7 @@ class Inputs:
     codebook: Codebook | None
 
 
-@flax.struct.dataclass
-class State:
+class State(Record):
     """A generation's state between two rounds.
 
     Attributes:

@@ -18,16 +18,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import flax.struct
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding.concrete import check_ids
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.topology import AnyTopology
 from lantern_jax.io.errors import LanternError
 
 
-@flax.struct.dataclass
-class Prefix:
+class TokenConditioning(Record):
+    """Prompts as stream ids, left-padded; each row has its own length.
+
+    Attributes:
+        tokens: int32 [B, P].
+        mask: bool [B, P], False at padding.
+
+    Example:
+        >>> tokens, mask = np.array([[0, 0, 7], [4, 5, 6]]), np.array([[False, False, True], [True, True, True]])
+        >>> prompts = lantern_jax.TokenConditioning(tokens, mask)
+        >>> prompts.mask.sum(axis=1)  # lengths
+        array([1, 3])
+    """
+
+    tokens: Int[Array, "*rows P"]
+    mask: Bool[Array, "*rows P"]
+
+
+class Prefix(Record):
     """The conditioning positions as the target saw them, for the drafting.
 
     Attributes:
@@ -73,7 +91,8 @@ class Target:
         forced_tokens: for each stream position the id that the model's format forces there, -1 where it is free; None
             when all are free. Position 0 is never forced.
         first_code: the id of code 0 where prompts and codes share a vocabulary, the other codes following it; None
-            elsewhere. With it ``check_target`` tries prompts that end in codes.
+            elsewhere. Such a target takes ``TokenConditioning``: ``check_target`` tries prompts that end in codes, and
+            ``drafter_from_target`` passes on prompts with their padding.
         check: conditioning -> None; raises for what the model would silently get wrong, such as ids it has no rows
             for. Called before any work; ignores traced numbers (``jax.core.Tracer``). None for no check.
 
@@ -93,6 +112,7 @@ class Target:
     check: Callable[[Any], None] | None = None
 
     def __post_init__(self):
+        check_ids("vocab_size and num_tokens", np.array((self.vocab_size, self.num_tokens)), None)
         if self.forced_tokens is not None:
             if len(self.forced_tokens) != self.num_tokens:
                 raise LanternError(
@@ -111,8 +131,7 @@ class Target:
         return np.asarray(self.forced_tokens, np.int32)
 
 
-@flax.struct.dataclass
-class Pending:
+class Pending(Record):
     """The tokens that a round begins with.
 
     Attributes:
@@ -132,8 +151,7 @@ class Pending:
     position: Int[Array, " B"]
 
 
-@flax.struct.dataclass
-class Draft:
+class Draft(Record):
     """A drafting's proposal for a round.
 
     Attributes:
@@ -155,8 +173,7 @@ class Draft:
     log_q: Float[Array, "B I V"] | None = None
 
 
-@flax.struct.dataclass
-class Outcome:
+class Outcome(Record):
     """The results of a round.
 
     Attributes:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.names import RESIDUALS
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import (
     acceptance_uniforms,
     draft_noise,
@@ -44,8 +45,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
-@flax.struct.dataclass
-class Streams:
+class Streams(Record):
     """The draws of ``Rejection``: the places of a round's random numbers.
 
     Attributes:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from lantern_jax.decoding.filters import FILTERS, filtered
 from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
+from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import divides, on_shards, shards, split, whole
 from lantern_jax.io.errors import LanternError
 
@@ -33,8 +34,7 @@ _WINDOW_STREAM = 0x80000012
 _ARGMAX_BLOCK = 128
 
 
-@flax.struct.dataclass
-class SamplingParams:
+class SamplingParams(Record):
     """Knobs of the sampling distribution, shared by the batch.
 
     The set of filters is static and the values are traced, so a sweep over values compiles once for each set. Programs

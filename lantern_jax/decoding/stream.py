@@ -7,18 +7,17 @@ S = R - 1 + L positions.
 from collections.abc import Callable
 from functools import partial
 
-import flax.struct
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.protocols import Draft, Pending, Target
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.topology import drafted, rows_depth, with_batch
 from lantern_jax.decoding.verification import Verification
 
 
-@flax.struct.dataclass
-class Decoded:
+class Decoded(Record):
     """What a generation returns.
 
     Attributes:

@@ -7,13 +7,13 @@ in each round (EAGLE-2's dynamic trees) for each sequence. Node 0 is the root, p
 deeper node has a higher id, and siblings stand in draft order; ``take_nodes`` reads either.
 """
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import at_hand, check_ids
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
 
@@ -21,8 +21,7 @@ from lantern_jax.io.errors import LanternError
 jax.tree_util.register_static(DraftTree)
 
 
-@flax.struct.dataclass
-class Topology:
+class Topology(Record):
     """A traced topology; fields as in ``DraftTree``, with a batch axis in front.
 
     Attributes:

@@ -8,7 +8,6 @@ Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth 
 from types import UnionType
 from typing import Any, Protocol
 
-import flax.struct
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -16,14 +15,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook, code_distance
 from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.topology import AnyTopology, drafted, take_nodes, with_batch
 from lantern_jax.io.errors import LanternError
 
 
-@flax.struct.dataclass
-class Verification:
+class Verification(Record):
     """The part of its draft that a round keeps.
 
     Attributes:
@@ -130,7 +129,9 @@ def verify_tree(
     """
     rule, tokens, topology = as_rule(rule), draft.tokens, draft.topology
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
-        raise LanternError(f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes")
+        raise LanternError(
+            f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes, under vmap tokens[None]"
+        )
     if log_probs.ndim != 3 or log_probs.shape[:2] != tokens.shape:
         raise LanternError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
     check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)

@@ -243,10 +243,15 @@ def where_on(grid: np.ndarray) -> Where:
 
 def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
     """Puts ``function`` under ``shard_map``, manual over these axes of the mesh alone."""
-    axis_types = (AxisType.Auto,) * len(mesh.axis_names)
-    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter.
-    mesh = mesh.update(axis_types=axis_types)
+    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter, in any context.
+    mesh = mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
-    return jax.shard_map(
+    mapped = jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
     )
+
+    def run(*arguments):
+        with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):
+            return mapped(*arguments)
+
+    return run

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, PyTree, UInt8
 
-from lantern_jax.decoding import completion
+from lantern_jax.decoding import completion, contracts
 from lantern_jax.decoding.program import Inputs, State
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
@@ -77,7 +77,7 @@ class Engine:
         Raises:
             ValueError: conditioning that the target does not take; seeds or numbers that are not 0 to 2**32 - 1.
         """
-        count = len(jax.tree.leaves(conditioning)[0])
+        count = contracts.check_rows(conditioning)
         groups, size = self.placement.spread(count, most)
         rows = np.arange(size)
         conditioning = jax.tree.map(lambda leaf: leaf[np.minimum(rows, count - 1)], conditioning)

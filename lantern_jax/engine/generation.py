@@ -4,6 +4,7 @@ Axes: n pictures, H W height and width, T codes of a picture, L accepted counts 
 """
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -11,8 +12,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures import images as picture_files
-from lantern_jax.pictures import notebook
+from lantern_jax.pictures.images import as_html, as_png, draw_acceptance, figures_line, grid
 from lantern_jax.pictures.race import Race
 
 
@@ -194,6 +194,7 @@ class Generation:
         >>> generation.prompts, generation.numbers.tolist()
         (('a foggy forest', 'a foggy forest'), [0, 1])
         >>> generation.images[0].save("forest.png")  # 128 x 128 pixels, of generation.tokens[0], 256 codes
+        >>> generation.save("forests.png")  # both in a grid
     """
 
     prompts: tuple[str, ...]
@@ -206,18 +207,34 @@ class Generation:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Generation: {notebook.line(self)}>"
+        return f"<Generation: {figures_line(self)}>"
 
     def _repr_html_(self) -> str:
-        return notebook.as_html(self)
+        return as_html(self)
 
     def _repr_png_(self) -> bytes | None:
-        return notebook.as_png(self)
+        return as_png(self)
 
     @property
     def images(self) -> list[Image.Image]:
         """The pictures as PIL images."""
-        return [] if self.pictures is None else picture_files.to_images(self.pictures)
+        return [] if self.pictures is None else [Image.fromarray(picture) for picture in self.pictures]
+
+    @property
+    def sheet(self) -> Image.Image:
+        """The picture, or all pictures in a grid, as one PIL image; LanternError without pictures."""
+        if self.pictures is None:
+            raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
+        several = len(self.pictures) > 1
+        return Image.fromarray(grid(self.pictures) if several else self.pictures[0])
+
+    def save(self, path: str | Path) -> None:
+        """Writes ``sheet`` into a file, whose ending says the format; raises LanternError as it."""
+        self.sheet.save(path)
+
+    def show(self) -> None:
+        """Opens ``sheet`` in the system's viewer; raises LanternError as it."""
+        self.sheet.show()
 
     def race(self, number: int = 0) -> Race:
         """Returns plain and speculative decoding painting a picture; a notebook plays it, ``save`` writes it.
@@ -241,7 +258,7 @@ class Generation:
         columns = int(self.tokens.shape[1] ** 0.5) if columns is None else columns
         deepest = len(self.statistics.accepted) - 1
         return [
-            picture_files.draw_acceptance(picture, rounds, columns, deepest)
+            draw_acceptance(picture, rounds, columns, deepest)
             for picture, rounds in zip(self.pictures, self.round_of_token, strict=True)
         ]
 

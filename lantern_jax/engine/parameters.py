@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint, load, load_drafter
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load, load_drafter
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.engine.programs import Parameters

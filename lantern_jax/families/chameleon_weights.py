@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,

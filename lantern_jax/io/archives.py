@@ -19,7 +19,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_descriptor, open_file
+from lantern_jax.io.files import open_descriptor
 
 # The list of an archive's entries: a hundred thousand of them fit.
 _LONGEST_DIRECTORY = 8 * 2**20
@@ -83,23 +83,6 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
             f"{errors.short(dtype)} {errors.short(list(shape))} is not an array of numbers or text"
         )
     return shape, columns_first, dtype
-
-
-def map_array(path: Path) -> np.ndarray:
-    """Maps an array [n, ...] of an .npy file into memory.
-
-    Raises:
-        LanternError: no such file, or a truncated one.
-    """
-    try:
-        with open_file(path) as file:
-            shape, columns_first, dtype = read_header(file)
-            if not shape:
-                raise LanternError("no list of arrays")
-            order = "F" if columns_first else "C"
-            return np.memmap(file, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
-    except (OSError, ValueError, OverflowError) as error:
-        raise LanternError(f"{path} is not a whole array ({errors.short(error)}): make it again") from error
 
 
 def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:

@@ -1,5 +1,6 @@
 """Errors of the caller, one line each: what was given, what was expected, what to do."""
 
+import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,18 @@ def invalid(name: str, value: Any, wanted: str) -> LanternError:
 
 def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> LanternError:
     """Returns the error for a name that is none of ``known``; ``more`` is what else could be given."""
-    return LanternError(f"unknown {kind} {quoted(value)}: choose one of {', '.join(known)}{more}")
+    known = list(known)
+    near = nearest(value[:MOST_QUOTED], known) if isinstance(value, str) else ""
+    return LanternError(f"unknown {kind} {quoted(value)}: {near}choose one of {', '.join(known)}{more}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Returns "did you mean ...? " with the known name that is most like this one, or "" where none is."""
+    known = list(known)
+    found = difflib.get_close_matches(word, known, 1, 0.8) or [
+        name for name in known if name in word.split("_")
+    ]
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def exists(path: str | Path) -> LanternError:

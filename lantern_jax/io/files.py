@@ -141,8 +141,12 @@ def whole_number(word: str) -> int:
     return int(word)
 
 
-def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -> None:
-    """Writes one file whole or not at all; ``parents`` makes the folders above it.
+def write_file(path: str | Path, contents: Contents, *, parents: bool = False, synced: bool = False) -> None:
+    """Writes one file whole or not at all.
+
+    Args:
+        parents: make the folders above it.
+        synced: have all of it on the disk before it gets its name.
 
     Raises:
         OSError: one line: it cannot be written; what was there before is still there.
@@ -152,11 +156,11 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False) -
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as temporary:
-            _fill(temporary, contents)
+            _fill(temporary, contents, synced)
 
 
 def write_once(path: Path, contents: Contents) -> None:
-    """Writes one file whole unless it exists: of several writers, the first one's stays.
+    """Writes one file whole, ``synced``, unless it exists: of several writers, the first one's stays.
 
     Raises:
         OSError: one line: it cannot be written.
@@ -165,7 +169,7 @@ def write_once(path: Path, contents: Contents) -> None:
     with locks.writing(path.parent):
         try:
             with _explained(path):
-                _fill(temporary, contents)
+                _fill(temporary, contents, synced=True)
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
@@ -228,7 +232,8 @@ def new_file(path: str | Path) -> Iterator[Path]:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yields an empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
 
-    Folders above it are made. After an error the new one is removed and the old one is where it was.
+    Folders above it are made. After an error the new one is removed and the old one is where it was. Errors of the
+    system are one line, which names that folder.
     """
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,11 +245,16 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             if path.exists():
                 path.rename(old)
             temporary.rename(path)
-        except BaseException:
+        except BaseException as error:
             if old.exists() and not path.exists():
                 old.rename(path)
             shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            if not isinstance(error, OSError):
+                raise
+            # Ours are lines, the system's have a reason and a file.
+            place = str(error.filename or path)
+            why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
+            raise OSError(why.replace(str(temporary), str(path))) from None
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -293,13 +303,16 @@ def _beside(path: Path, kind: str = "part") -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
-def _fill(temporary: Path, contents: Contents) -> None:
+def _fill(temporary: Path, contents: Contents, synced: bool = False) -> None:
     """Writes a new file, never one that is there; as with ``open``, the umask decides its mode."""
     with temporary.open("xb") as file:
         if callable(contents):
             contents(file)
         else:
             file.write(contents.encode() if isinstance(contents, str) else contents)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from lantern_jax.io import streams
-
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # What a signal does where nothing else handles it.
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -30,11 +28,12 @@ class Signals:
     """Handles both signals for one command.
 
     Before work begins the first one ends the process. Later each raises KeyboardInterrupt once no module is being
-    imported, except the first in a block of ``deferred`` and a SIGTERM that is not the first signal, which ends the
+    imported, except the first while ``deferring`` and a SIGTERM that is not the first signal, which ends the
     process.
 
     Attributes:
         name: of the command.
+        deferring: whether the first signal waits until ``came`` is looked at.
         came: the first signal's number, None before it.
     """
 
@@ -99,20 +98,13 @@ def listen(name: str) -> Signals:
 
     A signal that is ignored, or that something else handles, stays so; in another thread than the main one both do.
     """
-    signals = _standing() or Signals(name)
+    signals = standing() or Signals(name)
     signals.name = name
     if _in_main_thread():
         for number, usual in _USUAL.items():
             if signal.getsignal(number) is usual:
                 signal.signal(number, signals)
     return signals
-
-
-def listen_to_script() -> None:
-    """Calls ``listen`` for ``python -m PACKAGE.SCRIPT`` as its package begins to be imported; does nothing else."""
-    if sys.argv[0] == "-m":  # Python looks for the script; the command line ends with the same words.
-        streams.settle()
-        listen(sys.orig_argv[-len(sys.argv)])
 
 
 @contextlib.contextmanager
@@ -129,29 +121,9 @@ def at_work(name: str) -> Iterator[Signals]:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[Callable[[], str | None]]:
-    """Postpones the first signal in a block; yields a function that returns its word once it came.
-
-    Outside of ``at_work`` signals do what they do anywhere.
-    """
-    signals = _standing() or Signals("")
-    signals.deferring = True
-    try:
-        yield lambda: signals.came and signals.word
-    finally:
-        signals.deferring = False
-
-
-def heard() -> int:
-    """Returns the number of the signal that came; SIGINT if none is known."""
-    signals = _standing()
-    return (signals and signals.came) or signal.SIGINT
-
-
-@contextlib.contextmanager
 def left_alone() -> Iterator[None]:
     """Gives both signals back to Python in a block, for code that handles them by itself."""
-    signals = _standing()
+    signals = standing()
     ours = {number: signals for number in _USUAL if signals and signal.getsignal(number) is signals}
     with _set_back(ours):
         for number in ours:
@@ -165,7 +137,7 @@ def hearing() -> Iterator[Callable[[], None]]:
 
     It does nothing in another thread than the main one, or where something else handles the signal.
     """
-    signals = _standing()
+    signals = standing()
     if signals is None and _in_main_thread() and signal.getsignal(signal.SIGINT) is _USUAL[signal.SIGINT]:
         signals = Signals("", working=True)
         with _set_back({signal.SIGINT: signal.signal(signal.SIGINT, signals)}):
@@ -187,7 +159,7 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _standing() -> Signals | None:
+def standing() -> Signals | None:
     """Returns the object that handles the signals now; None in another thread than the main one."""
     handlers = [signal.getsignal(number) for number in _USUAL if _in_main_thread()]
     return next((handler for handler in handlers if isinstance(handler, Signals)), None)

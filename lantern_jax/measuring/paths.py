@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.io.errors import LanternError
 
 TreePath = tuple[int, ...]
 # Of the trees that are looked at: nodes below the root, levels, and children of a node.
@@ -52,18 +51,6 @@ def growth(counts: Counter[TreePath], size: int = MAX_NODES, depth: int = MAX_DE
     """
     paths = [path for path in counts if len(path) <= depth]
     return sorted(paths, key=lambda path: (-counts[path], len(path), path))[:size]
-
-
-def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> list[TreePath]:
-    """Returns the tree of ``size`` nodes below the root that these counts say accepts most, level by level.
-
-    Raises:
-        LanternError: fewer paths were seen.
-    """
-    paths = growth(counts, size, depth)
-    if len(paths) < size:
-        raise LanternError(f"a tree of {size} nodes from {len(paths)} observed paths; decode more pictures")
-    return sorted(paths, key=lambda path: (len(path), path))
 
 
 def roots(ranks: Int[np.ndarray, "n T depth"]) -> Int[np.ndarray, "R depth"]:

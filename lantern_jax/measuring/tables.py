@@ -7,7 +7,6 @@ from rich.text import Text
 
 from lantern_jax.io import errors
 from lantern_jax.io.console import table
-from lantern_jax.measuring.fit import Need
 from lantern_jax.measuring.rows import COMPARED, Row
 
 _COLUMNS: Mapping[str, Callable[[Row], str]] = {
@@ -51,20 +50,6 @@ def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -
     heads = ("seconds", "ms a pass", "tokens a pass", "speed-up", "efficiency")
     cells = ((*_place(row), *(_number(ratios.get(name), 3) for name in COMPARED)) for row, ratios in pairs)
     return table(("method", "batch", "guidance", *heads), cells, title=f"new / {file}")
-
-
-def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
-    """Returns a table of the largest batches that a device of ``limit`` bytes decodes, and what they take."""
-    heads = ("method", "pictures together", "GB in all", "parameters", "caches, a picture", "working memory")
-
-    def cells(name: str, need: Need) -> tuple[str, ...]:
-        pictures = need.pictures if need.total <= limit else 0
-        sizes = (need.total, need.parameters, need.state / need.pictures, need.working)
-        return name, str(pictures), *(f"{size / 1e9:.3g}" for size in sizes)
-
-    caption = "Programs come in powers of two; a method that says 0 needs more for one picture."
-    rows = (cells(name, need) for name, need in found.items())
-    return table(heads, rows, title=title, caption=caption)
 
 
 def _name(row: Row) -> str:

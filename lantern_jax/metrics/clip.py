@@ -8,7 +8,7 @@ head, D width of a tower, F embedding.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import flax.linen as nn
 import jax
@@ -209,6 +209,7 @@ class Clip(nn.Module):
         return self.embed_pictures(pictures), self.embed_texts(ids)
 
 
+@cache
 def clip_shapes(config: ClipConfig) -> PyTree:
     """Returns the shapes of what ``Clip(config).init`` makes."""
     pictures = jax.ShapeDtypeStruct((1, config.side, config.side, 3), jnp.float32)

@@ -119,7 +119,12 @@ def convert_clip(
     Raises:
         LanternError: one line that lists every missing, unexpected and misshapen tensor, or asks for the activation.
     """
-    layout = _layout_of(tensors)
+    published = "vision.class_embedding"
+    layout = next((layout for layout in (HUGGING_FACE, OPENAI) if layout[published] in tensors), None)
+    if layout is None:
+        raise LanternError(
+            f"these tensors are not a {WHAT}: give one in Hugging Face's, OpenAI's or open_clip's layout"
+        )
     config = clip_config_from_shapes(tensors, layout, told or {})
     ignored = [name for name in tensors if _UNREAD.fullmatch(name) or name in _OPENAI_MARKS]
     return config, {"params": read_tensors(tensors, clip_table(config, layout), what=WHAT, ignored=ignored)}
@@ -177,15 +182,6 @@ def side_of(positions: int, what: str) -> int:
 def clip_table(config: ClipConfig, layout: Names) -> dict[str, Entry]:
     """Returns {published name: Entry} of a CLIP."""
     return module_table(clip_shapes(config)["params"], named_by(layout))
-
-
-def _layout_of(tensors: Mapping[str, Any]) -> Names:
-    for layout in (HUGGING_FACE, OPENAI):
-        if layout["vision.class_embedding"] in tensors:
-            return layout
-    raise LanternError(
-        f"these tensors are not a {WHAT}: give one in Hugging Face's, OpenAI's or open_clip's layout"
-    )
 
 
 def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:

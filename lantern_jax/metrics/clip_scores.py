@@ -21,9 +21,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import Clip, ClipConfig
 from lantern_jax.metrics.clip_files import read_clip
 from lantern_jax.metrics.clip_tokenizer import ClipTokenizer, load_clip_tokenizer
-from lantern_jax.metrics.features import FeatureReader, in_batches, network
+from lantern_jax.metrics.features import FeatureReader, Score, check_pairs, in_batches, network
 from lantern_jax.metrics.preprocessing import clip_input, padded_input
-from lantern_jax.metrics.scores import Score, check_pairs
 
 Picture = UInt8[np.ndarray, "H W 3"]
 HPS_VERSIONS = ("2.0", "2.1")

@@ -19,7 +19,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded
 from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.packed import padded_rows
-from lantern_jax.text.tokenizers import HuggingFaceTokenizer, TextTokenizer, load_tokenizer, mark_ids, reading
+from lantern_jax.text.tokenizers import TextTokenizer, hugging_face, load_tokenizer, mark_ids, reading
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 # The published list of merges is longer than CLIP's.
@@ -119,7 +119,7 @@ def _from_merges(path: Path) -> TextTokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    return HuggingFaceTokenizer(tokenizer)
+    return hugging_face(tokenizer)
 
 
 def _byte_letters() -> list[str]:

@@ -5,7 +5,6 @@ Axes: n m pictures of one set and the other, F features.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -142,14 +141,6 @@ def squared_distances(
         yield rows, np.maximum(squares, 0, out=squares)
 
 
-class Interval(NamedTuple):
-    """A number with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 def bootstrap_draws(count: int, replicates: int, seed: int = 0) -> Int[np.ndarray, "1+replicates count"]:
     """Returns 0 to ``count`` - 1 in order, then as drawn with replacement for each replicate.
 
@@ -159,12 +150,12 @@ def bootstrap_draws(count: int, replicates: int, seed: int = 0) -> Int[np.ndarra
     return np.concatenate([np.arange(count)[None], drawn])
 
 
-def interval(values: Float[np.ndarray, " 1+replicates"]) -> Interval:
-    """Returns the first value with the 95 % interval of the others.
+def interval(values: Float[np.ndarray, " 1+replicates"]) -> tuple[float, float, float]:
+    """Returns the first value and the two ends of the 95 % interval of the others.
 
     Replicates hold fewer different pictures than the set, and so lie further away on average: they are moved so that
     their mean is the value.
     """
     value, drawn = values[0], values[1:]
     low, high = np.percentile(drawn, (2.5, 97.5)) + value - np.mean(drawn)
-    return Interval(float(value), float(low), float(high))
+    return float(value), float(low), float(high)

@@ -1,10 +1,10 @@
-"""Reading pictures for metrics: a network's features, with the preprocessing that belongs to it.
+"""Reading pictures for metrics: a network's features, with its preprocessing, and scores of pictures with prompts.
 
 Axes: n pictures, H W height and width, h w of a network's input, C channels, F features.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +52,25 @@ class FeatureReader:
         """Returns this reader with a step before it; the step's name goes into the reader's."""
         prepare = self.prepare
         return replace(self, name=f"{self.name} after {name}", prepare=lambda picture: prepare(step(picture)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number for every picture with its prompt.
+
+    Attributes:
+        name: of the network and what it gives.
+        of: (pictures uint8 [H, W, 3], one prompt each) -> float64 [n].
+    """
+
+    name: str
+    of: Callable[[Sequence[UInt8[np.ndarray, "H W 3"]], Sequence[str]], Float[np.ndarray, " n"]]
+
+
+def check_pairs(pictures: Sequence, prompts: Sequence[str]) -> None:
+    """Raises LanternError unless there is one prompt for each picture."""
+    if len(pictures) != len(prompts):
+        raise LanternError(f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture")
 
 
 def in_batches(

@@ -21,9 +21,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import PictureTower, Tower, attend, layer_norm
 from lantern_jax.metrics.clip_files import side_of
-from lantern_jax.metrics.features import in_batches, network
+from lantern_jax.metrics.features import Score, check_pairs, in_batches, network
 from lantern_jax.metrics.preprocessing import clip_input
-from lantern_jax.metrics.scores import Score, check_pairs
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 from lantern_jax.tensors.tensor_files import open_tensors

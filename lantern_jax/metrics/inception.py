@@ -65,11 +65,6 @@ def halve(x: Float[Array, "n h w c"]) -> Float[Array, "n i j c"]:
     return nn.max_pool(x, (3, 3), strides=(2, 2))
 
 
-def maximum_pool(x: Float[Array, "n h w c"]) -> Float[Array, "n h w c"]:
-    """Returns 3 x 3 maxima at every place."""
-    return nn.max_pool(x, (3, 3), padding="SAME")
-
-
 def join(*parts: Float[Array, "n h w _"]) -> Float[Array, "n h w c"]:
     return jnp.concatenate(parts, axis=-1)
 
@@ -137,7 +132,7 @@ class Block8(nn.Module):
             stem = branch(name, x, *layers)
             for letter, kernel in (("a", (1, 3)), ("b", (3, 1))):
                 parts.append(ConvNorm(384, kernel, name=f"{name}_{len(layers) + 1}{letter}")(stem))
-        pool = maximum_pool(x) if self.last else average_pool(x)
+        pool = nn.max_pool(x, (3, 3), padding="SAME") if self.last else average_pool(x)
         return join(*parts, ConvNorm(192, name="branch_pool")(pool))
 
 

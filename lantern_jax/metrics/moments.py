@@ -3,6 +3,7 @@
 Axes: n pictures, F features.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,22 @@ class Moments:
         """Sums up features."""
         features = np.asarray(features, np.float64)
         return cls(len(features), features.sum(axis=0), features.T @ features)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], start: str) -> "Moments":
+        """Reads what ``to_arrays`` gave; raises LanternError, or KeyError for one that is missing."""
+        count, total, outer = (arrays[f"{start}{part}"] for part in ("count", "total", "outer"))
+        numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
+        if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
+            raise LanternError("its sums do not fit together")
+        if not (np.isfinite(total).all() and np.isfinite(outer).all()):
+            raise LanternError("its sums are not finite")
+        return cls(int(count), total, outer)
+
+    def to_arrays(self, start: str) -> dict[str, np.ndarray]:
+        """Returns arrays for a .npz; their names begin with ``start``."""
+        parts = {"count": np.int64(self.count), "total": self.total, "outer": self.outer}
+        return {f"{start}{part}": value for part, value in parts.items()}
 
     def __add__(self, other: "Moments") -> "Moments":
         return Moments(self.count + other.count, self.total + other.total, self.outer + other.outer)

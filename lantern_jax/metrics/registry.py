@@ -7,9 +7,8 @@ from typing import Any
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
-from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.features import FeatureReader, Score
 from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
-from lantern_jax.metrics.scores import Score
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ READERS: Table[ReaderKind] = Table("features", {
     ),
     "vgg": ReaderKind(
         "VGG16's second fully connected layer, for precision and recall; relu: after its ReLU",
-        _Later(at("lantern_jax.metrics.vgg:vgg_reader"), 2),
+        _Later(at("lantern_jax.metrics.vgg:vgg_features"), 2),
         "vgg16-397923af.pth, from download.pytorch.org/models",
         ("linear", "relu"),
         measures=(MANIFOLDS,),

@@ -5,7 +5,6 @@ The network is that of arXiv 1409.1556 with torchvision's weights for ImageNet.
 Axes: n pictures, h w height and width, c channels, F features.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,34 +23,24 @@ WHAT = "VGG16 (torchvision's vgg16-397923af.pth)"
 _NAMES = {"conv_{i}": "features.{i}", "fc1": "classifier.0", "fc2": "classifier.3"}
 
 
-@dataclasses.dataclass(frozen=True)
-class VGGConfig:
-    """Sizes; by default VGG16's.
+class VGG(nn.Module):
+    """From normalized pictures of 224 x 224 to the second fully connected layer; by default VGG16's sizes.
 
     Attributes:
         widths: of the convolutions before each halving.
         hidden: width of the two fully connected layers.
+        rectified: whether the last layer's ReLU is applied.
     """
 
     widths: tuple[tuple[int, ...], ...] = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
     hidden: int = 4096
-
-
-class VGG(nn.Module):
-    """From normalized pictures of 224 x 224 to the second fully connected layer.
-
-    Attributes:
-        rectified: whether its ReLU is applied.
-    """
-
-    config: VGGConfig
     rectified: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
         # Numbered as published: each convolution takes two numbers, each halving one.
         number = 0
-        for widths in self.config.widths:
+        for widths in self.widths:
             for width in widths:
                 x = nn.relu(nn.Conv(width, (3, 3), padding=1, name=f"conv_{number}")(x))
                 number += 2
@@ -59,48 +48,38 @@ class VGG(nn.Module):
             number += 1
         # Published weights read the channels one after the other.
         x = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
-        x = nn.relu(nn.Dense(self.config.hidden, name="fc1")(x))
-        x = nn.Dense(self.config.hidden, name="fc2")(x)
+        x = nn.relu(nn.Dense(self.hidden, name="fc1")(x))
+        x = nn.Dense(self.hidden, name="fc2")(x)
         return nn.relu(x) if self.rectified else x
 
 
-def vgg_table(config: VGGConfig) -> dict[str, Entry]:
+def vgg_table(network: VGG) -> dict[str, Entry]:
     """Returns {published name: Entry} of everything that the features depend on."""
     pictures = jax.ShapeDtypeStruct((1, VGG_SIDE, VGG_SIDE, 3), jnp.float32)
-    shapes = jax.eval_shape(VGG(config).init, jax.random.key(0), pictures)
+    shapes = jax.eval_shape(network.init, jax.random.key(0), pictures)
     return module_table(shapes["params"], named_by(_NAMES))
 
 
-def convert_vgg(tensors: Mapping[str, Any], config: VGGConfig) -> PyTree:
-    """Converts the published tensors to ``VGG``'s variables; the layer of the classes is not read.
-
-    Raises:
-        LanternError: one line that lists every missing, unexpected and misshapen tensor.
-    """
+def convert_vgg(tensors: Mapping[str, Any], sizes: VGG) -> PyTree:
+    """Converts the published tensors to ``VGG``'s variables; the layer of the classes is not read."""
     ignored = [name for name in tensors if name.startswith("classifier.6.")]
-    return {"params": read_tensors(tensors, vgg_table(config), what=WHAT, ignored=ignored)}
-
-
-def vgg_reader(weights: str | Path, preprocessing: str) -> FeatureReader:
-    """Returns ``vgg_features`` before ("linear") or after ("relu") the ReLU."""
-    return vgg_features(weights, rectified=preprocessing == "relu")
+    return {"params": read_tensors(tensors, vgg_table(sizes), what=WHAT, ignored=ignored)}
 
 
 def vgg_features(
-    weights: str | Path, *, rectified: bool = False, batch: int | None = None, config: VGGConfig | None = None
+    weights: str | Path, preprocessing: str = "linear", sizes: VGG | None = None
 ) -> FeatureReader:
     """Returns the reader of ``fc2`` with the weights of a file.
 
     Args:
         weights: torchvision's ``vgg16-397923af.pth``, or the same tensors as .safetensors.
-        rectified: read after the ReLU, as torch-fidelity does; LANTERN reads before it.
-        batch: pictures read together; None for what suits the device.
-        config: sizes other than VGG16's.
+        preprocessing: "linear" reads before the ReLU, as LANTERN does, "relu" after it, as torch-fidelity does.
+        sizes: other than VGG16's.
 
-    Raises:
-        LanternError: the file cannot be read or holds another network.
+    Raises LanternError where the file cannot be read or holds another network.
     """
-    config = VGGConfig() if config is None else config
-    read = network(VGG(config, rectified).apply, convert_vgg(open_tensors(weights), config))
-    side = "after" if rectified else "before"
-    return FeatureReader(f"vgg16 fc2 {side} ReLU", config.hidden, vgg_imagenet, read, batch or usual_batch())
+    rectified = preprocessing == "relu"
+    vgg = (sizes or VGG()).clone(rectified=rectified)
+    read = network(vgg.apply, convert_vgg(open_tensors(weights), vgg))
+    name = f"vgg16 fc2 {'after' if rectified else 'before'} ReLU"
+    return FeatureReader(name, vgg.hidden, vgg_imagenet, read, usual_batch())

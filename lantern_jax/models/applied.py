@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,14 +16,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from lantern_jax.decoding.cache import check_room, slots_mask
 from lantern_jax.decoding.concrete import check_ids, check_prompts
 from lantern_jax.decoding.protocols import Prefix, Target
+from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.targets import batched
 from lantern_jax.models.transformer import padded_causal_mask, row_positions
 
 
-@flax.struct.dataclass
-class AppliedCache:
+class AppliedCache(Record):
     """A model's keys and values of everything committed.
 
     Attributes:
@@ -118,6 +117,7 @@ class _Model:
     def prefill(self, params, conditioning, guidance, slots):
         """Runs prompts, as ``Target.prefill``."""
         self.check(conditioning)
+        check_ids("slots", slots, None)
         if guidance is not None and self.unconditional is None:
             raise LanternError(
                 "this target has no unconditional rows: give target_from_apply unconditional=ID"
@@ -135,14 +135,14 @@ class _Model:
     def score(self, params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
         """Scores a block, as ``Target.score``."""
         rows, (batch, new) = cache.prefix_mask.shape[0], tokens.shape
+        slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
+        seen = slots_mask(cache.prefix_mask, cache.length, slots, visible)
         depth, ancestors = batched(depth, ancestors)
         depth = jnp.broadcast_to(depth, (batch, new))
         before = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
         # The last token is never read: guesses behind it are discarded and need no position of their own.
         places = jnp.minimum(cache.length[:, None] + depth, np.int32(max(self.num_tokens - 2, 0)))
         positions = before[:, :, None] + places[None]
-        slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
-        seen = slots_mask(cache.prefix_mask, cache.length, slots, visible)
         seen = jnp.broadcast_to(seen, (rows, batch, new, seen.shape[-1]))
         mask = jnp.concatenate([seen, jnp.broadcast_to(ancestors[None], (rows, batch, new, new))], axis=-1)
         ids = jnp.broadcast_to((tokens + np.int32(self.first))[None], (rows, batch, new))

@@ -10,14 +10,12 @@ Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D w
 from dataclasses import dataclass
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import check_prompts
-from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.protocols import Target, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
@@ -98,25 +96,6 @@ class ChameleonConfig:
         return TransformerConfig(
             self.dim, self.num_layers, self.num_heads, self.hidden_dim, self.norm_eps, qk_norm="layer"
         )
-
-
-@flax.struct.dataclass
-class TokenConditioning:
-    """Prompts as stream ids, left-padded; each row has its own length.
-
-    Attributes:
-        tokens: int32 [B, P].
-        mask: bool [B, P], False at padding.
-
-    Example:
-        >>> tokens, mask = np.array([[0, 0, 7], [4, 5, 6]]), np.array([[False, False, True], [True, True, True]])
-        >>> prompts = lantern_jax.TokenConditioning(tokens, mask)
-        >>> prompts.mask.sum(axis=1)  # lengths
-        array([1, 3])
-    """
-
-    tokens: Int[Array, "*rows P"]
-    mask: Bool[Array, "*rows P"]
 
 
 def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.record import Record
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
@@ -162,8 +162,7 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
     return LlamaGenConfig(dim, layers, heads, grid=grid, num_labels=labels, caption_dim=width)
 
 
-@flax.struct.dataclass
-class CaptionConditioning:
+class CaptionConditioning(Record):
     """Caption features, left-padded.
 
     Attributes:

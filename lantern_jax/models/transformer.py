@@ -9,6 +9,8 @@ H heads, E head width, D model width, F feed-forward width.
 """
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.devices.partition import shards, split, whole
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
 from lantern_jax.kernels.ways import attention_way
@@ -32,7 +35,7 @@ from lantern_jax.models.sizes import check_sizes
 Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
 
 QK_NORMS = ("", "rms", "layer")
-# Attention of fewer queries is compiled for TPUs as sums over the whole cache, not as a matrix product.
+# Products of fewer rows or columns are compiled for TPUs as sums over the whole cache, not as matrix products.
 _TPU_ROWS = 8
 
 
@@ -173,28 +176,30 @@ def rotate_and_attend(
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
     ways = {"tpu": _by_tall_products, "default": _by_products}
-    if shards() == 1 and (way := attention_way(qkv)):
-        ways["cuda"] = {"triton": _by_kernel, "joined": attend_joined}[way]
+    if shards() == 1:
+        way = attention_way(qkv)
+        ways |= {"cuda": {"triton": _by_kernel, "joined": attend_joined}[way]} if way else {}
+        ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
     return jax.lax.platform_dependent(*arguments, **ways)
 
 
 # Layers of one shape share one trace.
-@partial(jax.jit, inline=True, static_argnames=("rotate", "least"))
-def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, least=1):
+@partial(jax.jit, inline=True, static_argnames=("rotate", "total", "least"))
+def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, total=None, least=1):
     count = qkv.shape[-4]
     queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
     queries, keys = rotate(queries, rotary), rotate(keys, rotary)
     queries, keys, values = (split(states, -3) for states in (queries, keys, values))
     places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
     places = [(*states, _taller(mask, least)) for *states, mask in (*places, (keys, values, block_mask))]
-    attended = attend(_taller(queries, least), *places)[..., :count, :]
+    attended = attend(_taller(queries, least), *places, total=total or total_by_sums)[..., :count, :]
     return jnp.swapaxes(attended, -2, -3), (keys, values)
 
 
 def _by_tall_products(*arguments):
-    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, and moves the halves
-    of a rotation at the price of a product each."""
-    return _by_products(*arguments, rotate=rotate_by_product, least=_TPU_ROWS)
+    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, moves the halves of a
+    rotation at the price of a product each, and sums along the last axis at the price of several."""
+    return _by_products(*arguments, rotate=rotate_by_product, total=total_by_product, least=_TPU_ROWS)
 
 
 def _taller(rows, least: int):
@@ -211,16 +216,45 @@ def _by_kernel(*arguments):
     return attend_kernel(*arguments)
 
 
-_by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+@jax.custom_jvp
+def _by_tpu_kernel(*arguments):
+    return tpu_attention.attend_kernel(*arguments)
 
 
-def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array, "*rows H N E"]:
+for _way in (_by_kernel, _by_tpu_kernel):
+    _way.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+
+
+def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
+    """Adds up the weights that each query gives to a place's keys."""
+    return jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def total_by_product(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
+    """Computes ``total_by_sums`` of the weights that the values are given, as rounded as they are, by a product.
+
+    Its columns tell which keys any query sees: the others weigh nothing. Columns of ones, or a single one, would be
+    compiled as sums.
+    """
+    _, values, mask = place
+    seen = jnp.any(mask, axis=-2)[..., None, :, None].astype(values.dtype)
+    seen = jnp.broadcast_to(seen, (*values.shape[:-1], _TPU_ROWS))
+    sums = jnp.einsum(
+        "...ns,...se->...ne", weights.astype(values.dtype), seen, preferred_element_type=jnp.float32
+    )
+    return sums[..., :1]
+
+
+def attend(
+    queries: Float[Array, "*rows H N E"], *places: Place, total: Callable = total_by_sums
+) -> Float[Array, "*rows H N E"]:
     """Attends to several places of keys under one float32 softmax.
 
     Args:
         queries: rotated queries.
         places: (keys [..., H, S, E], values [..., H, S, E], mask bool [..., N, S], True where a key is seen).
             Every query must see a key somewhere; a place may be empty (S = 0).
+        total: adds up the weights of a place.
     """
     queries = queries * np.asarray(queries.shape[-1] ** -0.5, queries.dtype)
     scores = [
@@ -234,14 +268,14 @@ def attend(queries: Float[Array, "*rows H N E"], *places: Place) -> Float[Array,
     tops = [jnp.max(part, axis=-1, keepdims=True, initial=-jnp.inf) for part in scores]
     top = functools.reduce(jnp.maximum, tops)
     weights = [jnp.exp(part - top) for part in scores]
-    total = sum(jnp.sum(part, axis=-1, keepdims=True) for part in weights)
+    whole_weight = sum(total(part, place) for part, place in zip(weights, places, strict=True))
     out = sum(
         jnp.einsum(
             "...ns,...se->...ne", part.astype(values.dtype), values, preferred_element_type=jnp.float32
         )
         for part, (_, values, _) in zip(weights, places, strict=True)
     )
-    return (out / total).astype(queries.dtype)
+    return (out / whole_weight).astype(queries.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -301,12 +335,29 @@ class Dense(nn.Module):
         shape = (*x.shape[-self.inputs :], *features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        product = jnp.tensordot(x, kernel, self.inputs, preferred_element_type=jnp.float32)
+        product = _contracted(x, kernel, self.inputs)
         product = scaled(product, self.variables["params"].get(SCALE))
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, self.param_dtype)
             product = product + jnp.broadcast_to(bias.astype(jnp.float32), product.shape)
         return product.astype(self.out_dtype or self.dtype)
+
+
+def _contracted(x, kernel, inputs: int):
+    """Multiplies, on TPUs with one axis for heads and widths where a kernel reads them so: arrays lie in tiles of 128
+    lanes there, and heads of 64 would leave half of each empty."""
+    product = partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)
+    width = kernel.shape[inputs - 1 if inputs > 1 else -1]
+    if shards() > 1 or kernel.ndim == 2 or width != tpu_attention.WIDTH:
+        return product(x, kernel)
+    return jax.lax.platform_dependent(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
+
+
+def _by_matrix(inputs: int, x, kernel):
+    rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
+    height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
+    x, matrix = x.reshape(*rows, height), kernel.reshape(height, width)
+    return jnp.dot(x, matrix, preferred_element_type=jnp.float32).reshape(*rows, *features)
 
 
 class Layer(nn.Module):

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from lantern_jax.checkpoints.store import Checkpoint, load_text_encoder
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.decoding.knobs import check_count
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.families.registry import family_of

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
-from lantern_jax.checkpoints.store import Checkpoint, model_directory
-from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.checkpoints import store
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.devices.partition import device_grid
@@ -50,8 +50,7 @@ def load(
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
             hub: "owner/name" or "owner/name@revision".
-        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs and GPUs older
-            than Ampere (a T4), else bfloat16.
+        dtype: of the target's and drafter's parameters and products; None: float32 on CPUs and old GPUs, else bfloat16.
         tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless that says how to decode
             or several processes share the mesh; "off" takes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
@@ -63,7 +62,7 @@ def load(
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     devices = device_grid(mesh)
-    checkpoint = load_checkpoint(model_directory(model), abstract=True)
+    checkpoint = store.load(store.model_directory(model), abstract=True)
     return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
 
 
@@ -80,8 +79,7 @@ class Pipeline:
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
-        self.checkpoint, self._tuned = checkpoint, tuned
-        self.platform = jax.default_backend()
+        self.checkpoint, self._tuned, self.platform = checkpoint, tuned, jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
@@ -93,6 +91,10 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
+
+    def __repr__(self) -> str:
+        drafters = ", ".join(self.recipe.drafters) or "none"
+        return f"<Pipeline: {self.checkpoint.model}, {self.dtype} on {self.platform}; drafters: {drafters}>"
 
     @property
     def draws(self) -> bool:
@@ -159,7 +161,8 @@ class Pipeline:
             rows = self._encoder.from_encoded(prompts)
             return self._plan(prompts.prompts, lambda: rows, *call)
         prompts = listed(prompts)
-        plan = self._plan(tuple(map(str, prompts)), partial(self._encoded, prompts), *call)
+        names, encode = tuple(map(str, prompts)), lambda: self._encoder.from_encoded(self.encode(prompts))
+        plan = self._plan(names, encode, *call)
         self._encoder.check_prompts(prompts)
         return plan
 
@@ -209,7 +212,7 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> tuple[Plan, Job]:  # fmt: skip
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
-        one call; raises what it would raise.
+        one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
         """
         rows, call = self._encoder.from_encoded(conditioning), ((num, seed, first), None, None, knobs)
         plan = self._plan(conditioning.prompts, lambda: rows, *call, most=2**32)
@@ -232,9 +235,8 @@ class Pipeline:
         **knobs: Unpack[Knobs],
     ) -> Settings:  # fmt: skip
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        return self.plan(
-            prompts, num=num, seed=seed, first=first, start=start, keep_rows=keep_rows, **knobs
-        ).settings
+        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
+        return self.plan(prompts, **call, **knobs).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, and a line that says so or why not.
@@ -292,9 +294,6 @@ class Pipeline:
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
             draws=self.draws,
         )
-
-    def _encoded(self, prompts: Sequence[str | int]) -> Any:
-        return self._encoder.from_encoded(self.encode(prompts))
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])

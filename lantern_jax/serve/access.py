@@ -110,15 +110,7 @@ def content_policy(page: str) -> str:
         marks = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts]
         return " ".join(f"'sha256-{mark}'" for mark in marks) or "'none'"
 
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {sources('script')}",
-            f"style-src {sources('style')}",
-            "img-src blob: data:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        ]
+    return (
+        f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; img-src blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )

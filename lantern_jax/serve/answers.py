@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
 from lantern_jax.decoding.methods import methods
@@ -16,9 +17,14 @@ from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import KNOBS, settings_json
+from lantern_jax.text.landscapes import Vocabulary
 
-# One of these is a prompt of any kind of model.
-_EXAMPLES = ("snowy mountains at dusk by a calm lake", "207", "0")
+# Any kind of model takes some of these.
+_EXAMPLES = (
+    "snowy mountains at dusk by a calm lake", "foggy forest at dawn by a river", "desert at night under a clear sky",
+    "cloudy hills by the sea at noon", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
+)  # fmt: skip
+_SHOWN = 4
 
 
 def encode_json(value: Any) -> bytes:
@@ -100,8 +106,8 @@ def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:
         "number": done.index,
         "tokens": tokens,
         "rounds": done.rounds,
-        # The first token is the prefill's.
-        "tokens_a_round": round((tokens - 1) / max(done.rounds, 1), 4),
+        # The first token is the prefill's; given ones are no round's either.
+        "tokens_a_round": round(np.count_nonzero(done.round_of_token) / max(done.rounds, 1), 4),
         "seconds": round(done.seconds, 4),
         "waited": round(done.waited, 4),
         "digest": done.digest,
@@ -126,17 +132,22 @@ def _text(png: bytes) -> str:
     return base64.b64encode(png).decode("ascii")
 
 
-def example_prompt(pipeline: Pipeline) -> str:
-    """Returns a prompt that the model takes. Raises LanternError where it takes none."""
+def example_prompts(pipeline: Pipeline) -> list[str]:
+    """Returns up to four prompts that the model takes. Raises LanternError where it takes none."""
     vocabulary = pipeline.checkpoint.vocabulary
+    taken: list[str] = []
     why = None
     for prompt in [*_EXAMPLES, *(vocabulary.known_words() if vocabulary is not None else ())]:
+        if len(taken) == _SHOWN:
+            break
         try:
             pipeline.check(prompt)
-            return prompt
+            taken.append(prompt)
         except LanternError as error:
             why = why or error
-    raise why
+    if not taken:
+        raise why
+    return taken
 
 
 def picture_side(pipeline: Pipeline) -> int:
@@ -144,6 +155,19 @@ def picture_side(pipeline: Pipeline) -> int:
     checkpoint = pipeline.checkpoint
     pipeline.check_draws()
     return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+
+
+def _words(vocabulary: Vocabulary) -> dict[str, dict[str, list[str]]]:
+    """Returns attribute -> value -> the words that mean it, the value itself first."""
+
+    def meaning(*sought: str) -> list[str]:
+        words = (word for word, meaning in vocabulary.words.items() if tuple(meaning) == sought)
+        return sorted(words, key=lambda word: (word != sought[1], word))
+
+    return {
+        name: {value: meaning(name, value) for value in values}
+        for name, values in vocabulary.attributes.items()
+    }
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -170,8 +194,8 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         "side": picture_side(pipeline),
         "columns": config.grid,
         "tokens": config.grid**2,
-        "example": example_prompt(pipeline),
-        "words": [] if vocabulary is None else vocabulary.known_words(),
+        "examples": example_prompts(pipeline),
+        "words": {} if vocabulary is None else _words(vocabulary),
         "methods": able,
         "knobs": knobs,
     }

@@ -13,18 +13,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
 from lantern_jax.serve.access import Access, Guard, content_policy
-from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Limits, Refused
 from lantern_jax.serve.requests import read_request
-from lantern_jax.serve.ticket import Done, Ticket
+from lantern_jax.serve.server import Connections
+from lantern_jax.serve.ticket import Done, Queued, Ticket
 from lantern_jax.serve.worker import Worker
 
 # Streams are never silent for longer, in seconds: proxies drop silent connections.
@@ -53,13 +53,13 @@ def application(
     Raises:
         LanternError: a checkpoint that takes no prompts or draws no pictures.
     """
-    example = answers.example_prompt(pipeline)
+    example = answers.example_prompts(pipeline)[0]
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     connections = Connections(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
     entry, side = answers.model_entry(pipeline, name), answers.picture_side(pipeline)
-    server = _Server(worker, connections, limits, counters, entry, side, page)
+    server = _Server(worker, connections, entry, side, page)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ def application(
             Route("/v1/images/generations", server.images, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
-        exception_handlers={Refused: _refusal, HTTPException: _missing, Exception: _broken},
+        exception_handlers=dict.fromkeys((Refused, HTTPException, Exception), _refusal),
         lifespan=lifespan,
     )
     app.state.worker, app.state.connections = worker, connections
@@ -90,8 +90,6 @@ class _Server:
 
     worker: Worker
     connections: Connections
-    limits: Limits
-    counters: Counters
     entry: dict[str, Any]
     side: int
     html: str
@@ -104,16 +102,16 @@ class _Server:
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
-        gauges = {
-            "queue_length": worker.waiting,
-            "decoding": worker.decoding,
-            "warm": int(worker.is_warm),
-            "connections": len(self.connections),
-            "programs": len(worker.pipeline.engine.programs),
-        }
-        return PlainTextResponse(
-            self.counters.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8"
+        text = worker.counters.text(
+            {
+                "queue_length": worker.waiting,
+                "decoding": worker.decoding,
+                "warm": int(worker.is_warm),
+                "connections": len(self.connections),
+                "programs": len(worker.pipeline.engine.programs),
+            }
         )
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self, request: Request) -> Response:
         return answers.json_answer({"object": "list", "data": [self.entry]})
@@ -130,8 +128,8 @@ class _Server:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
-        content = await _body(request, self.limits)
-        wanted = read_request(content, self.limits, self.entry["id"], self.side)
+        content = await _body(request, self.worker.limits)
+        wanted = read_request(content, self.worker.limits, self.entry["id"], self.side)
         ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
         ahead = self.worker.submit(ticket)
         if wanted.stream:
@@ -139,60 +137,50 @@ class _Server:
         try:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
-            ticket.drop()
+            ticket.dropped = True
         if made is None:
             return Response(status_code=400)  # The client is gone.
-        self.counters.answered(time.perf_counter() - began)
+        self.worker.counters.answered(time.perf_counter() - began)
         return answers.json_answer(answers.whole_answer(ticket, made, self.side))
 
     async def _all(self, ticket: Ticket) -> list[Done]:
-        with _in_time(self.limits.seconds) as deadline:
-            async with deadline:
-                made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
+        async with _in_time(self.worker.limits.seconds):
+            made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
         return sorted(made, key=lambda done: done.index)
 
     async def _events(self, ticket: Ticket, ahead: int, began: float) -> AsyncIterator[bytes]:
         if ticket.request.details:
             yield answers.encode_event(answers.queued_event(ticket, ahead))
         try:
-            with _in_time(self.limits.seconds - (time.perf_counter() - began)) as deadline:
-                async with deadline:
-                    async for event in ticket.events(SILENCE):
-                        if event is None:
-                            yield b": waiting\n\n"
-                        elif isinstance(event, Done):
-                            yield answers.encode_event(answers.completed_event(ticket, event, self.side))
-                        else:
-                            yield answers.encode_event(answers.progress_event(event, self.side))
-            self.counters.answered(time.perf_counter() - began)
+            async with _in_time(self.worker.limits.seconds - (time.perf_counter() - began)):
+                async for event in ticket.events(SILENCE):
+                    if event is None:
+                        yield b": waiting\n\n"
+                    elif isinstance(event, Done):
+                        yield answers.encode_event(answers.completed_event(ticket, event, self.side))
+                    elif isinstance(event, Queued):
+                        yield answers.encode_event(answers.queued_event(ticket, event.ahead))
+                    else:
+                        yield answers.encode_event(answers.progress_event(event, self.side))
+            self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
 
 
-class _EventStream(Response):
+class _EventStream(StreamingResponse):
     """Server-sent events, until they end or the client leaves."""
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], ticket: Ticket):
-        super().__init__(headers={"X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._events, self._ticket = events, ticket
+        super().__init__(events, headers={"X-Accel-Buffering": "no"})
+        self._ticket = ticket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def tell() -> bool:
-            async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-            return True
-
         try:
-            await send(
-                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            )
-            await _unless_gone(receive, tell())
+            await _unless_gone(receive, self.stream_response(send))
         finally:
-            self._ticket.drop()
+            self._ticket.dropped = True
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
@@ -212,11 +200,12 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-@contextlib.contextmanager
-def _in_time(seconds: float):
-    """Yields a deadline to enter; raises Refused when it has passed."""
+@contextlib.asynccontextmanager
+async def _in_time(seconds: float) -> AsyncIterator[None]:
+    """Raises Refused where a block takes longer."""
     try:
-        yield asyncio.timeout(seconds)
+        async with asyncio.timeout(seconds):
+            yield
     except TimeoutError:
         message = "the pictures took too long: ask for fewer, or again when the server is less busy"
         raise Refused(504, message) from None
@@ -247,16 +236,9 @@ async def _body(request: Request, limits: Limits) -> bytes:
     return bytes(content)
 
 
-async def _refusal(request: Request, refused: Refused) -> Response:
-    return answers.refusal(refused)
-
-
-async def _missing(request: Request, error: HTTPException) -> Response:
-    message = {404: "there is nothing at this path", 405: "this path takes another method"}.get(
-        error.status_code, error.detail
-    )
-    return answers.refusal(Refused(error.status_code, message, headers=error.headers or {}))
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return answers.refusal(Refused(500, BUG))
+async def _refusal(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        known = {404: "there is nothing at this path", 405: "this path takes another method"}
+        message = known.get(error.status_code, error.detail)
+        error = Refused(error.status_code, message, headers=error.headers or {})
+    return answers.refusal(error if isinstance(error, Refused) else Refused(500, BUG))

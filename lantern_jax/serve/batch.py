@@ -1,8 +1,11 @@
-"""Pictures that are decoded together, each in a slot of a run.
+"""Pictures that are decoded together, each in a slot of a run, and drawn one by one.
 
-Axes: n slots, T codes of a picture.
+Pictures of the codes known so far are drawn so rarely that they cost little.
+
+Axes: n slots, T codes of a picture, H W height and width, h w rows and columns of codes.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -12,18 +15,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int, UInt8
 
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
-from lantern_jax.pipeline.drawing import why_not_finite
+from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.plan import until_next
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Refused
-from lantern_jax.serve.previews import Painter
 from lantern_jax.serve.ticket import Done, Event, Progress, Ticket
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.text.encoders import Conditioning
@@ -31,6 +33,10 @@ from lantern_jax.text.encoders import Conditioning
 _log = logging.getLogger(__name__)
 # Between these, progress is sent and waiting pictures begin: somebody is watching.
 PIECE_SECONDS = 0.2
+# The share of the time, at most, that drawing unfinished pictures takes.
+SHARE = 0.15
+# Shown for unknown codes.
+GREY = 128
 
 
 @dataclass(eq=False)
@@ -59,6 +65,59 @@ class Order:
     waited: float = 0.0
     partials: int = 0
     sketched: float = 0.0
+
+
+class Painter:
+    """Draws for one engine, a picture at a time: its bytes do not depend on what else is drawn.
+
+    Attributes:
+        spent: seconds of drawing so far, without compiling.
+    """
+
+    def __init__(self, engine: Engine, columns: int):
+        self._engine, self._columns = engine, columns
+        self.spent, self._rested = 0.0, 0.0
+
+    @property
+    def rested(self) -> bool:
+        """Whether another unfinished picture may be drawn without exceeding ``SHARE``."""
+        return time.perf_counter() >= self._rested
+
+    def draw(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
+        """Draws a finished picture. Raises LanternError where it is not all numbers."""
+        # A program for fewer groups of devices would have the parameters moved.
+        groups = len(self._engine.devices)
+        pictures, timing = draw_codes(self._engine, np.tile(codes, (groups, 1)), groups)
+        self.spent += timing.drawing
+        return pictures[0]
+
+    def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
+        """Draws the codes that are known; grey and clear where they are -1."""
+        began = time.perf_counter()
+        known = codes >= 0
+        picture = _covered(self.draw(guessed(codes, self._columns)), known, self._columns)
+        now = time.perf_counter()
+        self._rested = now + (now - began) * (1 / SHARE - 1)
+        return picture
+
+
+def guessed(codes: Int[np.ndarray, " T"], columns: int) -> Int[np.ndarray, " T"]:
+    """Returns the codes, each unknown one (-1) as the nearest known one above it, so that edges look right."""
+    rows = np.array(codes, np.int32).reshape(-1, columns)
+    first = rows[0]
+    first[first < 0] = first[first >= 0][-1] if (first >= 0).any() else 0
+    for above, row in itertools.pairwise(rows):
+        row[row < 0] = above[row < 0]
+    return rows.ravel()
+
+
+def _covered(
+    picture: UInt8[np.ndarray, "H W 3"], known: Bool[np.ndarray, " T"], columns: int
+) -> UInt8[np.ndarray, "H W 4"]:
+    cells = known.reshape(-1, columns)
+    height, width = (size // count for size, count in zip(picture.shape, cells.shape, strict=False))
+    shown = np.repeat(np.repeat(cells, height, axis=0), width, axis=1)[:, :, None]
+    return np.concatenate([np.where(shown, picture, np.uint8(GREY)), np.uint8(255) * shown], axis=2)
 
 
 @dataclass(frozen=True)
@@ -112,6 +171,7 @@ class Batch:
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._spent = 0.0
+        _announce(orders)
         self._go_on_with(
             tools.engine.start(
                 orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
@@ -156,6 +216,7 @@ class Batch:
         """Begins orders in free slots. Raises NotRefillable as ``Engine.refill``; nothing has changed then."""
         empty = [slot for slot, order in enumerate(self.slots) if order is None][: len(orders)]
         before, refill = self._spent, self._tools.engine.refill
+        _announce(orders)
         self._go_on_with(
             refill(self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders))
         )
@@ -248,6 +309,13 @@ def failure(error: Exception) -> Refused:
     _log.error("lantern serve: a request failed", exc_info=error)
     # Ours say in a line what is wrong with the model.
     return Refused(500, str(error) if isinstance(error, LanternError) else BUG)
+
+
+def _announce(orders: list[Order]) -> None:
+    """Tells clients who watch that it is their turn: programs may have to be compiled first."""
+    for order in orders:
+        if order.ticket.request.stream and order.ticket.request.details:
+            order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
 
 
 def _rows(orders: list[Order]) -> Conditioning:

@@ -24,27 +24,18 @@ HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
     "style": ("vivid", "natural"),
     "user": None,
 }
-OWN = ("details", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "stream")
+OWN = (
+    "details", "keep_rows", "model", "n", "partial_images", "prompt", "response_format", "seed", "size", "start",
+    "stream",
+)  # fmt: skip
 PARTIAL_IMAGES = 3
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
 }  # fmt: skip
-_TREES = (NO_TREE, "dynamic")
 _quoted = partial(errors.quoted, most=60)
 # No field takes a longer whole number.
 _DIGITS = 40
-
-
-@dataclass(frozen=True)
-class _Digits:
-    """A whole number longer than any field takes. Checks take it for no number and name its field; it is never
-    converted."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -59,6 +50,8 @@ class PictureRequest:
         stream: whether to send events while the pictures are made.
         partial_images: unfinished pictures that a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times a second.
+        start: codes of a picture whose first rows stay, or None.
+        keep_rows: how many of them; None for half.
     """
 
     prompt: str | int
@@ -68,6 +61,8 @@ class PictureRequest:
     stream: bool
     partial_images: int
     details: bool
+    start: tuple[int, ...] | None = None
+    keep_rows: int | None = None
 
 
 def read_request(content: bytes, limits: Limits, model: str, side: int) -> PictureRequest:
@@ -84,7 +79,10 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    _check_size(fields.get("size", "auto"), side)
+    size, wanted = fields.get("size", "auto"), f"{side}x{side}"
+    if size not in ("auto", wanted):
+        message = f"size {_quoted(size)} is not what this model draws: give {wanted} or auto"
+        raise Refused(400, message, "size")
     seed = fields.get("seed")
     return PictureRequest(
         prompt=prompt,
@@ -95,6 +93,8 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
         stream=_flag(fields, "stream"),
         partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
         details=_flag(fields, "details"),
+        start=_codes(fields.get("start")),
+        keep_rows=fields.get("keep_rows"),
     )
 
 
@@ -102,8 +102,9 @@ def _decoded(content: bytes) -> dict[str, Any]:
     def no_number(name: str) -> NoReturn:
         raise LanternError(f"{name} is no number of JSON")
 
-    def whole(text: str) -> int | _Digits:
-        return int(text) if len(text) <= _DIGITS else _Digits(text)
+    def whole(text: str) -> int | float:
+        # More digits, which Python may refuse to read, are for the field's own check to refuse.
+        return int(text) if len(text) <= _DIGITS else float(text)
 
     try:
         fields = json.loads(content.decode("utf-8"), parse_constant=no_number, parse_int=whole)
@@ -143,14 +144,6 @@ def _check_prompt(prompt: Any, letters: int) -> None:
         raise Refused(400, "the prompt holds characters that cannot be shown: leave them out", "prompt")
 
 
-def _check_size(size: Any, side: int) -> None:
-    wanted = f"{side}x{side}"
-    if size not in ("auto", wanted):
-        raise Refused(
-            400, f"size {_quoted(size)} is not what this model draws: give {wanted} or auto", "size"
-        )
-
-
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the knobs among the fields, each in its own range; the pipeline says which fit together."""
     knobs = {name: value for name, value in fields.items() if name in KNOBS}
@@ -160,15 +153,28 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
         if name in knobs:
             _number(name, knobs[name], 0, most)
     # A name with a dot or a slash would be a file of this machine.
-    tree = knobs.get("tree")
-    if isinstance(tree, str) and tree not in (*tree_names(), *_TREES):
-        known = ", ".join((*tree_names(), *_TREES))
+    tree, known = knobs.get("tree"), (*tree_names(), NO_TREE, "dynamic")
+    if isinstance(tree, str) and tree not in known:
+        known = ", ".join(known)
         raise Refused(400, f"unknown tree {_quoted(tree)}: choose one of {known}, or give paths", "tree")
     if not isinstance(tree, str | list | None):
         raise Refused(400, f"tree {_quoted(tree)} is neither a name nor a list of paths", "tree")
     for name, value in knobs.items():
         _checked(KNOBS[name].check, name, value)
     return knobs
+
+
+def _codes(start: Any) -> tuple[int, ...] | None:
+    """Returns the codes of a picture; the pipeline says how many there must be, and which there are."""
+    if start is None:
+        return None
+    whole = isinstance(start, list) and all(type(code) is int and 0 <= code < 2**31 for code in start)
+    if not whole or not start:
+        message = (
+            f"start {_quoted(start)} is not a picture's codes: give those that an answer with details has"
+        )
+        raise Refused(400, message, "start")
+    return tuple(start)
 
 
 def _number(name: str, value: Any, least: int, most: int) -> int:

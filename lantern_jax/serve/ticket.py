@@ -19,8 +19,15 @@ from lantern_jax.settings.settings import Settings
 
 
 @dataclass(frozen=True)
+class Queued:
+    """A request that waits; ``ahead`` pictures of others wait before its first one."""
+
+    ahead: int
+
+
+@dataclass(frozen=True)
 class Progress:
-    """An unfinished picture.
+    """An unfinished picture; one without tokens has its turn, but its programs may have to be compiled.
 
     Attributes:
         index: of the request's pictures.
@@ -64,7 +71,7 @@ class Done:
     waited: float
 
 
-Event = Progress | Done | Refused
+Event = Queued | Progress | Done | Refused
 
 
 class Ticket:
@@ -79,14 +86,10 @@ class Ticket:
     def __init__(self, request: PictureRequest, settings: Settings):
         self.request, self.settings, self.dropped = request, settings, False
         self._loop = asyncio.get_running_loop()
-        # Unread events. A picture's newest progress replaces its older one: slow readers get fewer events, not a
-        # longer queue.
+        # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
+        # get fewer events, not a longer queue.
         self._events: dict[Hashable, Event] = {}
         self._told = asyncio.Event()
-
-    def drop(self) -> None:
-        """Notes that the client is gone."""
-        self.dropped = True
 
     def tell(self, event: Event) -> None:
         """Sends an event, from any thread."""
@@ -94,11 +97,14 @@ class Ticket:
             self._loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: Event) -> None:
-        passing = isinstance(event, Progress) and event.partial is None
-        key: Any = ("progress", event.index) if passing else object()
-        older = self._events.get(key)
-        if older is not None and event.png is None:
-            event = dataclasses.replace(event, png=older.png)
+        key: Any = object()
+        if isinstance(event, Queued):
+            key = "queued"
+        elif isinstance(event, Progress) and event.partial is None:
+            key = ("progress", event.index)
+            older = self._events.get(key)
+            if older is not None and event.png is None:
+                event = dataclasses.replace(event, png=older.png)
         self._events[key] = event
         self._told.set()
 

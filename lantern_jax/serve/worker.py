@@ -17,12 +17,11 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Tools, failure
+from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.previews import Painter
 from lantern_jax.serve.requests import PictureRequest
-from lantern_jax.serve.ticket import Ticket
+from lantern_jax.serve.ticket import Queued, Ticket
 from lantern_jax.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -30,6 +29,8 @@ _log = logging.getLogger(__name__)
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
+# Besides knobs, words that an error can begin with, and the fields that they blame.
+_FIELDS = {"codes": "start", "keep_rows": "keep_rows", "n": "n", "prompt": "prompt", "seed": "seed"}
 _STOPPING = "the server is stopping: ask again later"
 
 
@@ -53,12 +54,11 @@ class Worker:
         batch: int,
         warm_up: str | None = None,
     ):
-        self.pipeline, self._limits, self._counters = pipeline, limits, counters
+        self.pipeline, self.limits, self.counters = pipeline, limits, counters
         painter = Painter(pipeline.engine, pipeline.checkpoint.target_config.grid)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most = limits.programs
-        self._dropped_programs = pipeline.engine.programs.dropped
         self._example = warm_up
         self._cold = self._sizes()
         # Under the lock: new tickets, pictures that wait in all, whether to stop.
@@ -106,14 +106,15 @@ class Worker:
         """Returns the settings of a request, from any thread. Raises Refused where they do not fit the model."""
         try:
             settings = self.pipeline.check(
-                request.prompt, num=request.num, seed=request.seed, **request.knobs
-            )
+                request.prompt, num=request.num, seed=request.seed, start=request.start,
+                keep_rows=request.keep_rows, **request.knobs,
+            )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
         nodes = settings.tree.num_nodes - 1
-        if nodes > self._limits.nodes:
-            message = f"the draft tree or window has {nodes} nodes: this server takes {self._limits.nodes}"
+        if nodes > self.limits.nodes:
+            message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
             raise Refused(400, message, "tree")
         return settings
 
@@ -123,12 +124,11 @@ class Worker:
             if self._stopping:
                 raise Refused(503, _STOPPING)
             ahead = self._count
-            if ahead + ticket.request.num > self._limits.queue:
-                counters = self._counters
-                wait = math.ceil(ahead * counters.seconds / max(counters.pictures, 1))
+            if ahead + ticket.request.num > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
                 raise Refused(
                     429,
-                    f"{ahead} pictures wait already, and {self._limits.queue} may: ask again later",
+                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
                     code="queue_full",
                     headers={"Retry-After": str(min(max(wait, 1), 600))},
                 )
@@ -178,22 +178,24 @@ class Worker:
                 ticket.tell(failure(error))
                 self._leave(ticket.request.num)
         gone = [order for order in self._line if order.ticket.dropped]
-        self._counters.dropped += len(gone)
+        self.counters.dropped += len(gone)
         self._remove(gone)
         return bool(self._line)
 
     def _orders(self, ticket: Ticket) -> list[Order]:
         request, now = ticket.request, time.perf_counter()
-        row, free, job = self._prepared(request.prompt, request.num, request.knobs)
+        row, free, job = self._prepared(
+            request.prompt, num=request.num, start=request.start, keep_rows=request.keep_rows, **request.knobs
+        )
         shapes = [leaf.shape for leaf in jax.tree.leaves(row)]
         kind = (dataclasses.replace(ticket.settings, batch=1), shapes)
         return [Order(ticket, index, kind, job, row, free, now) for index in range(request.num)]
 
-    def _prepared(self, prompt: str | int, num: int = 1, knobs: Any = None):
+    def _prepared(self, prompt: str | int, **call: Any):
         """Returns a prompt's conditioning, leaves [1, ...], where codes are in the stream, and the job."""
-        call, job = self.pipeline.prepare(self.pipeline.encode([prompt]), num=num, **(knobs or {}))
+        plan = self.pipeline.plan(prompt, **call)
         first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], call.conditioning), call.free, job
+        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan.free, plan.job
 
     def _decode(self) -> None:
         """Decodes one batch, from the oldest waiting picture until all slots are free."""
@@ -237,6 +239,16 @@ class Worker:
             gone = set(map(id, orders))
             self._line = [order for order in self._line if id(order) not in gone]
             self._leave(len(orders))
+            self._tell_places()
+
+    def _tell_places(self) -> None:
+        """Tells clients who watch how many pictures wait before theirs."""
+        places: dict[Ticket, int] = {}
+        for place, order in enumerate(self._line):
+            places.setdefault(order.ticket, place)
+        for ticket, place in places.items():
+            if ticket.request.details:
+                ticket.tell(Queued(place))
 
     def _leave(self, pictures: int) -> None:
         with self._changed:
@@ -283,14 +295,14 @@ class Worker:
 
     def _tidy(self) -> None:
         """Counts dropped programs and returns their memory."""
-        dropped = self._tools.engine.programs.dropped
-        if dropped > self._dropped_programs:
-            self._counters.programs_dropped += dropped - self._dropped_programs
-            self._dropped_programs = dropped
+        dropped = self.pipeline.engine.programs.dropped
+        if dropped > self.counters.programs_dropped:
+            self.counters.programs_dropped = dropped
             return_memory()
 
 
 def _blamed(message: str, request: PictureRequest) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
-    return next((word for word in words if word in request.knobs or word in ("prompt", "seed", "n")), None)
+    fields = _FIELDS | {name: name for name in request.knobs}
+    return next((fields[word] for word in words if word in fields), None)

@@ -10,7 +10,7 @@ Tasks of a step in each task of an array are numbered through.
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -21,15 +21,7 @@ _GIVE = "give --worker i/N"
 _DIGITS = 9
 
 
-@dataclass(frozen=True)
-class Assigned:
-    """Which worker a process is, and why, in words; empty where that is plain."""
-
-    worker: Worker
-    why: str
-
-
-def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Assigned | None:
+def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Worker | None:
     """Returns the worker that the cluster makes of this process; None where nothing says so.
 
     Args:
@@ -44,16 +36,14 @@ def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None =
         step = _place("jax.distributed", *processes)
     slurm = _nested(array, step)
     indexed = _indexed(environment) if processes is None else None
-    if slurm is not None and indexed is not None and slurm.worker != indexed.worker:
-        raise LanternError(
-            f"this is worker {slurm.worker} for {slurm.why}, {indexed.worker} for {indexed.why}: {_GIVE}"
-        )
+    if slurm is not None and indexed is not None and slurm != indexed:
+        raise LanternError(f"this is worker {slurm} for {slurm.why}, {indexed} for {indexed.why}: {_GIVE}")
     return slurm or indexed
 
 
 def chosen(
     given: str | None, environment: Mapping[str, str], processes: tuple[int, int] | None = None
-) -> Assigned:
+) -> Worker:
     """Returns the worker that a process is to be: the one given; for "auto" and None the cluster's.
 
     Args:
@@ -64,12 +54,15 @@ def chosen(
         LanternError: as ``assigned``; an i/N that is not valid; or "auto" outside any cluster.
     """
     if given not in (None, "auto"):
-        return _insisted(Worker.parse(given), environment, processes)
+        worker, found = Worker.parse(given), None
+        with contextlib.suppress(ValueError):
+            found = assigned(environment, processes)
+        if found is None or found == worker:
+            return worker
+        return replace(worker, why=f"as --worker says, not {found} for {found.why}")
     found = assigned(environment, processes)
-    if found is not None:
-        return found
-    if given is None:
-        return Assigned(Worker(), "")
+    if found is not None or given is None:
+        return found or Worker()
     if _number(environment, "SLURM_NTASKS", 1) > 1:
         raise LanternError(
             f"this job of {environment['SLURM_NTASKS']} tasks started one process: put srun before the command, "
@@ -81,17 +74,7 @@ def chosen(
     )
 
 
-def _insisted(worker: Worker, environment: Mapping[str, str], processes: tuple[int, int] | None) -> Assigned:
-    """Returns a worker that was given; ``why`` says so where the cluster says otherwise."""
-    found = None
-    with contextlib.suppress(ValueError):
-        found = assigned(environment, processes)
-    if found is None or found.worker == worker:
-        return Assigned(worker, "")
-    return Assigned(worker, f"as --worker says, not {found.worker} for {found.why}")
-
-
-def _array(environment: Mapping[str, str]) -> Assigned | None:
+def _array(environment: Mapping[str, str]) -> Worker | None:
     if not environment.get("SLURM_ARRAY_TASK_ID"):
         return None
     task = _number(environment, "SLURM_ARRAY_TASK_ID")
@@ -106,10 +89,10 @@ def _array(environment: Mapping[str, str]) -> Assigned | None:
             f"row: submit the array as a range such as 0-{count - 1}, or {_GIVE}"
         )
     shown = f"{first}-{last}" + (f":{step}" if step > 1 else "")
-    return Assigned(Worker((task - first) // step + 1, count), f"task {task} of the SLURM array {shown}")
+    return Worker((task - first) // step + 1, count, f"task {task} of the SLURM array {shown}")
 
 
-def _step(environment: Mapping[str, str]) -> Assigned | None:
+def _step(environment: Mapping[str, str]) -> Worker | None:
     if not environment.get("SLURM_PROCID"):
         return None
     task = _number(environment, "SLURM_PROCID")
@@ -120,7 +103,7 @@ def _step(environment: Mapping[str, str]) -> Assigned | None:
     return _place("the SLURM step", task, _number(environment, name, least=1))
 
 
-def _indexed(environment: Mapping[str, str]) -> Assigned | None:
+def _indexed(environment: Mapping[str, str]) -> Worker | None:
     if not environment.get("JOB_COMPLETION_INDEX"):
         return None
     index = _number(environment, "JOB_COMPLETION_INDEX")
@@ -133,21 +116,20 @@ def _indexed(environment: Mapping[str, str]) -> Assigned | None:
     return _place("the indexed job", index, count, "index")
 
 
-def _place(of: str, index: int, count: int, name: str = "process") -> Assigned:
+def _place(of: str, index: int, count: int, name: str = "process") -> Worker:
     if not 0 <= index < count:
         raise LanternError(f"{name} {index} of {of} is not one of its {count}, counted from 0: {_GIVE}")
-    return Assigned(Worker(index + 1, count), f"{name} {index} of {count} of {of}")
+    return Worker(index + 1, count, f"{name} {index} of {count} of {of}")
 
 
-def _nested(outer: Assigned | None, inner: Assigned | None) -> Assigned | None:
+def _nested(outer: Worker | None, inner: Worker | None) -> Worker | None:
     """Returns worker j of M inside worker i of N; a step of one process says nothing."""
     if outer is None or inner is None:
         return outer or inner
-    if inner.worker.count == 1:
+    if inner.count == 1:
         return outer
-    count = inner.worker.count
-    number = (outer.worker.number - 1) * count + inner.worker.number
-    return Assigned(Worker(number, outer.worker.count * count), f"{inner.why} in {outer.why}")
+    number = (outer.number - 1) * inner.count + inner.number
+    return Worker(number, outer.count * inner.count, f"{inner.why} in {outer.why}")
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None, least: int = 0) -> int:

@@ -14,11 +14,10 @@ from jaxtyping import Float
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.distances import bootstrap_draws, interval, kernel_distance, precision_recall
-from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.features import FeatureReader, Score
 from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 from lantern_jax.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
 from lantern_jax.metrics.registry import READERS
-from lantern_jax.metrics.scores import Score
 from lantern_jax.sets.reading import SetPicture
 from lantern_jax.sets.statistics import Statistics
 

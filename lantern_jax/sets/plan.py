@@ -108,27 +108,29 @@ class SetPlan:
 
     def difference(self, other: "SetPlan") -> str | None:
         """Describes the first difference from another plan; None where they are the same."""
-        for field in dataclasses.fields(self):
-            ours, theirs = (getattr(plan, field.name) for plan in (self, other))
-            if field.name == "settings":
-                for name in (*KNOBS, *ours, *theirs):
-                    if ours.get(name) != theirs.get(name):
-                        shown = errors.short(name)
-                        return f"{shown} {_short(ours.get(name))}, not {_short(theirs.get(name))}"
-            elif field.name == "prompts" and ours != theirs:
-                pairs = enumerate(zip(ours, theirs, strict=False), 1)
-                for number, (one, another) in pairs:
-                    if one != another:
-                        return f"prompt {number} {errors.short(repr(one))}, not {errors.short(repr(another))}"
-                return f"{len(ours)} prompts, not {len(theirs)}"
-            elif ours != theirs:
-                return f"{field.name.replace('_', ' ')} {_short(ours)}, not {_short(theirs)}"
+        ours, theirs = self._facts(), other._facts()
+        for name in (*ours, *theirs):
+            if ours.get(name) != theirs.get(name):
+                given, wanted = (errors.short(json.dumps(facts.get(name)), 60) for facts in (ours, theirs))
+                return f"{errors.short(name)} {given}, not {wanted}"
         return None
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns each prompt, setting and other field by what an error calls it."""
+        facts = {name.replace("_", " "): value for name, value in dataclasses.asdict(self).items()}
+        prompts = {f"prompt {number}": prompt for number, prompt in enumerate(facts.pop("prompts"), 1)}
+        settings = facts.pop("settings")
+        known = {name: settings[name] for name in KNOBS if name in settings}
+        # The second time they win over settings of their names, which a stranger's file may have.
+        return prompts | facts | known | settings | facts
 
 
 @dataclass(frozen=True)
 class Worker:
     """Worker ``number`` of ``count``, counted from 1.
+
+    Attributes:
+        why: a process is this one, in words; empty where that is plain.
 
     Raises:
         LanternError: a number outside 1 to ``count``.
@@ -136,6 +138,7 @@ class Worker:
 
     number: int = 1
     count: int = 1
+    why: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         if not 1 <= self.number <= self.count:
@@ -234,36 +237,10 @@ def begin(directory: Path, plan: SetPlan) -> None:
     content = (
         json.dumps({"written_by": FORMAT} | dataclasses.asdict(plan), indent=1, ensure_ascii=False) + "\n"
     )
-    write_once(directory / PLAN_FILE, synced(content.encode()))
+    write_once(directory / PLAN_FILE, content)
     check_plan(directory, plan)
-
-
-def synced(content: bytes):
-    """Makes contents for ``files.write_once`` and ``write_file`` that are on the disk before they get their name."""
-
-    def fill(file) -> None:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-    return fill
 
 
 def is_leftover(path: Path) -> bool:
     """Tells whether it is a file that a killed worker was writing, or its lock."""
     return path.name.startswith(".") and path.suffix in (".part", ".lock")
-
-
-def remove_leftovers(directory: Path, shards: Iterable[int] | None = None) -> None:
-    """Removes what killed workers were writing: of these shards, or all."""
-    names = (
-        None if shards is None else {path.name for shard in shards for path in shard_paths(directory, shard)}
-    )
-    for path in directory.iterdir():
-        if is_leftover(path) and (names is None or path.name[1:].rsplit(".", 2)[0] in names):
-            path.unlink(missing_ok=True)
-
-
-def _short(value: Any, limit: int = 60) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= limit else text[:limit] + " ..."

@@ -3,7 +3,6 @@
 Axes: H W height and width, T codes of a picture.
 """
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from jaxtyping import Int, UInt8
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.sets.plan import SetPlan, is_set, read_plan, remove_leftovers, shard_paths, synced
-from lantern_jax.sets.shards import damaged, open_pictures, packed, read_arrays, unpacked
+from lantern_jax.sets.plan import SetPlan, is_set, read_plan, shard_paths
+from lantern_jax.sets.shards import damaged, open_pictures, read_arrays, sums_start
 
 __all__ = ["SUMS_FILE", "Merged", "SetPicture", "is_set", "merge", "read_set"]
 SUMS_FILE = "moments.npz"
@@ -86,15 +85,13 @@ def merge(directory: Path) -> Merged:
         pictures += sum(1 for _ in open_pictures(directory, plan, shard))
         rounds += int(arrays["rounds"].sum())
         if plan.sums is not None:
-            part = unpacked(arrays)[plan.sums]
+            part = Moments.from_arrays(arrays, sums_start(plan))
             if sums is not None and sums.total.shape != part.total.shape:
                 raise damaged(shard_paths(directory, shard)[0])
             sums = part if sums is None else sums + part
     if sums is not None:
-        content = io.BytesIO()
-        np.savez(content, **packed(plan.sums, sums))
-        write_file(directory / SUMS_FILE, synced(content.getvalue()))
-    remove_leftovers(directory)
+        arrays = sums.to_arrays(sums_start(plan))
+        write_file(directory / SUMS_FILE, lambda file: np.savez(file, **arrays), synced=True)
     return Merged(pictures, plan.shards, rounds, sums)
 
 

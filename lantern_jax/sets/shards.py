@@ -8,26 +8,23 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays as read_archive
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, parse_json, write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pictures.images import open_image
-from lantern_jax.sets.plan import SetPlan, shard_paths, synced
+from lantern_jax.pictures.images import encode_png, open_image
+from lantern_jax.sets.plan import SetPlan, shard_paths
 
 # The EXIF tag that describes a picture in words.
 _DESCRIPTION = 270
-# Parts of moments, in the order of the fields of ``Moments``.
-_PARTS = ("count", "total", "outer")
 
 
 def write_shard(
@@ -53,12 +50,10 @@ def write_shard(
         "numbers": numbers.astype(np.int32), "tokens": tokens.astype(np.int32), "rounds": rounds.astype(np.int32)
     }  # fmt: skip
     if sums is not None:
-        arrays |= packed(plan.sums, sums)
+        arrays |= sums.to_arrays(sums_start(plan))
     arrays_file, pictures_file = shard_paths(directory, shard)
     # NumPy dates what it stores to the first day of 1980.
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    write_file(arrays_file, synced(content.getvalue()))
+    write_file(arrays_file, lambda file: np.savez(file, **arrays), synced=True)
     content = io.BytesIO()
     # Entries of this format have no date, owner or mode but what is set here.
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -67,7 +62,7 @@ def write_shard(
             entry = tarfile.TarInfo(_name(plan, number))
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
-    write_file(pictures_file, synced(content.getvalue()))
+    write_file(pictures_file, content.getvalue(), synced=True)
 
 
 def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[int, Image.Image]]:
@@ -85,7 +80,7 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
 
 
 def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
-    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], and sums for ``unpacked``.
+    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], and sums from ``sums_start`` on.
 
     Raises:
         LanternError: damaged, or of other pictures.
@@ -99,7 +94,7 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
             raise LanternError("other pictures")
         if rounds.shape != numbers.shape or len(tokens) != len(numbers):
             raise LanternError("not one row for a picture")
-        if plan.sums is not None and unpacked(arrays)[plan.sums].count != len(numbers):
+        if plan.sums and Moments.from_arrays(arrays, sums_start(plan)).count != len(numbers):
             raise LanternError("sums of other pictures")
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path) from error
@@ -123,32 +118,9 @@ def damaged(path: Path) -> LanternError:
     return LanternError(f"{path} is damaged: remove it and run the set's command again")
 
 
-def packed(name: str, sums: Moments) -> dict[str, np.ndarray]:
-    """Returns moments as arrays for a .npz, under the name of their features."""
-    values = (np.int64(sums.count), sums.total, sums.outer)
-    return {f"moments/{name}/{part}": value for part, value in zip(_PARTS, values, strict=True)}
-
-
-def unpacked(arrays: Mapping[str, np.ndarray]) -> dict[str, Moments]:
-    """Returns the moments among a shard's arrays, by the name of their features.
-
-    Raises:
-        LanternError: sums that are not finite, or do not fit each other.
-        KeyError: some are missing.
-    """
-    names = [
-        name.removeprefix("moments/").removesuffix("/count") for name in arrays if name.endswith("/count")
-    ]
-    return {name: _moments(*(arrays[f"moments/{name}/{part}"] for part in _PARTS)) for name in names}
-
-
-def _moments(count: np.ndarray, total: np.ndarray, outer: np.ndarray) -> Moments:
-    numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
-    if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
-        raise LanternError("sums that do not fit")
-    if not (np.isfinite(total).all() and np.isfinite(outer).all()):
-        raise LanternError("sums that are not finite")
-    return Moments(int(count), total, outer)
+def sums_start(plan: SetPlan) -> str:
+    """Returns how the names of the arrays of a set's sums begin, for ``Moments``."""
+    return f"moments/{plan.sums}/"
 
 
 def _name(plan: SetPlan, number: int) -> str:
@@ -157,16 +129,11 @@ def _name(plan: SetPlan, number: int) -> str:
 
 def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: str, number: int) -> bytes:
     """Returns a picture's file, every pixel kept, with prompt and number: PNG texts, or JSON as WebP's description."""
-    image, content = Image.fromarray(picture), io.BytesIO()
     if picture_format == "png":
-        texts = PngInfo()
-        texts.add_itxt("prompt", prompt)
-        texts.add_itxt("number", str(number))
-        image.save(content, "PNG", pnginfo=texts)
-    else:
-        exif = Image.Exif()
-        exif[_DESCRIPTION] = json.dumps({"prompt": prompt, "number": number})
-        image.save(content, "WEBP", lossless=True, exif=exif)
+        return encode_png(picture, {"prompt": prompt, "number": str(number)})
+    content, exif = io.BytesIO(), Image.Exif()
+    exif[_DESCRIPTION] = json.dumps({"prompt": prompt, "number": number})
+    Image.fromarray(picture).save(content, "WEBP", lossless=True, exif=exif)
     return content.getvalue()
 
 

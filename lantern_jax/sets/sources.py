@@ -19,16 +19,16 @@ from lantern_jax.sets.reading import SetPicture, is_set, read_set
 
 # The key of pictures in an .npz file, as in ADM's samples and references.
 ARRAY = "arr_0"
-# What `lantern generate` writes beside the pictures of a folder.
-_GRID = "grid.png"
+# What `lantern generate` writes beside pictures.
+_BESIDE = re.compile(r"grid\.png|.*-(compare|accepted)\.png")
 
 
 def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
     Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
-    ``grid.png`` is left out. Number and prompt are the texts "number" and "prompt" of a PNG file. Pictures are read as
-    stored, not turned as a camera's note says.
+    ``grid.png`` and what ends in ``-compare.png`` or ``-accepted.png`` is left out. Number and prompt are the texts
+    "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
 
     Args:
         path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".
@@ -50,7 +50,9 @@ def _folder_pictures(folder: Path) -> Iterator[SetPicture]:
     files = [
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in PICTURE_SUFFIXES and file.name != _GRID and not file.name.startswith(".")
+        if file.suffix.lower() in PICTURE_SUFFIXES
+        and not _BESIDE.fullmatch(file.name)
+        and not file.name.startswith(".")
     ]
     if not files:
         raise LanternError(
@@ -109,20 +111,19 @@ def with_prompts(
     Raises:
         LanternError: a picture carries another prompt, has none, or prompts and pictures differ in number.
     """
-    count, numbered, seen = 0, None, set()
-    for picture in pictures:
-        if numbered is None:
-            numbered = picture.number is not None
-        if numbered != (picture.number is not None):
+    seen: set[int] = set()
+    numbered = None
+    for count, picture in enumerate(pictures):
+        if numbered not in (None, picture.number is not None):
             raise LanternError("some pictures carry a number and some do not: give all of one kind")
-        number = count if picture.number is None else picture.number
+        numbered = picture.number is not None
+        number = picture.number if numbered else count
         if number in seen:
             raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
         seen.add(number)
         yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)
-        count += 1
-    if prompts is not None and not numbered and count != len(prompts):
-        raise _unequal(count, prompts)
+    if prompts is not None and not numbered and len(seen) != len(prompts):
+        raise _unequal(len(seen), prompts)
 
 
 def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:

@@ -97,12 +97,9 @@ def statistics_file(statistics: Sequence[Statistics]) -> Contents:
     for number, one in enumerate(statistics):
         if not isinstance(one.normal, Moments):
             raise LanternError(f"{one.reader}: mean and covariance alone are in a file already: use that one")
-        values = (one.normal.count, one.normal.total, one.normal.outer, one.features, one.size)
-        arrays |= {
-            f"{number}/{field}": np.asarray(value)
-            for field, value in zip(_FIELDS, values, strict=True)
-            if value is not None
-        }
+        others = {f"{number}/features": one.features, f"{number}/size": one.size}
+        arrays |= one.normal.to_arrays(f"{number}/")
+        arrays |= {name: np.asarray(value) for name, value in others.items() if value is not None}
     return lambda file: np.savez(file, **arrays)
 
 
@@ -113,21 +110,19 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
             f"{path} was read by {errors.listed(map(repr, names))}, not by {reader.name!r}: "
             "give statistics or pictures read alike"
         )
-    number = names.index(reader.name)
-    found = _arrays(path, {f"{number}/{field}" for field in _FIELDS})
-    arrays = {name.partition("/")[2]: array for name, array in found.items()}
-    wrong = [field for field in _FIELDS[:3] if field not in arrays]
-    if wrong or not (
-        arrays["count"].shape == ()
-        and arrays["total"].shape == (reader.width,)
-        and arrays["outer"].shape == (reader.width, reader.width)
-        and ("features" not in arrays or arrays["features"].shape == (arrays["count"], reader.width))
-    ):
-        raise _damaged(path, f"{', '.join(wrong)} missing" if wrong else "its arrays do not fit together")
+    start = f"{names.index(reader.name)}/"
+    arrays = _arrays(path, {f"{start}{field}" for field in _FIELDS})
+    features, size = (arrays.get(f"{start}{field}") for field in ("features", "size"))
+    try:
+        moments = Moments.from_arrays(arrays, start)
+    except (ValueError, KeyError) as error:
+        raise _damaged(path, errors.short(error)) from error
+    counted = features is None or features.shape == (moments.count, reader.width)
+    if moments.total.shape != (reader.width,) or not counted:
+        raise _damaged(path, "its arrays do not fit together")
     _check_finite(path, arrays)
-    size = tuple(map(int, arrays["size"])) if "size" in arrays else None
-    moments = Moments(int(arrays["count"]), arrays["total"], arrays["outer"])
-    return Statistics(reader.name, moments, arrays.get("features"), size)
+    size = None if size is None else tuple(map(int, size))
+    return Statistics(reader.name, moments, features, size)
 
 
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:

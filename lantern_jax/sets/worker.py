@@ -18,7 +18,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.plan import Plan, batches
-from lantern_jax.sets.plan import SetPlan, Worker, remove_leftovers, shard_paths
+from lantern_jax.sets.plan import SetPlan, Worker, is_leftover, shard_paths
 from lantern_jax.sets.request import OpenedSet
 from lantern_jax.sets.shards import is_whole, write_shard
 
@@ -51,8 +51,6 @@ def make_set(
     """
     plan, engine, reader = opened.plan, opened.pipeline.engine, opened.reader
     writes = not engine.spans or hosts.is_first()
-    if writes:
-        remove_leftovers(directory, worker.shards(plan))
     left = _left(engine, plan, directory, worker)
     waiting: list[tuple[Future, int, Progress]] = []
 
@@ -74,9 +72,9 @@ def make_set(
                 waiting.append((made, shard, now))
         if waiting:
             settle()
-    # Once all shards are there, no worker writes any more: only the set is left.
-    if writes and not plan.missing(directory):
-        remove_leftovers(directory)
+    # Once all shards are there, no worker writes any more: what killed ones left goes.
+    for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
+        path.unlink(missing_ok=True)
     return sum(len(plan.numbers(shard)) for shard in left)
 
 

@@ -51,6 +51,10 @@ def resolve_settings(
     return Settings(**{name: values[name] for name in OURS}, own=tuple(own.items()))
 
 
+# What ``generate`` takes beside knobs.
+_OF_CALLS = ("prompts", "num", "seed", "first", "start", "keep_rows", "compare", "progress")
+
+
 def check_knobs(given: Mapping[str, Any]) -> None:
     """Raises LanternError for knobs that are wrong with every checkpoint; without JAX."""
     _checked(given, {}, "cpu", sys.maxsize, DRAFTERS)
@@ -61,8 +65,9 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
     for source, names in (("", given), ("the checkpoint's default ", defaults)):
         strange = sorted(name for name in names if name not in KNOBS)
         if strange:
+            near = errors.nearest(str(strange[0]), [*KNOBS, *_OF_CALLS])
             raise LanternError(
-                f"{source}{errors.quoted(strange[0])} is not a setting: choose from {', '.join(KNOBS)}"
+                f"{source}{errors.quoted(strange[0])} is not a setting: {near}choose from {', '.join(KNOBS)}"
             )
     values = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):

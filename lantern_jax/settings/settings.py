@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
 # cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
-_TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "naive_extend_57"}
+_TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "mc_sim_7b_63"}
 
 
 def _of_rules(name: str) -> Any:
@@ -48,7 +48,9 @@ class Settings:
     """
 
     method: str | None = knob(
-        None, "a named combination of the knobs below; each may be given too", choices=tuple(methods())
+        None,
+        "a named combination of the other knobs, each of which may be given too; `lantern methods` lists them",
+        choices=tuple(methods()),
     )
     guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
     temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)

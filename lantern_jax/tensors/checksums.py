@@ -13,7 +13,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_descriptor, read_bounded
+from lantern_jax.io.files import open_file, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
 # Bytes of a config; the demo's has 15 KB.
@@ -39,7 +39,7 @@ _NAME = re.compile(
 # after the target, from the same files.
 _right: set[tuple[Any, ...]] = set()
 
-# Where a file's bytes go: (the first one's place, the array that takes the numbers, the stored dtype).
+# An array in a file: (its first byte, the flat array that takes its numbers, the stored dtype).
 Target = tuple[int, np.ndarray, np.dtype]
 
 
@@ -69,52 +69,38 @@ def checksum_of(blocks: Iterable[int]) -> str:
     return f"{zlib.crc32(b''.join(block.to_bytes(4, 'little') for block in blocks)):08x}"
 
 
-def read_block(path: Path, start: int, targets: Iterable[Target] = ()) -> int:
-    """Reads one block of a file, puts parts of it where they belong and returns its CRC-32.
+def read_block(path: Path, start: int, targets: Sequence[Target] = ()) -> int:
+    """Reads one block of a file, puts its numbers into the arrays that they belong to, and returns its CRC-32.
 
     Args:
         start: the block's first byte.
-        targets: for parts of the block, ascending; numbers are cast to the dtype of the array that takes them.
+        targets: arrays that lie in it, in part perhaps; numbers are cast to their dtypes.
 
     Raises:
-        LanternError: the file cannot be read, or is shorter than its targets.
+        LanternError: the file cannot be read, or is shorter than its arrays.
     """
-    scratch = np.empty(PIECE, np.uint8)
+    scratch, place, crc = np.empty(PIECE, np.uint8), start, 0
     try:
-        with os.fdopen(open_descriptor(path), "rb", buffering=0) as file:
-            place, crc = file.seek(start), 0
-            for first, numbers, stored in [*targets, (start + BLOCK, np.empty(0), np.dtype(np.uint8))]:
-                crc = _read_on(file, scratch, first - place, crc)
-                step = PIECE // stored.itemsize
-                for begin in range(0, numbers.size, step):
-                    part = numbers[begin : begin + step]
-                    same = part.dtype == stored
-                    values = (part if same else scratch[: part.size * stored.itemsize]).view(np.uint8)
-                    if _fill(file, values) < len(values):
-                        raise errors.damaged(path, "it ends too early")
-                    crc = zlib.crc32(values, crc)
-                    if not same:
+        with open_file(path) as file:
+            file.seek(start)
+            while got := file.readinto(scratch[: start + BLOCK - place]):
+                crc = zlib.crc32(scratch[:got], crc)
+                for first, numbers, stored in targets:
+                    begin, end = max(first, place), min(_end(first, numbers, stored), place + got)
+                    if begin < end:
+                        room = numbers[(begin - first) // stored.itemsize : (end - first) // stored.itemsize]
                         with np.errstate(all="ignore"):
-                            part[:] = values.view(stored)
-                place = first + numbers.size * stored.itemsize
+                            room[:] = scratch[begin - place : end - place].view(stored)
+                place += got
     except OSError as error:
         raise errors.damaged(path, error.strerror or str(error)) from error
+    if place < start + BLOCK and any(_end(*target) > place for target in targets):
+        raise errors.damaged(path, "it ends too early")
     return crc
 
 
-def _read_on(file: Any, scratch: np.ndarray, count: int, crc: int) -> int:
-    """Returns the CRC-32 after ``count`` bytes more, or fewer at the end of the file."""
-    while count > 0 and (got := file.readinto(scratch[:count])):
-        crc, count = zlib.crc32(scratch[:got], crc), count - got
-    return crc
-
-
-def _fill(file: Any, values: np.ndarray) -> int:
-    """Fills an array, which the system may do in parts; returns how many bytes there were."""
-    done = 0
-    while done < len(values) and (got := file.readinto(values[done:])):
-        done += got
-    return done
+def _end(first: int, numbers: np.ndarray, stored: np.dtype) -> int:
+    return first + numbers.size * stored.itemsize
 
 
 def file_checksum(path: Path) -> str:

@@ -112,19 +112,14 @@ def open_sharded(
     tensors: dict[str, StoredTensor] = {}
     for name in shards:
         shard = open_shard(index.parent / name)
-        wrong = {
-            "lacks": [tensor for tensor in promised if promised[tensor] == name and tensor not in shard],
-            "holds, as another shard does,": [
-                tensor for tensor in shard if promised.get(tensor, name) != name
-            ],
-            "holds, and the index does not name,": [tensor for tensor in shard if tensor not in promised],
-        }
-        for what, found in wrong.items():
-            if found:
-                raise LanternError(
-                    f"{index} and its shards do not belong together: {name} {what} {errors.listed(found)}: fetch both "
-                    "again"
-                )
+        lacking = [tensor for tensor in promised if promised[tensor] == name and tensor not in shard]
+        foreign = [tensor for tensor in shard if promised.get(tensor) != name]
+        if lacking or foreign:
+            what = "lacks" if lacking else "holds, and the index does not say so,"
+            raise LanternError(
+                f"{index} and its shards do not belong together: {name} {what} {errors.listed(lacking or foreign)}: "
+                "fetch both again"
+            )
         tensors |= shard
     return {tensor: tensors[tensor] for tensor in promised}
 

@@ -44,9 +44,7 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
         raise LanternError(f"{path} is not a file: {_GIVE}")
     if path.name.endswith(INDEX_SUFFIX):
         return open_sharded(path, _open_file)
-    if path.suffix in _SUFFIXES:
-        return _open_file(path)
-    raise LanternError(f"{path} has an unknown suffix: {_GIVE}")
+    return _open_file(path)
 
 
 def choose_weights(names: Iterable[str], folder: str | Path) -> str:

@@ -8,7 +8,6 @@ NumPy has too, and lies inside its storage, which lies inside the file. The layo
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +50,6 @@ _MOST_SHARING = 4
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
-@dataclass(frozen=True)
-class _Storage:
-    """A row of numbers in the file."""
-
-    start: int
-    count: int
-    dtype: np.dtype | None
-
-
 # Key of a storage -> its first byte and how many it has.
 _Places = dict[str, tuple[int, int]]
 
@@ -72,8 +62,11 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
         LanternError: damaged, a pickle that wants to run code, or something else than named plain tensors.
     """
     try:
-        zipped = _check_start(path)
-        content, places = _read_archive(path) if zipped else _read_older(path)
+        with open_file(path) as file:
+            start = file.read(4)
+        if start[:2] != b"PK" and start[:1] != b"\x80":
+            raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
+        content, places = _read_archive(path) if start[:2] == b"PK" else _read_older(path)
         return _tensors(path, _unwrap(path, content), places)
     except RefusedError as error:
         raise LanternError(
@@ -91,15 +84,6 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
 
 class _OthersError(LanternError):
     """A file that is what it says, but not of named plain tensors."""
-
-
-def _check_start(path: Path) -> bool:
-    """Tells whether the file is a zip archive or a pickle, PyTorch's older format; raises if it is neither."""
-    with open_file(path) as file:
-        start = file.read(4)
-    if start[:2] != b"PK" and start[:1] != b"\x80":
-        raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
-    return start[:2] == b"PK"
 
 
 def _read_archive(path: Path) -> tuple[Any, _Places]:
@@ -161,17 +145,6 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
                 raise LanternError(f"storage {errors.short(key)} is truncated")
 
     return content, places
-
-
-def _found(places: _Places, words: Any) -> _Storage:
-    """Returns the storage that PyTorch's words for it stand for."""
-    dtype, key, count = _storage_words(words)
-    if key not in places:
-        raise LanternError(f"it lacks the storage {errors.short(key)}")
-    place, size = places[key]
-    if count * _bytes(dtype) > size:
-        raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
-    return _Storage(place, count, dtype)
 
 
 def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
@@ -242,22 +215,28 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredT
     if len(call.arguments) < fewest:
         raise LanternError("is not described")
     words, offset, shape, strides = call.arguments[:4]
-    storage = _found(places, words)
+    dtype, key, count = _storage_words(words)
+    if key not in places:
+        raise LanternError(f"it lacks the storage {errors.short(key)}")
+    start, size = places[key]
+    if count * _bytes(dtype) > size:
+        raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
     later = call.arguments[6:7] if call.name.endswith("_v3") else ()
     notes = call.arguments[fewest:]
     if any(notes):
         raise LanternError("is conjugated, negated or of another device's layout")
     named = later[0].name if later and isinstance(later[0], Name) else ""
-    if bool(later) != (storage.dtype is None):
+    if bool(later) != (dtype is None):
         raise LanternError("has two dtypes or none")
-    dtype = storage.dtype or _LATER_DTYPES.get(named)
     if dtype is None:
-        raise LanternError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
-    count = storage.count // dtype.itemsize if storage.dtype is None else storage.count
+        dtype = _LATER_DTYPES.get(named)
+        if dtype is None:
+            raise LanternError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
+        count //= dtype.itemsize
     taken = span(shape, strides)
     if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
         raise LanternError(f"takes numbers {errors.short(offset)} and on of a storage of {count}")
-    start = storage.start + offset * dtype.itemsize if taken else storage.start
+    start += offset * dtype.itemsize if taken else 0
     return stored_tensor(path, name, start, shape, dtype, strides), taken * dtype.itemsize
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.chameleon import LAYOUTS, TokenConditioning
 from lantern_jax.text.packed import padded_rows
 
 # Chameleon's file has 5 MB.
@@ -228,16 +228,9 @@ def prompt_rows(
         NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
 
     Raises:
-        LanternError: no prompts, an empty one, one longer than the last bucket (1024 tokens, including the layout's),
-            or a grid that the layout cannot name.
+        LanternError: a prompt longer than the last bucket (1024 tokens, including the layout's), or a grid that the
+            layout cannot name.
     """
-    if layout not in LAYOUTS:
-        raise errors.unknown("layout", layout, LAYOUTS)
-    if not len(prompts):
-        raise LanternError("no prompts: give at least one")
-    for prompt in prompts:
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise LanternError(f"prompt {errors.quoted(prompt)} is empty: describe a picture in words")
     special = vocabulary.special
     if layout == "anole":
         image, before = [special.image_start], ""

@@ -84,8 +84,8 @@ class Vocabulary:
                 unknown.append(word)
         known = errors.listed(self.known_words(), 200) if unknown or not found else ""
         if unknown:
-            names = errors.listed(map(repr, unknown))
-            raise LanternError(f"prompt: unknown word {names}; known words: {known}")
+            names, near = errors.listed(map(repr, unknown)), errors.nearest(unknown[0], self.words)
+            raise LanternError(f"prompt: unknown word {names}; {near}known words: {known}")
         if not found:
             raise LanternError(f"empty prompt: expected at least one of the words: {known}")
         return tuple(

@@ -52,7 +52,7 @@ def encode_captions(
         features on the host, without padding.
 
     Raises:
-        LanternError: no captions, one that cleaning leaves empty, or another model's tokenizer.
+        LanternError: a caption that cleaning leaves empty, or another model's tokenizer.
     """
     tokens, mask = caption_tokens(tokenizer, captions, length, config.vocab_size)
     # Moved to the device once, not for every chunk.
@@ -89,11 +89,9 @@ def caption_tokens(
     tokenizer: TextTokenizer, captions: Sequence[str], length: int, vocab_size: int
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
     """Returns token ids of cleaned captions and their mask, padded on the right; raises as ``encode_captions``."""
-    if not len(captions):
-        raise LanternError("no prompts: give at least one")
     rows = []
     for caption in captions:
-        cleaned = clean_caption(caption) if isinstance(caption, str) else ""
+        cleaned = clean_caption(caption)
         if not cleaned:
             raise LanternError(
                 f"prompt {errors.quoted(caption)} holds no words to encode: describe a picture in words"

@@ -2,8 +2,10 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
@@ -13,57 +15,31 @@ from lantern_jax.io.files import read_bounded, read_text
 MOST_BYTES = 64 * 2**20
 
 
-class TextTokenizer(Protocol):
-    """A text tokenizer, as prompts need it."""
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A text tokenizer, as prompts need it.
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of a text, without special tokens."""
-        ...
+    Attributes:
+        encode: text -> its ids, without special tokens.
+        pieces: number of ids.
+        id_of: a piece -> its id; None, or another piece's, if there is none of that name.
+    """
 
-    @property
-    def pieces(self) -> int:
-        """Number of ids."""
-        ...
-
-    def id_of(self, piece: str) -> int | None:
-        """Returns the id of a piece; None, or another piece's, if there is none of that name."""
-        ...
+    encode: Callable[[str], list[int]]
+    pieces: int
+    id_of: Callable[[str], int | None]
 
 
-class HuggingFaceTokenizer:
-    """A tokenizer of the ``tokenizers`` library."""
+def hugging_face(tokenizer: Any) -> TextTokenizer:
+    """Returns a tokenizer of the ``tokenizers`` library."""
+    # A file may ask for either; models here cut and pad by their own rules.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
 
-    def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
-        # A file may ask for either; models here cut and pad by their own rules.
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
 
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-    @property
-    def pieces(self) -> int:
-        """Number of ids."""
-        return self._tokenizer.get_vocab_size()
-
-    def id_of(self, piece: str) -> int | None:
-        return self._tokenizer.token_to_id(piece)
-
-
-class _SentencePieceTokenizer:
-    def __init__(self, processor):
-        self._processor = processor
-
-    def encode(self, text: str) -> list[int]:
-        return self._processor.encode(text, add_bos=False, add_eos=False)
-
-    @property
-    def pieces(self) -> int:
-        return self._processor.get_piece_size()
-
-    def id_of(self, piece: str) -> int | None:
-        return self._processor.piece_to_id(piece)
+    return TextTokenizer(encode, tokenizer.get_vocab_size(), tokenizer.token_to_id)
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
@@ -109,16 +85,17 @@ def mark_ids(
 def _read_json(path: Path) -> TextTokenizer:
     from tokenizers import Tokenizer
 
-    return HuggingFaceTokenizer(Tokenizer.from_str(read_text(path, MOST_BYTES)))
+    return hugging_face(Tokenizer.from_str(read_text(path, MOST_BYTES)))
 
 
 def _read_sentencepiece(path: Path) -> TextTokenizer:
     from sentencepiece import SentencePieceProcessor
 
-    tokenizer = _SentencePieceTokenizer(SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES)))
+    processor = SentencePieceProcessor(model_proto=read_bounded(path, MOST_BYTES))
+    encode = partial(processor.encode, add_bos=False, add_eos=False)
     # An empty file is a model without pieces, which fails only when used.
-    tokenizer.encode("a")
-    return tokenizer
+    encode("a")
+    return TextTokenizer(encode, processor.get_piece_size(), processor.piece_to_id)
 
 
 # Ending -> package, what the file is, how it is read.

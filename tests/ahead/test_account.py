@@ -58,6 +58,12 @@ def test_a_kernel_that_says_what_it_costs_is_taken_at_its_word():
     assert made.round.own_cycles == pytest.approx((1e-3 + 0.35e-6) * V5E.clock, rel=1e-6)
 
 
+def test_exponentials_are_work_of_the_vector_units():
+    cost = '"cost_estimate":{"flops":"3","transcendentals":"1024000","bytes_accessed":"819"},"body":'
+    made = account_of(programs.TPU.replace('"body":', cost), V5E, grids={})
+    assert made.round.own_cycles == pytest.approx(8000 + 0.35e-6 * V5E.clock, abs=1)
+
+
 def test_copies_of_arguments_and_results_count_and_moves_do_not():
     # The kernel into another layout, the cache before the loop and after it; the scale is only moved.
     assert account.copied_bytes(read_program(programs.TPU)) == 8 * 128 * 2 + 2 * 2 * 64 * 2

@@ -7,12 +7,15 @@ import pytest
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
 from lantern_jax.ahead.devices import slice_of
+from lantern_jax.ahead.fit import need_there
 from lantern_jax.ahead.rows import row_of
 from lantern_jax.ahead.survey import shapes_of_size
 from lantern_jax.engine import engine as engines
 from lantern_jax.engine.engine import Engine
-from lantern_jax.measuring.fit import size_shapes
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.families.registry import family_of
 from lantern_jax.measuring.random_models import random_model
+from lantern_jax.measuring.shapes import size_shapes
 
 MODEL = random_model("tiny")
 KNOBS = {"method": "gumbel", "tree": "chain"}
@@ -90,6 +93,23 @@ def test_rows_of_programs_of_this_machine(shapes):
     assert advance.state_bytes > 0 and advance.arguments_bytes > advance.state_bytes
     assert refill.state_bytes == advance.state_bytes and start.state_bytes == 0
     assert all(row.error is None and row.compile_seconds >= 0 for row in rows)
+
+
+def test_a_need_is_of_arrays_that_are_there(shapes):
+    """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
+    here = np.array(jax.devices()[:1])[:, None]
+    batches = [Batch(shapes, shapes.job(KNOBS), count, here) for count in (2, 4)]
+    two, four = (need_there(batch, None, 10**9, ("start", "advance")) for batch in batches)
+    config, drafter = shapes.recipe.config, shapes.recipe.drafters["eagle"]
+    of_drafter = jax.tree.leaves(DRAFTERS["eagle"].shapes(drafter))
+    values = sum(leaf.size for leaf in [*jax.tree.leaves(family_of(config).shapes(config)), *of_drafter])
+    # The head is the target's; beside parameters there are keys and scales.
+    assert 4 * values <= two.parameters <= four.parameters < 4 * values + 200
+    # Keys and values of both guidance rows, for the prefix and every token, in target and drafter at least.
+    slots = 2 * 2 * (config.num_layers + 1) * config.dim * (1 + config.num_tokens)
+    assert 4 * 2 * slots <= two.state <= 2 * 4 * 2 * slots
+    np.testing.assert_allclose(four.state, 2 * two.state, rtol=0.02)
+    assert 0 < two.working < four.working
 
 
 def test_published_sizes_have_their_tokenizers():

@@ -6,6 +6,7 @@ import pytest
 
 from lantern_jax.ahead import topology
 from lantern_jax.ahead.devices import DEVICES, GPU, slice_of, target_config
+from lantern_jax.ahead.fit import MOST
 from lantern_jax.commands.main import main
 from lantern_jax.io.errors import LanternError, MissingExtra
 from tests.command import assert_refused
@@ -70,23 +71,25 @@ def test_a_missing_compiler_names_its_extra(monkeypatch):
         topology.devices_of(slice_of("h100"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--fit"], "--fit has no number"),
-        (["--fit", "8", "--mesh", "model=4"], "--mesh is for --for"),
-        (["--fit", "8", "--for", "v5e"], "--for v5e knows its memory: leave 8 out"),
-        (["--for", "v5e"], "--for is for --fit"),
-        (["--fit", "--for", "v9"], "unknown device 'v9'"),
-        (["--fit", "--for", "v5e:4x4", "--mesh", "model=3"], "has 16"),
-        (["--fit", "--for", "v5e", "--methods", "owl"], "unknown method 'owl'"),
-        (["--fit", "--for", "v5e", "--size", "tiny", "demo"], "--size tiny takes no checkpoint"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bad_input_is_one_line(arguments, line, capsys, tmp_path, monkeypatch):
+def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
+    assert main(["info", "--fit", "1", "--size", "tiny", "--methods", "ar", "--dtype", "float32"]) == 0
+    printed = capsys.readouterr().out
+    assert "in 1 GB" in printed and f"{MOST}" in printed
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("--fit", "--fit has no number"), ("--fit nan", "--fit nan is not valid"),
+    ("--fit 8 --mesh model=4", "--mesh is for --for"), ("--fit 8 --verify", "--verify reads a checkpoint's files"),
+    ("--fit 8 --for v5e", "--for v5e knows its memory: leave 8 out"), ("--for v5e", "--for is for --fit"),
+    ("--size tiny", "--size is for --fit"), ("--fit 8 --size huge", "unknown size 'huge'"),
+    ("--fit --for v9", "unknown device 'v9'"), ("--fit --for v5e:4x4 --mesh model=3", "has 16"),
+    ("--fit 8 --methods owl", "unknown method 'owl'"), ("--fit --for v5e --methods owl", "unknown method 'owl'"),
+    ("--fit 8 --size tiny --methods medusa", "medusa"), ("--fit 8 nowhere", "nowhere"),
+    ("--fit --for v5e --size tiny demo", "--size tiny takes no checkpoint"),
+])  # fmt: skip
+def test_bad_input_is_one_line(line, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert line in assert_refused(["info", *arguments], capsys)
+    assert said in assert_refused(["info", *line.split()], capsys)
 
 
 def test_the_command_says_which_extra_is_missing(capsys, tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from lantern_jax.ahead import fit, rows, tables
+from lantern_jax.ahead.fit import Need
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring.fit import Need
 
 ROW = rows.AheadRow(
     "v5e", None, "tiny", "ar", 1, "advance", 2**30, 2**20, 0, 0, 0, 3 * 2**20, 2_500_000, None, 1_000_000, None,

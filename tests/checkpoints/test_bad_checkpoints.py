@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import lantern_jax.engine.engine
-from lantern_jax.checkpoints.store import describe, load, save
+from lantern_jax.checkpoints.checkpoint import describe
+from lantern_jax.checkpoints.store import load, save
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile.folders import hostile_folders, replace, save_sharded

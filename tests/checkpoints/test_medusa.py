@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.checkpoint import describe
 from lantern_jax.checkpoints.convert import add_drafter
-from lantern_jax.checkpoints.store import describe, load, save
+from lantern_jax.checkpoints.store import load, save
 from lantern_jax.families.medusa_weights import convert_medusa
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel, medusa_shapes
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint

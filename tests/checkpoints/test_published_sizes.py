@@ -49,34 +49,43 @@ def found_hidden(config):
 
 
 def cases():
-    """(name, what tells the config, the config, names and shapes)."""
+    """(name, what tells the config, the config, a function of names and shapes: tracing some takes seconds)."""
     for size in ("B", "L", "XL", "XXL", "3B", "7B"):
         config, captions = published_config(size), published_config(size, "caption")
-        yield f"LlamaGen-{size}", gpt_config_from_shapes, found_hidden(config), original_gpt_shapes(config)
-        shapes = hugging_face_gpt_shapes(captions)
+        yield (
+            f"LlamaGen-{size}",
+            gpt_config_from_shapes,
+            found_hidden(config),
+            partial(original_gpt_shapes, config),
+        )
+        shapes = partial(hugging_face_gpt_shapes, captions)
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
-    yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), t5_shapes(T5_XL, decoder=False)
-    shapes = chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ)
-    own = {name: shape for name, shape in shapes.items() if "vqmodel" not in name}
+    yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), partial(t5_shapes, T5_XL, decoder=False)
     codes = ChameleonConfig().num_codes
     tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
-    yield "Chameleon-7B", tell, ChameleonConfig(), own
+    yield "Chameleon-7B", tell, ChameleonConfig(), chameleon_without_vq
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):
             tell = partial(clip_config_from_shapes, layout=layout, told=told)
-            yield f"CLIP {name}{where}", tell, config, of_table(clip_table(config, layout))
-    yield "ImageReward", reward_config_from_shapes, REWARD, of_table(reward_table(REWARD))
+            yield f"CLIP {name}{where}", tell, config, partial(of_table, clip_table, config, layout)
+    yield "ImageReward", reward_config_from_shapes, REWARD, partial(of_table, reward_table, REWARD)
 
 
-def of_table(table):
-    return {name: entry.shape for name, entry in table.items()}
+def chameleon_without_vq():
+    shapes = chameleon_shapes(ChameleonConfig(), CHAMELEON_VQ)
+    return {name: shape for name, shape in shapes.items() if "vqmodel" not in name}
+
+
+def of_table(table, *arguments):
+    return {name: entry.shape for name, entry in table(*arguments).items()}
 
 
 @pytest.mark.parametrize(
-    ("name", "tell", "config", "shapes"), [pytest.param(*one, id=one[0]) for one in cases()]
+    ("name", "tell", "config", "shapes_of"), [pytest.param(*one, id=one[0]) for one in cases()]
 )
-def test_sizes_are_told_by_shapes(name, tell, config, shapes):
+def test_sizes_are_told_by_shapes(name, tell, config, shapes_of):
+    shapes = shapes_of()
     tensors = {tensor: jax.ShapeDtypeStruct(shape, np.float32) for tensor, shape in shapes.items()}
     assert tell(tensors) == config
     if name in MILLIONS:

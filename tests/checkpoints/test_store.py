@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from lantern_jax.checkpoints import arrays, store
-from lantern_jax.checkpoints.store import Checkpoint, demo_directory, describe, load, load_drafter, save
+from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
+from lantern_jax.checkpoints.store import demo_directory, load, load_drafter, save
 from lantern_jax.devices.partition import Layout, where_on
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors

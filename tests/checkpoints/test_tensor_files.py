@@ -187,9 +187,9 @@ def test_shards_and_index_must_agree(sharded):
     folder, index, save = sharded
     content = tensors()
     save({"weight": content["weight"], "half": content["half"].clone()}, 0)
-    refused(index, "holds, as another shard does, half")
+    refused(index, "holds, and the index does not say so, half")
     save({"weight": content["weight"], "more": content["half"].clone()}, 0)
-    refused(index, "does not name, more")
+    refused(index, "does not say so, more")
     save({"other": content["weight"]}, 0)
     refused(index, "lacks weight")
     shard = json.loads(index.read_text())["weight_map"]["half"]

@@ -46,7 +46,7 @@ gpt = partial(convert_gpt, config={"num_heads": 2, "grid": 4})
 drafter = partial(convert_drafter, target=CAPTION)
 chameleon = partial(convert_chameleon, config={"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
 clip = partial(convert_clip, told={"activation": "gelu"})
-vgg = partial(convert_vgg, config=TINY_VGG)
+vgg = partial(convert_vgg, sizes=TINY_VGG)
 medusa = partial(convert_medusa, target=CLASS)
 HEADS = MedusaConfig(CLASS.dim, CLASS.num_codes, CLASS.num_codes, heads=2, layers=1)
 # reader -> (what converts, names and shapes, tensors that decide no size: one to lose, one to bend).

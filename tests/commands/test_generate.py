@@ -51,15 +51,21 @@ def size(path) -> tuple[int, int]:
 
 def test_one_picture(folder, capsys):
     assert main(["generate", PROMPT]) == 0
-    assert files(folder) == {"lantern.png"}
-    with Image.open("lantern.png") as image:
+    name = "snowy-mountains-at-dusk-by-a-calm-lake-0"
+    assert files(folder) == {f"{name}.png"}
+    with Image.open(f"{name}.png") as image:
         np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
     printed = capsys.readouterr()
     assert printed.err == ""
     for row in (
-        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", "lantern.png",
+        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", f"{name}.png",
     ):  # fmt: skip
         assert row in printed.out
+    # Nothing is refused where nothing was named, and nothing that is there is written over.
+    assert main(["generate", PROMPT]) == main(["generate", PROMPT, "a lake", "--seed", "3"]) == 0
+    assert main(["generate", PROMPT, "--show-acceptance", "--overwrite"]) == 0
+    names = {f"{name}.png", f"{name}-2.png", f"{name}-accepted.png", f"{name[:-1]}3"}
+    assert {found for found in files(folder) if "/" not in found} == names
 
 
 def test_the_version_is_told(capsys):
@@ -87,15 +93,16 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     arguments = ["generate", PROMPT, "--compare", "--show-acceptance", "--out", "a.png", "--stats", "a.json"]
     assert main([*arguments, "--rule", "lantern++", "--k", "5", "--lam", "1"]) == 0
     assert len(resolved) == len(kept) == 1
-    assert files(folder) == {"a.png", "a.json"}
+    assert files(folder) == {"a.png", "a-compare.png", "a-accepted.png", "a.json"}
     statistics = json.loads(Path("a.json").read_text())
     assert statistics["tokens"] == TOKENS and statistics["same_tokens"] == 1 and statistics["speedup"] > 0
     assert set(statistics) >= {
         "step_compression", "rounds", "tokens", "seconds", "compile_seconds", "tokens_per_second", "substituted",
         "speedup", "same_tokens",
     }  # fmt: skip
-    width, height = size("a.png")
-    assert width > 2 * SIDE and height > SIDE
+    assert size("a.png") == (SIDE, SIDE), "the clean picture"
+    (width, height), (large, _) = size("a-compare.png"), size("a-accepted.png")
+    assert width > 2 * SIDE and height > SIDE and large > SIDE
     printed = capsys.readouterr().out
     assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
     assert "plain" in printed
@@ -150,7 +157,7 @@ GENERATE = {
     "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
     "num zero": [PROMPT, "--num", "0"], "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
-    "grid of too many": [PROMPT, "--num", "257"], "out exists": [PROMPT, "--out", "old.png"],
+    "grid of too many": [PROMPT, "--num", "257", "--out", "a.png"], "out exists": [PROMPT, "--out", "old.png"],
     "out is a jpeg": [PROMPT, "--out", "a.jpg"], "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
     "out without parent": [PROMPT, "--out", "nowhere/a.png"], "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
     "parent is a file": [PROMPT, "--out", "old.png/a.png"],
@@ -189,7 +196,7 @@ def test_generate_refuses(bad, clutter, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "bad",
-    [[], ["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
+    [["paint"], ["convert"], ["convert", "other"], ["convert", "llamagen"], ["info", "nowhere"], ["info", "empty"]],
 )  # fmt: skip
 def test_other_commands_refuse(bad, clutter, capsys):
     assert_refused(bad, capsys)
@@ -226,13 +233,31 @@ def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatc
 
 
 def test_help_is_not_an_error(capsys):
-    assert main(["generate", "--help"]) == 0
-    text = capsys.readouterr().out
-    shown = " ".join(text.split())
+    """What few need is shown by --help-all alone; no command is help too."""
+    assert main(["generate", "--help"]) == main(["generate", "--help-all"]) == main([]) == 0
+    short, long, commands = re.split("^usage: ", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert "examples:" in short and "--guidance" in short and "--sharpness" not in short
+    assert "lantern generate" in commands and "--version" in commands
+    shown = " ".join(long.split())
     for name, knob in KNOBS.items():
         flag = f"--{name.replace('_', '-')}"
-        value = "{" + ",".join(knob.choices) + "}" if knob.choices else knob.metavar
+        value = (
+            "NAME"
+            if name == "method"
+            else "{" + ",".join(knob.choices) + "}"
+            if knob.choices
+            else knob.metavar
+        )
         assert f"{flag} {value} {knob.help}" in shown
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("genrate lake", "'genrate' is not valid: did you mean generate? choose from"),
+    ("generate lake --sed 3", "'--sed' is not an option of lantern generate: did you mean --seed?"),
+    ("generate lake --method jakobi", "'jakobi' is not valid: did you mean jacobi?"),
+])  # fmt: skip
+def test_the_nearest_name_is_told(words, said, capsys):
+    assert said in assert_refused(words.split(), capsys)
 
 
 def test_flags_set_the_knobs_of_their_names():
@@ -246,10 +271,13 @@ def test_flags_set_the_knobs_of_their_names():
 
 
 def test_methods_are_listed(capsys):
-    assert main(["methods"]) == 0
+    assert main(["methods", "--verbose"]) == 0
     printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    told = " ".join(printed.split())
     for name, method in methods().items():
-        assert f"{name} " in printed and method.help in printed
+        assert f"{name} {method.help}" in told
+    assert "--window 5 (gpu, tpu: 46)" in told
 
 
 def test_file_names_come_from_prompts():

@@ -58,6 +58,9 @@ REFUSED = {
     "prompts are float32": lambda: foreign(FLOATS, RIGHT | True),
     "are float32": lambda: of_lumina(tokens=LUMINA[2].tokens.astype(jnp.float32)),
     "labels are float32": lambda: labelled(LABELS.astype(jnp.float32)),
+    r"conditioning\[0\]\[0\] has shape \(\) for 3 keys": lambda: foreign(TOKENS.tolist()),
+    r"prompts have shape \(3,\): give ids \[B, P\]": lambda: foreign(TOKENS[:, 0]),
+    r"prompts have shape \(3, 0\): give ids": lambda: foreign(TOKENS[:, :0]),
     "ids of prompts are 0 to 30: give 0 to 29": lambda: foreign(np.where(TOKENS == 5, 30, TOKENS)),
     "ids of prompts are -1 to 5": lambda: foreign(np.where(TOKENS == 0, -1, TOKENS)),
     "give 0 to 19": lambda: of_lumina(tokens=LUMINA[2].tokens + 3),
@@ -121,6 +124,22 @@ def committed(path):
         cache = lantern_jax.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
 
 
+def slots(number, dtype=np.int32):
+    """Prefills for so many tokens, and scores one with a cache of which the caller made the lengths."""
+    cache, _, _ = KNOWN.prefill(foreign_params(), TOKENS, None, number)
+    cache = cache.replace(length=jnp.zeros(3, dtype))
+    KNOWN.score(
+        foreign_params(), cache, jnp.zeros((3, 1), jnp.int32), np.zeros(1, int), np.ones((1, 1), bool)
+    )
+
+
+def of_llamagen(dtype, slots=3):
+    layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
+    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=slots)
+    path, count = jnp.zeros((1, 1), jnp.int32), jnp.array([1], jnp.int32)
+    lantern_jax.commit(cache.replace(length=jnp.zeros(1, dtype)), (layer,), path, count)
+
+
 def topology(*parents, depth=2, width=1):
     lantern_jax.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
 
@@ -131,6 +150,14 @@ PARTS = {
     "the neighbour table holds float32": lambda: neighbours(jnp.zeros((3, 20))),
     "2 rows behind 2 committed tokens do not fit 3 slots": lambda: committed([[0, 1]]),
     "nodes of the path are 1 to 3: give 0 to 2": lambda: committed([[1, 3]]),
+    "lengths of the cache are float32": lambda: slots(8, np.float32),
+    "slots are float64: give whole numbers": lambda: slots(8.0),
+    "lengths of the cache are float32: give": lambda: of_llamagen(np.float32),
+    "slots are float64": lambda: of_llamagen(np.int32, 3.0),
+    "vocab_size and num_tokens are float64": lambda: lantern_jax.Target(None, None, None, 24, 20.0),
+    r"tokens have shape \(3,\): give batch x 3 tree nodes, under vmap tokens\[None\]": lambda: jax.vmap(
+        verified
+    )(jnp.zeros((5, 3), jnp.int32)),
     "values that are not finite": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
     "parents are 0 to 3: give 0 to 2": lambda: topology(0, 3),
     "parents are out of order": lambda: topology(2, 0),

@@ -20,7 +20,7 @@ from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.engine import programs
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
@@ -34,7 +34,6 @@ from .topologies import traced_drafting
 VOCAB, GRID, DIM, HEADS = 1000, 8, 48, 3
 TARGET = LlamaGenConfig(DIM, 2, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=96, num_labels=11)
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
-TREE = named_tree("naive_extend_57")
 SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 # Shapes of the kernels of a layer, as stored and as matrices, and of the head.
 STORED = ((DIM, 3, HEADS, DIM // HEADS), (HEADS, DIM // HEADS, DIM), (DIM, 2, 96))
@@ -123,7 +122,6 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
     [
         ("rejection", 1, SMALL),
         ("plain", 3, None),
-        *(pytest.param(method, 3, TREE, marks=pytest.mark.exhaustive) for method in ("gumbel", "rejection")),
     ],
     ids=str,
 )

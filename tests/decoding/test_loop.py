@@ -1,5 +1,6 @@
 """The loop: devices, batches, forced tokens, what is compiled, what is refused."""
 
+import contextlib
 import dataclasses
 import re
 from types import FunctionType
@@ -9,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, Gumbel, LanternPlusPlus, SamplingParams, eagle, gumbel_noise
+from lantern_jax import (
+    Decoded,
+    DraftTree,
+    Gumbel,
+    LanternPlusPlus,
+    SamplingParams,
+    eagle,
+    gumbel_noise,
+    speculative_jacobi,
+)
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
@@ -19,11 +29,23 @@ from tests.refused import refused
 from . import toy_models as toys
 
 
-def test_any_mesh_will_do():
-    """One of several axes, which are explicit and called otherwise."""
-    mesh = jax.make_mesh((4, 2), ("pictures", "other"))
-    given = {**arguments(8), "mesh": mesh, "mesh_axis": "pictures"}
-    np.testing.assert_array_equal(speculative_decode(**given).tokens, toys.decode(guided=False).tokens)
+def explicit_mesh():
+    return jax.make_mesh((4, 2), ("pictures", "other"))
+
+
+def on_explicit_mesh(leaf, *spec):
+    return jax.device_put(leaf, jax.NamedSharding(explicit_mesh(), jax.P(*spec)))
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "set", "laid out"])
+def test_any_mesh_will_do(where):
+    """One of several axes, which are explicit and called otherwise; also where it is the caller's own mesh already."""
+    given = {**arguments(8), "mesh": explicit_mesh(), "mesh_axis": "pictures"}
+    if where == "laid out":
+        given |= {name: on_explicit_mesh(given[name], "pictures") for name in ("conditioning", "keys")}
+    with jax.set_mesh(explicit_mesh()) if where == "set" else contextlib.nullcontext():
+        made = speculative_decode(**given)
+    np.testing.assert_array_equal(made.tokens, toys.decode(guided=False).tokens)
 
 
 def test_the_callers_own_shard_map():
@@ -140,7 +162,26 @@ def changed_target(**changes):
 RELAXED = LanternPlusPlus(jnp.float32(2.0), 4)
 MISTAKES = {
     "too few keys": ({"keys": toys.sequence_keys(0, 3)}, "conditioning has shape (4, 1) for 3 keys: give conditional"),
-    "raw keys": ({"keys": jnp.zeros((4, 2), jnp.uint32)}, "keys are (4, 2): give one key a sequence"),
+    "raw keys": (
+        {"keys": lambda: jax.random.split(jax.random.PRNGKey(7), 4)},
+        "keys are (4, 2) of uint32: give one key a sequence, such as jax.random.split(key, batch), and "
+        "jax.random.wrap_key_data(keys) for those of PRNGKey",
+    ),
+    "one key": ({"keys": lambda: jax.random.key(7)}, "keys are () of key<fry>: give one key a sequence"),
+    "lists": ({"conditioning": [[1], [2], [3], [4]]}, "conditioning[0][0] has shape () for 4 keys: give conditional "),
+    "no array": (
+        {"target_params": {"params": {}, "act": jax.nn.relu}},
+        "target_params['act'] is custom_jvp, no array: partition the model first",
+    ),
+    "explicit mesh": (
+        {"conditioning": lambda: on_explicit_mesh(toys.conditioning(4), "pictures")},
+        "conditioning lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
+    ),
+    # Whole on every device, and yet typed: what a loop makes itself is not.
+    "explicit mesh of one": (
+        {"keys": lambda: on_explicit_mesh(toys.sequence_keys(0, 4))},
+        "keys lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
+    ),
     "rank of conditioning": ({"conditioning": jnp.zeros((4, 1, 1), jnp.int32)}, "target.prefill "),
     "both guidance rows": ({"conditioning": jnp.zeros((2, 4, 1), jnp.int32)}, "has shape (2, 4, 1) for 4 keys"),
     "guidance": ({"guidance": jnp.float32(2)}, "guidance has shape () for 4 keys: give [4]"),
@@ -176,3 +217,39 @@ def test_mistakes_are_told_in_one_line(mistake):
             name: value() if isinstance(value, FunctionType) else value for name, value in changes.items()
         }
         speculative_decode(**arguments() | made)
+
+
+def test_what_a_record_refuses_itself_is_passed_on():
+    window = speculative_jacobi(toys.VOCAB, 4, redraw="maximal")
+    with refused(
+        "^a window with redraw 'maximal' was given SharedNoise as draws: decode it with the coupling"
+    ):
+        speculative_decode(**arguments() | {"drafting": window, "drafting_params": None})
+
+
+def test_a_batch_of_no_number_is_refused():
+    def tokens(conditioning, keys):
+        return autoregressive_decode(toys.llamagen(), toys.target_params(), conditioning, keys).tokens
+
+    (batch,) = jax.export.symbolic_shape("batch")
+    with refused(r"conditioning has shape \(batch, 1\): sizes are static, make a program for each"):
+        jax.eval_shape(
+            tokens,
+            jax.ShapeDtypeStruct((batch, 1), jnp.int32),
+            jax.ShapeDtypeStruct((batch,), jax.random.key(0).dtype),
+        )
+
+
+def test_a_generation_is_exported_with_its_records():
+    pytest.importorskip("flatbuffers", reason="what JAX writes programs with")
+
+    def decode(sampling, keys):
+        return autoregressive_decode(
+            toys.markov_target(10, 17), toys.markov_params(10), jnp.zeros((2, 1)), keys, sampling=sampling
+        )
+
+    given = SamplingParams.create(0.9, 4), toys.sequence_keys(0, 2)
+    written = jax.export.export(jax.jit(decode))(*given).serialize()
+    read = jax.export.deserialize(written).call(*given)
+    assert isinstance(read, Decoded)
+    jax.tree.map(np.testing.assert_array_equal, read, decode(*given))

@@ -124,11 +124,10 @@ def test_what_runs_is_static_and_values_are_traced():
     assert SamplingParams.create(top_k=1024).filters == ("top_k",)
 
 
+# Their ranges: test_settings.py.
 @pytest.mark.parametrize(("knobs", "message"), [
-    ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
-    ({"temperature": float("inf")}, "temperature"), ({"top_k": -1}, "top_k -1"), ({"top_k": 1.5}, "top_k"),
-    ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.1}, "top_p"),
-    ({"top_p": float("nan")}, "top_p"),
+    ({"temperature": -0.1}, "temperature"), ({"top_k": -1}, "top_k -1"), ({"top_p": 0.0}, "top_p"),
+    ({"top_k": 11, "vocab_size": 10}, "more than the 10 codes"),
 ])  # fmt: skip
 def test_bad_knobs(knobs, message):
     with pytest.raises(ValueError, match=message):

@@ -11,13 +11,11 @@ from lantern_jax import Codebook, Decoded, Drafter, DraftTree, KVCache, Prefix, 
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, TokenConditioning, chameleon_target
-from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
-from lantern_jax.models.eagle3 import Eagle3Config, eagle3_drafter, eagle3_shapes
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
-from lantern_jax.models.medusa import MedusaConfig, medusa_drafter, medusa_shapes
-from lantern_jax.models.parallel import ParallelConfig, parallel_drafter, parallel_shapes
 
 VOCAB = 32
 BATCH = 8
@@ -29,13 +27,7 @@ FORCED = tuple(11 if i % 5 == 4 or i == CHAIN_LENGTH - 1 else -1 for i in range(
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
 # Rows of four end in forced tokens outside the codes.
 LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
-# Config, record, shapes of a kind of drafter; and sizes that one or another reads.
-KINDS = {
-    "eagle": (DrafterConfig, eagle_drafter, drafter_shapes),
-    "eagle3": (Eagle3Config, eagle3_drafter, eagle3_shapes),
-    "medusa": (MedusaConfig, medusa_drafter, medusa_shapes),
-    "parallel": (ParallelConfig, parallel_drafter, parallel_shapes),
-}
+# Sizes that one or another kind of drafter reads.
 KIND_SIZES = {"num_heads": 2, "hidden_dim": 32, "taps": (0, 1), "heads": 2, "masks": 2, "markov_rank": 3}
 
 
@@ -68,19 +60,24 @@ def random_codebook(count: int, channels: int, k: int, seed: int, outside: int =
     return Codebook(jnp.asarray(table), jnp.asarray(codes))
 
 
+def drafter_config(kind: str, **settings):
+    """Makes a kind's config of the settings that it has."""
+    config = DRAFTERS[kind].config
+    return config(**{name: settings[name] for name in settings if name in config.__dataclass_fields__})
+
+
 def drafter_of_kind(kind: str, head, **shared):
     """Makes an untrained drafter of a kind for a target that decides ``shared``: its record, its parameters.
 
     Depths beyond the heads of a Medusa or the masks of a parallel drafter get the last one's logits.
     """
-    sizes, record, shapes = KINDS[kind]
-    settings, rng = KIND_SIZES | shared, np.random.default_rng(1)
-    config = sizes(**{name: settings[name] for name in settings if name in sizes.__dataclass_fields__})
+    config, rng = drafter_config(kind, **KIND_SIZES | shared), np.random.default_rng(1)
     # Norms and biases too are neither one nor zero.
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape).astype(np.float32)), shapes(config)
+        lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape).astype(np.float32)),
+        DRAFTERS[kind].shapes(config),
     )
-    return record(config), {"drafter": params, "head": head}
+    return DRAFTERS[kind].make(config, jnp.float32), {"drafter": params, "head": head}
 
 
 @cache

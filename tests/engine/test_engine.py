@@ -6,7 +6,6 @@ import pytest
 
 import lantern_jax
 from lantern_jax.engine.programs import spread
-from lantern_jax.pipeline.plan import batches
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.
@@ -90,13 +89,6 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
 )  # fmt: skip
 def test_sizes_of_programs(count, devices, most, expected):
     assert spread(count, devices, most) == expected
-
-
-def test_batches_hold_every_number_once():
-    for count, most in ((1, 8), (8, 8), (9, 8), (17, 4)):
-        numbers = [number for part in batches(count, most) for number in range(part.start, part.stop)]
-        assert numbers == list(range(count))
-        assert max(part.stop - part.start for part in batches(count, most)) <= most
 
 
 @pytest.mark.parametrize(

@@ -198,31 +198,6 @@ def test_anoles_own_size(published, tmp_path, monkeypatch):
     assert (config.grid, config.num_tokens, whole.draws) == (32, 1024, False)
 
 
-def test_encoded_prompts_make_the_same_pictures(converted, loaded, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    checkpoint = loaded("t2i")
-
-    def load_sharing(model, *others, **more):
-        return sharing(model, checkpoint) if Path(model).name == "t2i" else load(model, *others, **more)
-
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_sharing)
-    model = str(converted("t2i"))
-    assert main(["encode", *CAPTIONS, "--model", model, "--out", "prompts.npz"]) == 0
-    common = ["--model", model, "--tree", "none", "--out"]
-    assert main(["generate", *CAPTIONS, *common, "a.png"]) == 0
-    assert main(["generate", "--prompts", "prompts.npz", *common, "b.png"]) == 0
-    assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
-    anole = str(converted("anole"))
-    capsys.readouterr()
-    assert "exists" in assert_refused(["encode", "a dog", "--model", model, "--out", "prompts.npz"], capsys)
-    line = assert_refused(
-        ["generate", "--prompts", "prompts.npz", "--model", anole, "--out", "c.png"], capsys
-    )
-    assert "encoded as captions, this checkpoint takes tokens" in line
-    both = ["generate", "a dog", "--prompts", "prompts.npz", "--model", model, "--out", "c.png"]
-    assert "one of the two" in assert_refused(both, capsys)
-
-
 def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted, loaded):
     def on_device(rows: int, columns: int) -> int:
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())

@@ -10,7 +10,8 @@ from pathlib import Path
 from unittest import mock
 
 from lantern_jax.checkpoints import arrays
-from lantern_jax.checkpoints.store import Checkpoint, save
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import save
 from lantern_jax.tensors import checksums
 from tests.hostile.files import CONTROL, as_bytes, index_files, safetensors, safetensors_files
 from tests.hostile.mutations import MISSING, at, places, renamed, replaced

@@ -132,10 +132,6 @@ WRONG = {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",
         "out": "none/file.json",
     }),
-    "eval.bfloat16": [
-        *calls("--trees oak"),
-        *wrong("", {"model": "none", "pictures": "0", "temperature": "0", "dtype": "x"}),
-    ],
     "eval.ahead": [
         *calls("", "--for=v5e:4x4 --mesh=data=3,model=4"),
         *wrong("", {"for": "v9 v5e:3x3 h100:9"}),

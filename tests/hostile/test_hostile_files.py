@@ -18,10 +18,9 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, load_tree, resolve_tree
 from lantern_jax.io import archives, errors, files
-from lantern_jax.io.archives import map_array
 from lantern_jax.measuring.accept_lengths import parse_accept_lengths
+from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.metrics.demo_classifier import read_classifier
 from lantern_jax.sets.plan import SetPlan, shard_paths
 from lantern_jax.sets.shards import open_pictures
 from lantern_jax.tensors.torch_pickle import read_pickle
@@ -29,6 +28,7 @@ from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
 from tests.hostile.files import KINDS, READERS
+from train.feature_store import map_array
 from train.picture_folder import PictureFolder
 
 LONGEST = 1000

@@ -73,9 +73,3 @@ def test_no_text_of_a_file_steers_the_terminal(kind, place, capsys, monkeypatch,
         for left in place.glob("new*"):
             left.unlink()
     assert said > 30
-
-
-def test_the_options_are_all_there():
-    options = {line[-2] for _, line in hostile_paths.path_lines() if len(line) > 1}
-    assert {"--token-file", "--tuned", "--start", "--against", "--t5-tokenizer", "--weights"} <= options
-    assert len({script for script, _ in hostile_paths.script_lines()}) > 20

@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lantern_jax.metrics.agreement import NAME
-from lantern_jax.metrics.demo_classifier import FEATURES
+from lantern_jax.metrics.agreement import FEATURES, NAME
 from lantern_jax.sets.plan import SetPlan, begin
 from tests.hostile.files import CONTROL, as_bytes, encoded_prompts, npy, safetensors, zipped
 from tests.hostile.mutations import at, places, renamed, replaced

@@ -195,7 +195,7 @@ def test_the_command_writes_one_file_of_what_is_done(folder, ctrl_c, capsys):
         ctrl_c(pictures)
         assert main(["generate", PROMPT, "--out", f"{number}.png", *options.split()]) == 130
         assert said in capsys.readouterr().err
-    assert files(folder) == {"alone.png", "1.png", "2.png"}
+    assert files(folder) == {"alone.png", "1.png", "2.png", "2-accepted.png"}
     np.testing.assert_array_equal(picture("1.png"), picture("alone.png"))
     height, width = picture("2.png").shape[:2]
     assert width > 2 * SIDE and width > 1.5 * height, "two pictures beside each other"

@@ -24,7 +24,7 @@ STEPS = """
 import sys, time
 from lantern_jax.commands.command_line import leave, run
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.interruption import deferred
+from train.signals import deferred
 def work():
     if sys.argv[1] == "waits":
         print("at work", flush=True)

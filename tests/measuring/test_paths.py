@@ -14,6 +14,7 @@ from lantern_jax.measuring import paths
 from lantern_jax.measuring.ranks import collect_ranks, rank_of
 from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
 from tests.tiny_checkpoint import TOKENS, drafters, tiny_checkpoint
+from train.tree import grow_tree
 
 PICTURES, SEED = 6, 3
 # Bushy, deep, and with gaps in its ranks.
@@ -69,12 +70,12 @@ def test_trees_take_the_most_frequent_paths():
     assert counts == Counter(
         {(0,): 4, (0, 0): 3, (0, 0, 1): 2, (0, 0, 0): 2, (0, 2): 1, (0, 1): 1, (0, 2, 0): 1, (1,): 1}
     )
-    assert paths.grow_tree(counts, 4) == [(0,), (0, 0), (0, 0, 0), (0, 0, 1)]
-    assert paths.grow_tree(counts, 3, depth=2) == [(0,), (1,), (0, 0)]
-    assert not DraftTree.from_paths(paths.grow_tree(counts, 8)).has_rank_gaps
+    assert grow_tree(counts, 4) == [(0,), (0, 0), (0, 0, 0), (0, 0, 1)]
+    assert grow_tree(counts, 3, depth=2) == [(0,), (1,), (0, 0)]
+    assert not DraftTree.from_paths(grow_tree(counts, 8)).has_rank_gaps
     with pytest.raises(ValueError, match="a tree of 9 nodes from 8 observed paths"):
-        paths.grow_tree(counts, 9)
-    assert paths.expected_tokens(counts, len(ranks), paths.grow_tree(counts, 4)) == 1 + (4 + 3 + 2 + 2) / 6
+        grow_tree(counts, 9)
+    assert paths.expected_tokens(counts, len(ranks), grow_tree(counts, 4)) == 1 + (4 + 3 + 2 + 2) / 6
     assert paths.rank_probabilities(ranks)[0][:3] == [round(4 / 6, 4), round(1 / 6, 4), 0.0]
 
 

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from lantern_jax.metrics.vgg import VGGConfig, vgg_table
+from lantern_jax.metrics.vgg import VGG, vgg_table
 from tests.golden_cases import DEFAULT_DIRECTORY, golden_weight
 
-TINY_VGG = VGGConfig(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)
+TINY_VGG = VGG(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)
 
 
 def inception_tensors() -> dict[str, np.ndarray]:

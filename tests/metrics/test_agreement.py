@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from lantern_jax.metrics.agreement import agreement_scores, caption_agreement, demo_features
-from lantern_jax.metrics.demo_classifier import read_classifier, shipped_classifier, stored
+from lantern_jax.metrics.agreement import (
+    agreement_scores,
+    caption_agreement,
+    demo_features,
+    read_classifier,
+    shipped_classifier,
+)
 from lantern_jax.metrics.moments import Moments, frechet_distance
 from tests.refused import refused_each
+from train.classifier import stored
 from train.painter.landscapes import caption, render_batch
 
 COUNT = 64

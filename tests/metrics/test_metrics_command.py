@@ -15,10 +15,9 @@ from lantern_jax.commands import report
 from lantern_jax.commands.main import main
 from lantern_jax.metrics import protocols, registry
 from lantern_jax.metrics.distances import kernel_distance, precision_recall
-from lantern_jax.metrics.features import FeatureReader
+from lantern_jax.metrics.features import FeatureReader, Score
 from lantern_jax.metrics.moments import Moments, frechet_distance
 from lantern_jax.metrics.preprocessing import lantern_square, truncate_levels
-from lantern_jax.metrics.scores import Score
 from tests.metrics.published_networks import inception_tensors
 
 COUNT = 12

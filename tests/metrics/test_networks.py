@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 from lantern_jax.metrics.features import FeatureReader
 from lantern_jax.metrics.inception import inception_features
 from lantern_jax.metrics.preprocessing import vgg_imagenet
-from lantern_jax.metrics.vgg import VGGConfig, vgg_features, vgg_table
+from lantern_jax.metrics.vgg import VGG, vgg_features, vgg_table
 from tests.metrics.published_networks import TINY_VGG, vgg_tensors
 from tests.refused import refused_each
 
@@ -23,7 +23,7 @@ def test_inception_refuses_other_files_and_preprocessings(tmp_path):
 
 
 def test_vgg_has_the_published_names_and_shapes():
-    table = vgg_table(VGGConfig())
+    table = vgg_table(VGG())
     numbers = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
     assert [f"features.{number}.weight" for number in numbers] == [
         name for name in table if name.startswith("features.") and name.endswith("weight")
@@ -55,7 +55,7 @@ def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
 
     path = tmp_path / "vgg.safetensors"
     save_file(vgg_tensors(), path)
-    reader = vgg_features(path, rectified=rectified, batch=2, config=TINY_VGG)
+    reader = vgg_features(path, "relu" if rectified else "linear", TINY_VGG)
     assert_close(reader.features(pictures), expected.numpy())
     assert ("after" if rectified else "before") in reader.name
 

@@ -84,18 +84,17 @@ def test_it_samples_what_the_model_says():
 
 
 def test_strict_decoding_with_a_smaller_model_is_plain_decoding():
-    """The same with a layer less; the prefix is the large model's, so that padding is told by its mask."""
+    """The same with a layer less. Were padding not told to it, it would not even guess what it says itself."""
     given = (foreign_target, foreign_params(), PROMPTS, KEYS)
     plain = lantern_jax.autoregressive_decode(*given, guidance=GUIDANCE)
-    drafter = drafter_from_target(
-        foreign_target, lambda params, prefix: TokenConditioning(prefix.tokens[0], prefix.mask[0])
-    )
-    made = lantern_jax.speculative_decode(
-        *given, guidance=GUIDANCE, drafting=lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(3)),
-        drafting_params=foreign_params() | {"blocks": foreign_params()["blocks"][:1]},
-    )  # fmt: skip
-    np.testing.assert_array_equal(made.tokens, plain.tokens)
-    assert int(made.rounds.max()) < LENGTH - 1
+    drafting = lantern_jax.eagle(drafter_from_target(foreign_target), lantern_jax.DraftTree.chain(3))
+    small = foreign_params() | {"blocks": foreign_params()["blocks"][:1]}
+    for params, most in ((small, LENGTH - 2), (foreign_params(), -(-(LENGTH - 1) // 4))):
+        made = lantern_jax.speculative_decode(
+            *given, guidance=GUIDANCE, drafting=drafting, drafting_params=params
+        )
+        np.testing.assert_array_equal(made.tokens, plain.tokens)
+        assert int(made.rounds.max()) <= most
 
 
 def test_without_unconditional_rows_guidance_is_refused():
@@ -152,6 +151,21 @@ def changed(part, change):
 def mixes_sequences(*given):
     logits, features, block = foreign_target.score(*given)
     return logits + 0.1 * logits[::-1], features, block
+
+
+def joins_the_batch(*given):
+    """Shifts a little of each row to the next, conditional and unconditional ones alike."""
+    logits, *more = foreign_model(*given)
+    return logits + np.float32(0.1) * jnp.roll(logits, 1, axis=0), *more
+
+
+def new_before_past(params, tokens, positions, mask, past):
+    """Does as a model that puts its new keys first, under a mask whose columns are the past's first."""
+    if past is None:
+        return foreign_model(params, tokens, positions, mask, None)
+    new = tokens.shape[1]
+    turned = jnp.concatenate([mask[..., new:], mask[..., :new]], axis=-1)
+    return foreign_model(params, tokens, positions, turned, past)
 
 
 def numbers_lost(part, value):
@@ -218,6 +232,8 @@ BROKEN = {
         "score", lambda params, cache, tokens, *more: (params, cache, tokens - FIRST_CODE, *more)
     ),
     "score: a node sees itself and its ancestors": lambda: applied(sees_the_whole_block),
+    "score: .* keys and values of the past come before the block's": lambda: applied(new_before_past),
+    "prefill: sequences of a batch": lambda: applied(joins_the_batch),
     "score: the order of a block's nodes": lambda: applied(counts_places),
     "score: a node at depth d": lambda: changed(
         "score", lambda params, cache, tokens, depth, *more: (params, cache, tokens, jnp.zeros_like(depth), *more)
@@ -274,3 +290,9 @@ def test_too_little_to_try_is_refused():
     short = target_from_apply(foreign_model, num_codes=CODES, num_tokens=8)
     with pytest.raises(ValueError, match="8 tokens is too short"):
         check_target(short, foreign_params(), PROMPTS)
+    with pytest.raises(ValueError, match=r"conditioning\[0\]\[0\] has shape \(\): give conditional rows"):
+        check_target(foreign_target, foreign_params(), PROMPTS.tokens.tolist())
+    with pytest.raises(
+        ValueError, match=r"params\['act'\] is custom_jvp, no array: partition the model first"
+    ):
+        check_target(foreign_target, foreign_params() | {"act": jax.nn.relu}, PROMPTS)

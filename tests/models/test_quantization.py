@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.ahead.arguments import Batch
+from lantern_jax.ahead.fit import need_there
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import parameter_spec
-from lantern_jax.measuring import fit
+from lantern_jax.measuring.shapes import checkpoint_shapes
 from lantern_jax.models import quantization
 from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.models.quantization import is_quantized, quantize
@@ -87,9 +89,10 @@ def test_it_is_stored_and_read_as_it_is(folder, quantized):
     assert bytes_of(kernels) == sum(kernel.size for kernel in kernels)
     abstract = load(folder, abstract=True)
     assert is_quantized(abstract.target_params)
-    shapes = fit.checkpoint_shapes(abstract, "float32")
-    plain = dataclasses.replace(shapes, quantized=False)
-    saved = [fit.memory(each, each.job({"method": "ar"}), 1).parameters for each in (plain, shapes)]
+    shapes = checkpoint_shapes(abstract, "float32")
+    job, here = shapes.job({"method": "ar"}), np.array(jax.devices()[:1])[:, None]
+    batches = [Batch(each, job, 1, here) for each in (dataclasses.replace(shapes, quantized=False), shapes)]
+    saved = [need_there(batch, None, 10**9, ("advance",)).parameters for batch in batches]
     scales = sum(4 * module["kernel_scale"].size for _, module in layers(found))
     assert saved[0] - saved[1] == 3 * bytes_of(kernels) - scales
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lantern_jax.engine.generation import Generation, Statistics
-from lantern_jax.pictures import notebook, race
+from lantern_jax.pictures import images, race
 
 SIDE, COLUMNS = 64, 4
 TOKENS = COLUMNS * COLUMNS
@@ -119,10 +119,13 @@ def pictures_of(page: str) -> list[tuple[str, str]]:
     return re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/png;base64,([\w+/=]+)">', page)
 
 
-def test_a_generation_shows_itself():
+def test_a_generation_shows_itself(tmp_path):
     hostile, rounds = '<script>alert("a lake")</script>', np.stack([np.arange(TOKENS)] * 2)
     shown = generation(rounds, 2.0, (hostile, "hills"), speedup=1.5, same_tokens=1.0)
     assert "2 pictures of 64 x 64 pixels, 32 tokens in 30 rounds" in repr(shown)
+    shown.save(tmp_path / "both.png")
+    with Image.open(tmp_path / "both.png") as saved:
+        assert saved.size == shown.sheet.size == (2 * 64 + 4, 64)
     page = shown._repr_html_()
     assert set(re.findall(r"<(\w+)", page)) == {"div", "figure", "img", "figcaption", "p"}
     assert page.count(html.escape(hostile)) == 2
@@ -134,6 +137,8 @@ def test_a_generation_shows_itself():
 
 def test_without_pictures_there_are_figures_alone():
     tokens = replace(PLAIN, pictures=None)
+    with pytest.raises(ValueError, match="tokens and no pictures"):
+        tokens.save("none.png")
     assert tokens._repr_png_() is None and "<img" not in tokens._repr_html_()
     assert "1 picture, 16 tokens in 15 rounds (1.00 a round)" in repr(tokens)
 
@@ -141,4 +146,4 @@ def test_without_pictures_there_are_figures_alone():
 def test_many_pictures_are_cut():
     many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, ["lake"] * 70)
     page = many._repr_html_()
-    assert len(pictures_of(page)) == notebook.MOST_PICTURES and "and 6 more" in page
+    assert len(pictures_of(page)) == images.MOST_PICTURES and "and 6 more" in page

@@ -122,10 +122,21 @@ def test_without_a_tokenizer_codes_are_given(made):
 def test_the_command_goes_on_with_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made.images[0].save("begin.png")
-    command = ["generate", PROMPTS[0], "--seed", "4", "--start", "begin.png", "--keep", "0.3"]
+    command = [
+        "generate",
+        PROMPTS[0],
+        "--seed",
+        "4",
+        "--start",
+        "begin.png",
+        "--keep",
+        "0.3",
+        "--out",
+        "a.png",
+    ]
     assert main([*command, "--stats", "a.json"]) == 0
     expected = tiny_pipeline().generate(PROMPTS[0], seed=4, start=made.images[0], keep_rows=1)
-    with Image.open("lantern.png") as image:
+    with Image.open("a.png") as image:
         np.testing.assert_array_equal(np.asarray(image), expected.pictures[0])
     assert json.loads((tmp_path / "a.json").read_text())["tokens"] == TOKENS - GRID
     capsys.readouterr()

@@ -141,12 +141,6 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
         next(tiny_pipeline().iterate(prompts, num=0))
 
 
-def test_a_second_call_and_a_sweep_compile_nothing(compared, monkeypatch):
-    monkeypatch.setattr(engine, "compile_ahead", must_not_run)
-    for knobs in ({}, {"temperature": 0.4}, {"guidance": 3.5}, {"seed": 5, "first": 9}):
-        assert tiny_pipeline().generate(PROMPTS, **knobs).statistics.compile_seconds == 0
-
-
 def test_relaxed_rules_report_what_they_substitute(compared):
     strict = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=1.0)
     np.testing.assert_array_equal(strict.tokens, compared.tokens)

@@ -64,7 +64,8 @@ def test_every_page_is_in_the_sites_contents():
     docs, listed = ROOT / "docs", {ROOT / "docs" / "index.md"}
     for page in (docs / "index.md", docs / "api" / "index.md"):
         trees = re.findall(r"^```{toctree}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-        names = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+        lines = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+        names = [re.sub(r".*<(.+)>", r"\1", line) for line in lines]
         found = [page.parent / name for name in names]
         listed |= {
             next(filter(Path.exists, (name.with_suffix(".ipynb"), name.with_suffix(".md")))) for name in found

@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.commands.convert import FORMATS
 from lantern_jax.commands.main import make_parser
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+INDEX = (ROOT / "docs" / "index.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODELS = sorted((ROOT / "docs" / "models").glob("*.md"))
@@ -30,9 +33,9 @@ def marked(name: str) -> str:
     return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)[1]
 
 
-def execute(examples: list[str], name: str) -> dict:
-    """Runs examples in order as one program; returns its variables."""
-    known: dict = {}
+def execute(examples: list[str], name: str, known: dict | None = None) -> dict:
+    """Runs examples in order as one program, with what is ``known`` before; returns its variables."""
+    known = {} if known is None else known
     for example in examples:
         exec(compile(example, name, "exec"), known)
     return known
@@ -57,9 +60,17 @@ def test_the_readmes_example_runs(tmp_path, monkeypatch, capsys, tiny_demo):
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     monkeypatch.chdir(tmp_path)
     execute([example], "README.md")
-    names = ["forest-2.png", "forest-3.png", "landscape-0.png", "landscape-1.png"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["desert.png"]
     assert "100% the same tokens" in capsys.readouterr().out
+
+
+def test_the_readme_is_short_and_the_index_examples_run(tmp_path, monkeypatch, capsys, tiny_demo):
+    assert len(README.splitlines()) <= 120
+    monkeypatch.chdir(tmp_path)
+    execute(blocks(INDEX), "index.md")
+    names = ["forest-2.png", "forest-3.png", "landscape.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert "of the tokens stand in for strict ones" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -74,21 +85,40 @@ def test_the_architectures_examples_run(tiny_demo):
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
 
 
-@pytest.mark.slow
-def test_the_page_on_ones_own_model_runs(capsys):
-    # As on its readers' machines: the tests' own JAX is stricter.
+@cache
+def own_model() -> tuple[dict, str]:
+    """Runs the page on one's own model; returns its variables, and the example in Equinox, which is not run."""
+    examples = blocks((ROOT / "docs" / "own_model.md").read_text("utf-8"))
+    (equinox,) = (example for example in examples if "import equinox" in example)
+    return as_readers_do([example for example in examples if example != equinox], "own_model.md"), equinox
+
+
+def as_readers_do(examples: list[str], name: str, known: dict | None = None) -> dict:
+    """Executes as on readers' machines: the tests' own JAX is stricter."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        known = execute(blocks((ROOT / "docs" / "own_model.md").read_text("utf-8")), "own_model.md")
-    assert known["difference"] < 1e-4
+        return execute(examples, name, known)
+
+
+@pytest.mark.slow
+def test_the_page_on_ones_own_model_runs():
+    known, _ = own_model()
+    assert known["difference"] < 1e-4 and "of_nnx" in known
     for name in ("window", "drafted"):
         assert np.array_equal(known[name].tokens, known["plain"].tokens)
         assert (known[name].rounds < known["plain"].rounds).all(), name
 
 
+@pytest.mark.slow
+def test_the_pages_model_in_equinox_runs():
+    pytest.importorskip("equinox", reason="nothing else needs it")
+    known, example = own_model()
+    assert "of_equinox" in as_readers_do([example], "own_model.md", known)
+
+
 def test_names_of_the_readme_are_those_of_the_package():
-    names = re.findall(r"`lantern_jax\.(\w+)", README)
-    assert "Drafting" in names and set(names) <= set(lantern_jax.__all__)
-    listed = re.search(r"^\| Methods \| by name: (.+?);", README, re.MULTILINE)[1]
+    names = re.findall(r"`lantern_jax\.(\w+)", README + INDEX)
+    assert "Target" in names and set(names) <= set(lantern_jax.__all__)
+    listed = re.search(r"^\| Methods \| by name: (.+?);", INDEX, re.MULTILINE)[1]
     assert re.findall(r"`(.+?)`", listed) == list(lantern_jax.methods())
     for option in re.findall(r"`(--[a-z-]+ [^`]+)`", README):
         if "FILE" not in option:
@@ -117,7 +147,7 @@ def test_pages_of_models_have_commands_that_parse_and_examples_that_compile(page
     for words in commands:
         arguments = make_parser().parse_args(words)
         if words[0] == "convert":
-            files = arguments.format.files
+            files = FORMATS[words[1]].files
             given = {file.argument for file in files if getattr(arguments, file.argument)}
             fetched = {file.argument for file in files if file.repository and arguments.from_hub}
             assert {file.argument for file in files if file.required} <= given | fetched

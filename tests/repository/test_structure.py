@@ -158,15 +158,6 @@ def test_nothing_is_there_for_tests_only():
     ]
 
 
-def test_modules_are_imported_by_more_than_tests():
-    reached = {f"lantern_jax.{home}" for home in lantern_jax._MODULES} | {"lantern_jax.__main__"}
-    reached |= {other for name, others in graph().items() for other in others - {name}}
-    reached |= {module for _, module, _ in late()}
-    # A package counts through its modules.
-    named = {name for name in parsed("lantern_jax") if path_of(name).name != "__init__.py"}
-    assert named <= reached
-
-
 # What opens files beside ``files.open_file``: none of them one that somebody else wrote.
 OPENERS = tuple(f"lantern_jax.{name}" for name in ("io.files", "io.locks", "commands.options", "io.streams"))
 
@@ -189,10 +180,3 @@ def test_files_are_opened_in_one_place():
     """Elsewhere a pipe that a user names would be waited for, and a device read without end."""
     elsewhere = [name for name in modules() if name not in OPENERS and not name.startswith("eval")]
     assert not [(name, call) for name in elsewhere for call in openings(modules()[name])]
-
-
-def test_fixtures_of_tests_are_not_in_the_library():
-    nodes = [node for tree in modules().values() for node in ast.walk(tree)]
-    found = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    assert not [name for name in found if name.split(".")[0] in ("tests", "pytest")]

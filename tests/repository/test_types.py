@@ -25,6 +25,8 @@ for picture in lantern.iterate(["a lake"], seed=7):
     assert_type(picture.number, int)
 assert_type(lantern_jax.methods()["led"].help, str)
 assert_type(lantern_jax.DraftTree.chain(4).max_depth, int)
+sampling = lantern_jax.SamplingParams.create(temperature=0.9)
+assert_type(sampling.replace(top_p=sampling.top_p / 2), lantern_jax.SamplingParams)
 assert_type(lantern_jax.rule_from_name("near", tau=1.0), lantern_jax.Rule)
 assert_type(lantern_jax.jacobi(1024, window=8), lantern_jax.Drafting)
 """
@@ -44,6 +46,8 @@ SETTINGS = """
 follow_imports = silent
 [mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*]
 follow_imports = skip
+[mypy-flax.struct]
+follow_imports = silent
 """
 
 

@@ -17,9 +17,8 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import application
-from lantern_jax.serve.connections import Connections
 from lantern_jax.serve.limits import Limits
-from lantern_jax.serve.server import Server
+from lantern_jax.serve.server import Connections, Server
 from lantern_jax.serve.worker import Worker
 from tests.hostile.requests import PATH, Stream, send
 from tests.tiny_checkpoint import pipeline_on

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from lantern_jax.serve import server as serving
-from lantern_jax.serve.connections import address_of
+from lantern_jax.serve.server import address_of
 from tests.hostile.requests import GET, HEAD, PATH
 from tests.serve.running import Gate, in_threads, running, said, until
 

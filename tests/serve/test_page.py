@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from importlib import resources
 
 from lantern_jax.serve.access import content_policy
+from lantern_jax.text.landscapes import LANDSCAPES
 
 PAGE = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
 
@@ -53,7 +54,7 @@ def test_nothing_is_fetched_from_elsewhere():
 
 def test_everything_has_a_name():
     labels = {attributes.get("for") for attributes in ELEMENTS.of("label")}
-    inside = {"overlay"}  # Within its label.
+    inside = {"keep", "overlay"}  # Within their labels.
     for attributes in ELEMENTS.of("input", "select", "textarea"):
         assert attributes["id"] in labels | inside
     assert ELEMENTS.of("html")[0]["lang"] == "en" and len(ELEMENTS.of("h1")) == 1
@@ -71,5 +72,10 @@ def test_what_the_page_makes_its_controls_from(server):
     assert "medusa" not in told["methods"], "the tiny checkpoint has no such drafter"
     assert told["knobs"]["guidance"]["default"] == 2.0 and "batch" not in told["knobs"]
     assert {"guidance", "temperature", "lam"} <= set(told["knobs"])
-    assert "lake" in told["words"] and server.ask(prompt=told["example"], method="ar").status_code == 200
-    assert len(PAGE.splitlines()) < 500
+    assert told["words"]["water"]["lake"][0] == "lake" and "moonlit" in told["words"]["time"]["night"]
+    assert set().union(*(words for values in told["words"].values() for words in values.values())) == set(
+        LANDSCAPES.words
+    )
+    assert len(told["examples"]) == 4
+    assert server.ask(prompt=told["examples"][-1], method="ar").status_code == 200
+    assert len(PAGE.splitlines()) < 1100

@@ -19,7 +19,7 @@ from lantern_jax.commands.main import main
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.serve import batch, worker
-from lantern_jax.serve.previews import GREY, guessed
+from lantern_jax.serve.batch import GREY, guessed
 from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
@@ -192,6 +192,55 @@ def test_details_tell_how_far_it_is(server, gate):
     made, told = server.library().generate("a lake", seed=4), end["lantern"]
     assert told["codes"] == made.tokens[0].tolist() and told["rounds"] == made.statistics.rounds
     assert told["round_of_token"] == made.round_of_token[0].tolist()
+
+
+def test_a_picture_goes_on_from_its_first_rows(server):
+    made = server.library().generate("a lake", seed=4)
+    begun = {"start": made.tokens[0].tolist(), "keep_rows": 3}
+    expected = server.library().generate("a sea", seed=9, start=made.tokens, keep_rows=3)
+    several = server.ask(prompt="a sea", seed=9, n=2, details=True, **begun)
+    assert (codes_of(several)[0] == expected.tokens[0]).all()
+    *_, end = server.told(prompt="a sea", seed=9, details=True, **begun)
+    assert end["lantern"]["codes"] == expected.tokens[0].tolist()
+    assert end["lantern"]["tokens_a_round"] == round((TOKENS - 3 * GRID) / end["lantern"]["rounds"], 4)
+    # With its own seed and words it is the same picture again.
+    assert (codes_of(server.ask(seed=4, details=True, **begun)) == made.tokens).all()
+
+
+@pytest.mark.parametrize(("begun", "param", "words"), [
+    ({"keep_rows": 2}, "keep_rows", "give it as start"),
+    ({"start": [0] * TOKENS, "keep_rows": GRID}, "keep_rows", "1 to 3"),
+    ({"start": [0] * TOKENS, "keep_rows": "2"}, "keep_rows", "keep_rows"),
+    ({"start": [0] * 3}, "start", "16 a picture"),
+    ({"start": [-1] * TOKENS}, "start", "not a picture's codes"),
+    ({"start": [10**6] * TOKENS}, "start", "give those from 0"),
+    ({"start": "picture.png"}, "start", "not a picture's codes"),
+    ({"start": []}, "start", "not a picture's codes"),
+    ({"start": [0] * TOKENS, "method": "zipar"}, "method", "choose another method"),
+])  # fmt: skip
+def test_what_cannot_be_gone_on_with_is_refused(server, begun, param, words):
+    response = server.ask(**begun)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param and words in error["message"]
+
+
+def test_who_waits_is_told_how_many_are_ahead(server, gate):
+    def told() -> list[dict]:
+        return server.told(seed=2, details=True, **PLAIN)
+
+    with ThreadPoolExecutor(3) as clients:
+        first = clients.submit(lambda: server.ask(n=BATCH))
+        server.wait_for(decoding=BATCH)
+        second = clients.submit(lambda: server.ask(n=2, temperature=0.5, **PLAIN))
+        server.wait_for(queue_length=2)
+        third = clients.submit(told)
+        server.wait_for(queue_length=3)
+        gate.open()
+        assert first.result().status_code == second.result().status_code == 200
+    queued, *later = third.result()
+    assert (queued["type"], queued["ahead"]) == ("lantern.queued", 2)
+    assert [event["ahead"] for event in later if event["type"] == "lantern.queued"] == [0]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lantern_jax.sets.cluster import Assigned, assigned, chosen
+from lantern_jax.sets.cluster import assigned, chosen
 from lantern_jax.sets.plan import Worker
 from tests.refused import refused
 
@@ -52,7 +52,7 @@ FOUND = {
 def test_the_cluster_says_which_worker_it_is(name):
     environment, expected = FOUND[name]
     found = assigned(environment)
-    assert found.worker == Worker.parse(expected) and found.why and "\n" not in found.why
+    assert found == Worker.parse(expected) and found.why and "\n" not in found.why
     assert chosen("auto", environment) == chosen(None, environment) == found
 
 
@@ -61,16 +61,16 @@ def test_every_task_is_another_worker():
         arrays = [array(task, 2, 2 + 3 * (count - 1), count, 3) for task in range(2, 2 + 3 * count, 3)]
         both = [one | step(task, 3) for one in arrays for task in range(3)]
         for environments in (arrays, both, [step(task, count) for task in range(count)]):
-            workers = [assigned(environment).worker for environment in environments]
+            workers = [assigned(environment) for environment in environments]
             assert workers == [Worker(number + 1, len(environments)) for number in range(len(environments))]
 
 
 def test_jax_distributed():
-    assert assigned({}, (2, 4)).worker == Worker(3, 4)
+    assert assigned({}, (2, 4)) == Worker(3, 4)
     # Its processes are those of the step, or the job's pods.
-    assert assigned(step(1, 4), (2, 4)).worker == Worker(3, 4)
-    assert assigned(indexed(1, 4) | {"JOB_COMPLETIONS": ""}, (2, 4)).worker == Worker(3, 4)
-    assert assigned(array(1), (1, 2)).worker == Worker(4, 8)
+    assert assigned(step(1, 4), (2, 4)) == Worker(3, 4)
+    assert assigned(indexed(1, 4) | {"JOB_COMPLETIONS": ""}, (2, 4)) == Worker(3, 4)
+    assert assigned(array(1), (1, 2)) == Worker(4, 8)
     with pytest.raises(ValueError, match=r"process 4 of jax\.distributed is not one of its 4"):
         assigned({}, (4, 4))
 
@@ -104,12 +104,12 @@ def test_odd_values_are_one_line(line):
 
 
 def test_a_flag_wins():
-    assert chosen("2/3", {}) == Assigned(Worker(2, 3), "")
-    assert chosen("2/4", array(1)) == Assigned(Worker(2, 4), "")
+    assert chosen("2/3", {}) == Worker(2, 3)
+    assert chosen("2/4", array(1)) == Worker(2, 4) and not chosen("2/4", array(1)).why
     why = "as --worker says, not 2/4 for task 1 of the SLURM array 0-3"
-    assert chosen("1/1", array(1)) == Assigned(Worker(), why)
+    assert chosen("1/1", array(1)) == Worker() and chosen("1/1", array(1)).why == why
     for environment in WRONG.values():
-        assert chosen("2/3", environment) == Assigned(Worker(2, 3), "")
+        assert chosen("2/3", environment) == Worker(2, 3)
     for text in ("", "3", "0/2", "3/2", "1/0", "a/b", "-1/2", "1/2/3", "1 /2", "²/3"):
         with pytest.raises(ValueError, match="is not valid: give i/N"):
             chosen(text, array(1))
@@ -119,7 +119,7 @@ def test_where_nothing_speaks_of_workers():
     batch_script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     for environment in ({}, {"HOME": "/"}, batch_script, {"SLURM_JOB_ID": "7"}):
         assert assigned(environment) is None
-        assert chosen(None, environment) == Assigned(Worker(), "")
+        assert chosen(None, environment) == Worker()
     with pytest.raises(ValueError, match="auto found no SLURM array or step, no indexed job"):
         chosen("auto", {})
     with pytest.raises(ValueError, match="this job of 4 tasks started one process: put srun before"):

@@ -16,7 +16,8 @@ from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
 
 CHANGES = {
     "seed 3, not 4": {"seed": 4}, "num 2, not 3": {"num": 3},
-    "prompt 7 'fog', not 'mist'": {"prompts": (*PROMPTS[:-1], "mist")}, "7 prompts, not 6": {"prompts": PROMPTS[:-1]},
+    'prompt 7 "fog", not "mist"': {"prompts": (*PROMPTS[:-1], "mist")},
+    'prompt 7 "fog", not null': {"prompts": PROMPTS[:-1]},
     'model "tiny", not "other"': {"model": "other"}, 'dtype "float32", not "bfloat16"': {"dtype": "bfloat16"},
     'format "png", not "webp"': {"format": "webp"}, "shard size 3, not 4": {"shard_size": 4},
     "sums .*, not null": {"sums": None}, "temperature 1.0, not 0.5": {"settings": {"temperature": 0.5}},

@@ -135,7 +135,7 @@ REFUSED = {
     "--worker auto found no SLURM array": command("--worker", "auto"),
     "--shard-size 0 is not valid": command("--shard-size", "0"),
     "temperature -1.0 is not valid": command("--temperature", "-1"),
-    "invalid choice: 'gif'": command("--format", "gif"),
+    "'gif' is not valid: choose from": command("--format", "gif"),
     "full exists and is not a picture set": command("--out", "full"),
     "file exists and is not a picture set": command("--out", "file"),
     "full is not a picture set": ["set", "--merge", "--out", "full"],

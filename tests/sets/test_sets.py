@@ -20,7 +20,7 @@ from lantern_jax.sets import shards, worker
 from lantern_jax.sets.plan import begin, shard_paths
 from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
 from lantern_jax.sets.request import SetRequest, open_set
-from lantern_jax.sets.shards import read_arrays, unpacked, write_shard
+from lantern_jax.sets.shards import read_arrays, write_shard
 from lantern_jax.sets.worker import discard_damaged
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
@@ -120,12 +120,12 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
 
     write = shards.write_file
 
-    def write_and_stop(path, content):
+    def write_and_stop(path, content, synced):
         if stops % 3 == 0:
             # As a process that is killed leaves it.
             path.with_name(f".{path.name}.0123abcd.part").write_bytes(b"half")
             raise Stop
-        write(path, content)
+        write(path, content, synced=synced)
         if stops % 3 == 1:
             raise Stop
 
@@ -160,7 +160,7 @@ def test_sums_of_shards_are_those_of_the_set(whole, tmp_path):
     merged = merge(whole)
     found = np.load(whole / SUMS_FILE)
     (whole / SUMS_FILE).unlink()
-    for sums in (merged.sums, unpacked(found)[READER.name]):
+    for sums in (merged.sums, Moments.from_arrays(found, f"{SUMS}/")):
         assert sums.count == merged.pictures == 14
         np.testing.assert_allclose(sums.total, expected.total, rtol=1e-12)
         np.testing.assert_allclose(sums.outer, expected.outer, rtol=1e-12)
@@ -266,12 +266,12 @@ def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
         draws.release()
         return draw(engine, tokens)
 
-    def hold(path, content):
+    def hold(path, content, synced):
         if path.suffix == ".npz":
             assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), "nothing was drawn"
         elif told:
             raise OSError("the disk is full")
-        write(path, content)
+        write(path, content, synced=synced)
 
     monkeypatch.setattr(worker, "_drawn", drawn)
     monkeypatch.setattr(shards, "write_file", hold)

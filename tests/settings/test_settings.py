@@ -126,6 +126,7 @@ def test_messages_say_what_to_give():
         "delta 1 is not valid: give a number in [0, 1)": partial(resolve, {"delta": 1}),
         "unknown path 'loose': choose one of longest, exact_first": partial(resolve, {"path": "loose"}),
         "'colour' is not a setting: choose from method, guidance": partial(resolve, {"colour": 1}),
+        "'num_images' is not a setting: did you mean num? choose": partial(resolve, {"num_images": 1}),
         "checkpoint's default 'colour' is not a setting": partial(resolve, {}, {"colour": 1}),
         f"seed -1 is not valid: give a whole number from 0 to {2**32 - 1}": partial(check_seed, -1),
         "num True is not valid: give a whole number >= 1": partial(check_count, "num", True),

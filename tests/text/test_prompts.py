@@ -26,6 +26,7 @@ def test_prompts_name_attributes(prompt, expected):
 
 @pytest.mark.parametrize(("prompt", "message"), [
     ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: dawn, "),
+    ("a forrest at dusk", "unknown word 'forrest'; did you mean forest. known words: dawn, "),
     ("x" * 100_000, "unknown word"), ("zz " * 50_000, "unknown word"), ("", "empty prompt"), (" ?! ", "empty prompt"),
     ("with a calm", "empty prompt"), ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
     ("forest in the dunes", "'forest' and 'dunes' contradict"),

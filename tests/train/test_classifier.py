@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs.demo_classifier import get_config
-from lantern_jax.metrics.demo_classifier import VALUES
+from lantern_jax.metrics.agreement import VALUES
 from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.tiny_checkpoint import SIDE
 from train import classifier

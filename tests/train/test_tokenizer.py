@@ -1,7 +1,5 @@
 """The tokenizer's training: codebook averages and restarts, losses, and that it learns."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +9,7 @@ from configs import tiny_tokenizer
 from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
-from train.encode import encode_landscapes, write_tokens
-from train.loop import loop_config, read_config, run, write_config
-from train.tokenizer import LossConfig, export, make_task, picture_psnr, reconstruction_loss, vq_config
+from train.tokenizer import LossConfig, make_task, picture_psnr, reconstruction_loss
 
 
 def get_config():
@@ -74,38 +70,6 @@ def test_critic_losses():
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("optax_promotion")
-def test_a_short_run_learns_and_its_tokenizer_encodes(tmp_path):
-    config = get_config()
-    config.update({"steps": 120, "save_every": 60})
-    corners = np.random.default_rng(0).integers(0, 256, (16, 2, 2, 3), dtype=np.uint8)
-    pictures = corners.repeat(16, axis=1).repeat(16, axis=2)
-    write_config(config, tmp_path / "run")
-    run(make_task(config, pictures), loop_config(config), tmp_path / "run", devices=jax.devices()[:1])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
-    assert lines[-1]["psnr"] > lines[0]["psnr"] + 3
-    assert lines[-1]["critic"] > 0
-
-    vq, params = export(tmp_path / "run")
-    assert vq == vq_config(read_config(tmp_path / "run")) == vq_config(get_config())
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
-    np.testing.assert_allclose(np.linalg.norm(params["codebook"], axis=-1), 1.0, rtol=1e-5)
-    tokens, attributes = encode_landscapes(vq, params, seed=5, count=3, size=32)
-    assert tokens.shape == (3, 16) and tokens.dtype == np.int16
-    assert attributes.shape[0] == 3 and attributes.dtype == np.int32
-    assert tokens.min() >= 0 and tokens.max() < 64
-    write_tokens(tmp_path / "tokens" / "train.npz", tokens, attributes)
-    assert [path.name for path in (tmp_path / "tokens").iterdir()] == ["train.npz"]
-    np.testing.assert_array_equal(np.load(tmp_path / "tokens" / "train.npz")["tokens"], tokens)
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no config\.json"):
-        export(tmp_path)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.drafting.eagle import Drafter
-from lantern_jax.decoding.protocols import Prefix, Target
+from lantern_jax.decoding.protocols import Prefix, Target, TokenConditioning
 
 
 @flax.struct.dataclass
@@ -44,7 +44,7 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
     Args:
         small: the model; its parameters are the drafting's, and its codes are the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
-            passes on the prefix's tokens [B, P], which must have no padding.
+            passes on the prefix's tokens [B, P]; with their mask to a model of one vocabulary (``first_code``).
 
     Example:
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -52,11 +52,16 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
-    conditioning = _tokens_of if conditioning is None else conditioning
+
+    def given(params, prefix: Prefix):
+        if conditioning is not None:
+            return conditioning(params, prefix)
+        tokens = prefix.tokens[0]
+        return tokens if small.first_code is None else TokenConditioning(tokens, prefix.mask[0])
 
     def init(params, prefix: Prefix, slots: int, span: int, nodes: int) -> DraftModelState:
         batch = prefix.tokens.shape[1]
-        cache, _, _ = small.prefill(params, conditioning(params, prefix), prefix.guidance, slots)
+        cache, _, _ = small.prefill(params, given(params, prefix), prefix.guidance, slots)
         tokens, ancestors = jnp.zeros((batch, nodes), jnp.int32), jnp.zeros((batch, 1 + nodes, nodes), bool)
         return DraftModelState(cache, tokens, ancestors, jnp.int32(0))
 
@@ -88,7 +93,3 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         return DraftModelState(state.cache, drafted, ancestors, state.expanded + new), logits
 
     return Drafter(init, absorb, expand)
-
-
-def _tokens_of(params: Any, prefix: Prefix) -> Int[Array, "B P"]:
-    return prefix.tokens[0]

@@ -1,7 +1,4 @@
-"""How much memory decoding takes, by the compiler's own account, and how many pictures a device can decode together.
-
-Programs are compiled for shapes alone: no parameter is read and nothing runs, so a model may be larger than the
-machine that asks. The account is that of this machine's kind of device.
+"""Models and batches without their values: shapes to compile for, of models that may be larger than the machine.
 
 Axes: n pictures decoded together.
 """
@@ -9,7 +6,7 @@ Axes: n pictures decoded together.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.store import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.program import Inputs
-from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.drafters import DRAFTERS
@@ -28,9 +24,6 @@ from lantern_jax.measuring.random_models import random_model
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.settings.recipe import Recipe
-
-# Programs come in powers of two; larger batches than this are no faster anywhere.
-MOST = 256
 
 
 @dataclass(frozen=True)
@@ -52,27 +45,6 @@ class Shapes:
         return self.recipe.job(self.recipe.settings(knobs))
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes of a device while n pictures are decoded and drawn.
-
-    Attributes:
-        pictures: n.
-        parameters: of target, drafter, codebook and VQ tokenizer.
-        state: caches and what else the loop keeps from round to round.
-        working: what the largest of the programs needs besides.
-    """
-
-    pictures: int
-    parameters: int
-    state: int
-    working: int
-
-    @property
-    def total(self) -> int:
-        return self.parameters + self.state + self.working
-
-
 def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
     """Returns the shapes of a checkpoint, without its text encoder, which is freed before decoding."""
     recipe = Recipe.of(checkpoint, parameter_dtype(dtype))
@@ -92,44 +64,6 @@ def size_shapes(size: str, dtype: Any) -> Shapes:
     if tokenizer is not None and tokenizer.codebook_size != recipe.config.num_codes:
         tokenizer = None
     return Shapes(recipe, tokenizer, model.quantized)
-
-
-def memory(shapes: Shapes, job: Job, pictures: int) -> Need:
-    """Returns what ``pictures`` pictures decoded together take; compiles what prefills, advances and draws."""
-    inputs = batch_inputs(shapes, job, pictures)
-    sequences = programs.Sequences(_rows(pictures, np.uint32), _rows(pictures, np.uint32))
-    prefill = programs.beginning(inputs, inputs.conditioning, inputs.guidance)
-    begin = partial(programs.start, job.program, None), (prefill, sequences)
-    keys, state = jax.eval_shape(begin[0], *begin[1])
-    running = inputs.replace(keys=keys, conditioning=None, active=None)
-    step = partial(programs.advance, job.program, None), (running, state, np.int32(1))
-    # The state is born in the first program, and handed on by the others.
-    working = [_beside(*begin) - size_of(state), _beside(*step, donate="state")]
-    tokenizer = 0
-    if shapes.tokenizer is not None:
-        tokenizer, drawing = _drawing(shapes.tokenizer, shapes.recipe.config.grid, pictures)
-        working.append(drawing)
-    # The head is the target's: a drafting adds its drafter alone.
-    drafter = None if inputs.drafting_params is None else inputs.drafting_params["drafter"]
-    parameters = size_of((inputs.target_params, drafter, inputs.codebook)) + tokenizer
-    return Need(pictures, parameters, size_of(state), max(working))
-
-
-def largest(shapes: Shapes, job: Job, limit: int) -> Need:
-    """Returns the need of the largest power-of-two batch that fits in ``limit`` bytes (of one picture if none does).
-
-    Two small batches tell how much a picture adds. The batch that this predicts is compiled, then its neighbours, up or
-    down.
-    """
-    needs = cache(lambda pictures: memory(shapes, job, pictures))
-    few, more = needs(2), needs(4)
-    room = (limit - few.total) / max(1, (more.total - few.total) / 2)
-    pictures = min(MOST, 1 << int(math.log2(max(1, 2 + room))))
-    while needs(pictures).total > limit and pictures > 1:
-        pictures //= 2
-    while pictures < MOST and needs(2 * pictures).total <= limit:
-        pictures *= 2
-    return needs(pictures)
 
 
 def size_of(tree: PyTree) -> int:
@@ -160,25 +94,10 @@ def batch_inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
 
 
-@cache
-def _drawing(config: VQConfig, grid: int, pictures: int) -> tuple[int, int]:
-    """Returns the bytes of the VQ tokenizer's parameters, and the bytes beside them that drawing takes."""
-    params = tokenizer_shapes(config, grid)
-    codes = jax.ShapeDtypeStruct((pictures, grid * grid), jnp.int32)
-    return size_of(params), _beside(partial(programs.draw, VQModel(config), None), (params, codes))
-
-
 def tokenizer_shapes(config: VQConfig, grid: int) -> PyTree:
     """Describes the parameters of a VQ tokenizer for pictures of ``grid`` x ``grid`` codes."""
     side = grid * config.downsampling
     return jax.eval_shape(VQModel(config).init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
-
-
-def _beside(function, arguments: tuple, donate: str | None = None) -> int:
-    """Returns the bytes that a program needs beside its arguments, with results that lie elsewhere."""
-    used = jax.jit(function, donate_argnames=donate).lower(*arguments).compile().memory_analysis()
-    results = used.output_size_in_bytes - used.alias_size_in_bytes
-    return results + used.temp_size_in_bytes + used.generated_code_size_in_bytes
 
 
 def _rows(count: int, dtype) -> jax.ShapeDtypeStruct:
