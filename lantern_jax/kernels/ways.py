@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from lantern_jax.kernels import shapes
 
 TRITON, JOINED = "triton", "joined"
-# Older GPUs (a T4 or a V100) have no products of bfloat16, and neither JAX's Triton nor XLA's serves them.
+# Older GPUs (a T4 or a V100) have no products of bfloat16, and Triton does not serve them.
 BFLOAT16_CAPABILITY = 8.0
 
 # Of the GPU that programs are traced for; JAX does not share traces between values of it.
@@ -75,7 +75,7 @@ def _first(ways: tuple[Way, ...], *arrays: Any) -> str | None:
 
 
 def traced_for(device: Any) -> AbstractContextManager[None]:
-    """Has programs traced for a GPU, or a stand-in of one that is not here, in place of the first at hand."""
+    """Returns a context in which programs are traced for a GPU, or a stand-in of one, in place of the one at hand."""
     return _capability(capability_of(device))
 
 
