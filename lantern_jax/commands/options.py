@@ -85,6 +85,7 @@ class Command:
             formatter = argparse.RawDescriptionHelpFormatter
             how = {"description": description, "usage": usage, "formatter_class": formatter}
         self._parser = self._group = commands.add_parser(name, prog=f"lantern {name}", help=about, **how)
+        self._parser.knows_all = True
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
         for flag in shared:
