@@ -21,7 +21,9 @@ from jaxtyping import Array, Bool, Float
 
 from lantern_jax.devices.partition import shards, split, whole
 from lantern_jax.kernels import tpu_attention
-from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.kernels.attention import attend_kernel
+from lantern_jax.kernels.joined import attend_joined
+from lantern_jax.kernels.ways import attention_way
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
 
@@ -78,7 +80,8 @@ def rotate_and_attend(
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
     ways = {"tpu": _by_tall_products, "default": _by_products}
     if shards() == 1:
-        ways |= {"cuda": _by_kernel} if fits(qkv) else {}
+        way = attention_way(qkv)
+        ways |= {"cuda": {"triton": _by_kernel, "joined": attend_joined}[way]} if way else {}
         ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
     return jax.lax.platform_dependent(*arguments, **ways)
 
