@@ -21,7 +21,7 @@ _LOWEST = -1e30
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.transformer.rotate_and_attend`` for arrays that Triton serves (``ways``).
+    """Computes ``models.attention.rotate_and_attend`` for arrays that Triton serves (``ways``).
 
     Args:
         interpret: runs it anywhere, slowly, for tests.

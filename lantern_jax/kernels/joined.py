@@ -2,7 +2,7 @@
 
 All places' scores stand in one array: XLA has a kernel for the softmax of one, but none for that of several, and would
 copy all keys of a layer to make one product of two. Compiled for an H100 a plain step of LlamaGen-XL has 492 kernels
-and a pass over 18 nodes 655, where it has 599 and 799 by the products of ``models.transformer``.
+and a pass over 18 nodes 655, where it has 599 and 799 by the products of ``models.attention``.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """
@@ -23,7 +23,7 @@ _MOST_SUMMED = 1 << 22
 # Layers of one shape share one trace.
 @partial(jax.jit, inline=True)
 def attend_joined(qkv, rotary, block_mask, past, past_masks):
-    """Computes ``models.transformer.rotate_and_attend``."""
+    """Computes ``models.attention.rotate_and_attend``."""
     queries, keys, values = (jnp.swapaxes(qkv[..., part, :, :], -2, -3) for part in range(3))
     queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
     if qkv.shape[-4] > 1:

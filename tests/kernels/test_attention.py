@@ -11,7 +11,7 @@ from lantern_jax.decoding import cache
 from lantern_jax.kernels import joined
 from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
-from lantern_jax.models import transformer
+from lantern_jax.models import attention as model_attention
 from tests.kernels.attention_arguments import HEADS, WIDTH, arguments, assert_same, normal
 from tests.lowering import lower
 
@@ -30,13 +30,13 @@ BLOCKS = pytest.mark.parametrize(
 @BLOCKS
 def test_it_is_the_attention_of_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
-    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-6)
+    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-6)
 
 
 @BLOCKS
 def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeypatch):
     given = arguments(rows, nodes, slots)
-    expected = transformer._by_products(*given)
+    expected = model_attention._by_products(*given)
     assert_same(attend_joined(*given), expected, 2e-6)
     monkeypatch.setattr(joined, "_MOST_SUMMED", 0)
     assert_same(attend_joined.__wrapped__(*given), expected, 2e-6)
@@ -44,7 +44,7 @@ def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeyp
 
 def test_it_is_as_near_in_bfloat16():
     given = arguments((2, 1), 9, (70,), jnp.bfloat16)
-    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-2)
+    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-2)
 
 
 @pytest.mark.parametrize("attention", [partial(attend_kernel, interpret=True), attend_joined])
@@ -54,7 +54,7 @@ def test_every_query_has_its_own_mask(attention):
     mask = jnp.asarray(np.random.default_rng(5).random((1, 2, 4, 20)) < 0.4)
     given = qkv, rotary, block_mask, past, (mask,)
     found = attention(*given)
-    assert_same(found, transformer._by_products(*given), 2e-6)
+    assert_same(found, model_attention._by_products(*given), 2e-6)
     other = attention(qkv, rotary, block_mask, past, (mask[:, :, :1],))
     assert np.abs(found[0] - other[0]).max() > 0.1
 
@@ -64,13 +64,13 @@ def test_slots_that_no_query_sees_are_not_read():
     qkv, rotary, block_mask, ((keys, values),), masks = arguments((2, 1), 3, (200,), seen=40)
     spoilt = tuple(array.at[..., 64:, :].set(jnp.nan) for array in (keys, values))
     found = attend_kernel(qkv, rotary, block_mask, (spoilt,), masks, interpret=True)
-    assert_same(found, transformer._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
+    assert_same(found, model_attention._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
 
 
 def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
     given = arguments((2, 1), 5, (70,), jnp.bfloat16)
     texts = {
-        name: lower(transformer.rotate_and_attend, *given, platform=name).as_text()
+        name: lower(model_attention.rotate_and_attend, *given, platform=name).as_text()
         for name in ("cuda", "cpu", "tpu")
     }
     assert [text.count("xla.gpu.triton") for text in texts.values()] == [1, 0, 0]
@@ -84,17 +84,17 @@ def test_derivatives_are_those_of_products():
 
     found, expected = (
         jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
-        for attention in (transformer._by_kernel, transformer._by_products)
+        for attention in (model_attention._by_kernel, model_attention._by_products)
     )
     assert_same(found, expected, 0)
-    assert_same(jax.grad(lambda qkv: total(transformer.rotate_and_attend, qkv))(qkv), expected, 0)
+    assert_same(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv))(qkv), expected, 0)
 
 
 def test_joined_scores_have_the_derivatives_of_products():
     qkv, *others = arguments((1, 2), 5, (10,))
     found, expected = (
         jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0])))(qkv)
-        for attention in (attend_joined, transformer._by_products)
+        for attention in (attend_joined, model_attention._by_products)
     )
     assert_same(found, expected, 1e-5)
 
@@ -108,13 +108,13 @@ def test_the_way_of_tpus_is_the_attention_of_products(rows, nodes, slots, dtype)
     """Rows added for the sake of tall products change nothing, nor does a rotation by a permutation."""
     given = arguments(rows, nodes, slots, dtype)
     tolerance = {jnp.float32: 2e-6, jnp.bfloat16: 2e-2}[dtype]
-    assert_same(transformer._by_tall_products(*given), transformer._by_products(*given), tolerance)
+    assert_same(model_attention._by_tall_products(*given), model_attention._by_products(*given), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_permutation_rotates(dtype):
     x, rotary = normal(0, 2, 1, HEADS, 5, WIDTH, dtype=dtype), normal(1, 2, 1, 5, WIDTH // 2, 2)
-    assert_same(transformer.rotate_by_product(x, rotary), transformer.rotate(x, rotary), 2e-6)
+    assert_same(model_attention.rotate_by_product(x, rotary), model_attention.rotate(x, rotary), 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
