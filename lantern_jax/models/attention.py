@@ -1,6 +1,7 @@
 """Rotation and attention over several places of keys under one softmax: by products, and by kernels where one serves.
 
-Axes: ... leading rows, N new positions, S slots, H heads, K key-value heads, Q queries of a group (H / K), E head width.
+Axes: ... leading rows, N new positions, S slots, H heads, K key-value heads, Q queries of a group
+(H / K), E head width.
 """
 
 import functools

@@ -12,7 +12,7 @@ from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.kernels import shapes
 from lantern_jax.kernels.ways import append_way, attention_way, capability_of, traced_for
-from lantern_jax.models import transformer
+from lantern_jax.models.attention import rotate_and_attend
 from tests.lowering import lower
 
 
@@ -81,7 +81,7 @@ def lowered_for_cuda() -> list[str]:
     )
     cache = kv_cache.KVCache(((states, states),), jnp.ones((2, 1, 1), bool), jnp.zeros(1, jnp.int32), None)
     commit = (kv_cache.commit, cache, block, jnp.zeros((1, 3), jnp.int32), jnp.ones(1, jnp.int32))
-    given = ((transformer.rotate_and_attend, *arguments), commit)
+    given = ((rotate_and_attend, *arguments), commit)
     return [lower(*each, platform="cuda").as_text() for each in given]
 
 
