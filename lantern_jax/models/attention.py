@@ -1,6 +1,7 @@
 """Rotation and attention over several places of keys under one softmax: by products, and by kernels where one serves.
 
-Axes: ... leading rows, N new positions, S slots, H heads, E head width.
+Axes: ... leading rows, N new positions, S slots, H heads, K key-value heads, Q queries of a group
+(H / K), E head width.
 """
 
 import functools
@@ -14,10 +15,12 @@ from jaxtyping import Array, Bool, Float
 
 from lantern_jax.devices.partition import shards, split
 from lantern_jax.kernels import tpu_attention
-from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.kernels.attention import attend_kernel
+from lantern_jax.kernels.joined import attend_joined
+from lantern_jax.kernels.ways import attention_way
 
-# Keys and values of one layer, each [..., H, S, E], with the mask of queries that see them.
-Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
+# Keys and values of one layer, each [..., K, S, E], with the mask of queries that see them.
+Place = tuple[Float[Array, "*rows K S E"], Float[Array, "*rows K S E"], Bool[Array, "*rows N S"]]
 
 # Products of fewer rows or columns are compiled for TPUs as sums over the whole cache, not as matrix products.
 _TPU_ROWS = 8
@@ -52,7 +55,7 @@ def rotate_by_product(
 
 
 def rotate_and_attend(
-    qkv: Float[Array, "*rows N 3 H E"],
+    qkv: Float[Array, "*rows N Q+2 K E"],
     rotary: Float[Array, "*rows N E/2 2"],
     block_mask: Bool[Array, "*rows N N"],
     past: tuple[tuple[Array, Array], ...],
@@ -61,15 +64,16 @@ def rotate_and_attend(
     """Attends from the block's positions to the past and to each other.
 
     Args:
-        qkv: queries, keys and values, not yet rotated; the others as in ``Transformer``.
+        qkv: each group's queries, then its keys and its values, not yet rotated; the others as in ``Transformer``.
 
     Returns:
-        the attention's output, and the block's rotated keys and its values, each [..., H, N, E].
+        the attention's output, and the block's rotated keys and its values, each [..., K, N, E].
     """
     arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
     ways = {"tpu": _by_tall_products, "default": _by_products}
     if shards() == 1:
-        ways |= {"cuda": _by_kernel} if fits(qkv) else {}
+        way = attention_way(qkv)
+        ways |= {"cuda": {"triton": _by_kernel, "joined": attend_joined}[way]} if way else {}
         ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
     return jax.lax.platform_dependent(*arguments, **ways)
 
@@ -77,14 +81,30 @@ def rotate_and_attend(
 # Layers of one shape share one trace.
 @partial(jax.jit, inline=True, static_argnames=("rotate", "total", "least"))
 def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, total=None, least=1):
-    count = qkv.shape[-4]
-    queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
-    queries, keys = rotate(queries, rotary), rotate(keys, rotary)
+    count, groups = qkv.shape[-4], qkv.shape[-3] - 2
+    parts = [jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(groups + 2)]
+    # Queries of a group are more rows that see the same keys.
+    queries, keys, values = _beside(parts[:groups], -2), *parts[groups:]
+    queries, keys = rotate(queries, _beside([rotary] * groups, -3)), rotate(keys, rotary)
     queries, keys, values = (split(states, -3) for states in (queries, keys, values))
     places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
-    places = [(*states, _taller(mask, least)) for *states, mask in (*places, (keys, values, block_mask))]
-    attended = attend(_taller(queries, least), *places, total=total or total_by_sums)[..., :count, :]
-    return jnp.swapaxes(attended, -2, -3), (keys, values)
+    places = [(*states, _of_groups(mask, groups)) for *states, mask in (*places, (keys, values, block_mask))]
+    places = [(*states, _taller(mask, least)) for *states, mask in places]
+    attended = attend(_taller(queries, least), *places, total=total or total_by_sums)
+    attended = attended[..., : groups * count, :]
+    if groups == 1:
+        return jnp.swapaxes(attended, -2, -3), (keys, values)
+    attended = jnp.moveaxis(attended.reshape(*attended.shape[:-2], groups, count, -1), -2, -4)
+    return attended.reshape(*attended.shape[:-3], -1, attended.shape[-1]), (keys, values)
+
+
+def _beside(parts: list[Array], axis: int) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
+
+
+def _of_groups(mask: Bool[Array, "*rows N S"], groups: int) -> Bool[Array, "*rows rows_of_groups S"]:
+    """Repeats a mask for every query of a group, but one row that stands for all."""
+    return mask if mask.shape[-2] == 1 else _beside([mask] * groups, -2)
 
 
 def _by_tall_products(*arguments):

@@ -5,134 +5,38 @@ for a drafter also the nodes expanded before) and the *block* (the N new positio
 mask). Joining the arrays first would copy the whole cache in every layer.
 
 Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, P prefix, S cache slots,
-H heads, E head width, D model width, F feed-forward width.
+H heads, K key-value heads, Q queries of a group (H / K), E head width, D model width, F feed-forward width.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from lantern_jax.devices.partition import shards, whole
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels import tpu_attention
 from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
-from lantern_jax.models.sizes import check_sizes
-
-QK_NORMS = ("", "rms", "layer")
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated SiLU, no biases).
-
-    Attributes:
-        dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
-        norm_eps: RMSNorm's epsilon; statistics are float32.
-        qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
-            all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
-        input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
-        final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
-    """
-
-    dim: int
-    num_layers: int
-    num_heads: int
-    hidden_dim: int
-    norm_eps: float = 1e-5
-    qk_norm: str = ""
-    input_norm: bool = True
-    final_norm: bool = True
-
-    def __post_init__(self):
-        check_sizes(self)
-        if self.dim % self.num_heads or self.head_dim % 4:
-            raise LanternError(
-                f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
-            )
-        if self.qk_norm not in QK_NORMS:
-            raise errors.unknown("qk_norm", self.qk_norm, map(repr, QK_NORMS))
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.num_heads
-
-
-def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.ndarray, "T E/2 2"]:
-    """Returns cosines and sines of LlamaGen's 2-D rotary embedding, one row per grid cell in raster order.
-
-    The first half of the rotation pairs turns with the cell's row, the second half with its column
-    (LlamaGen's ``precompute_freqs_cis_2d`` without the conditioning positions).
-    """
-    quarter = head_dim // 4
-    frequencies = base ** (-np.arange(quarter) / quarter)
-    angles = np.arange(grid)[:, None] * frequencies
-    rows = np.repeat(angles, grid, axis=0)
-    columns = np.tile(angles, (grid, 1))
-    angles = np.concatenate([rows, columns], axis=-1)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
-
-
-def line_rotary(
-    positions: Int[Array, "*rows N"], head_dim: int, base: float = 10000.0
-) -> Float[Array, "*rows N E/2 2"]:
-    """Returns cosines and sines of Llama's 1-D rotary embedding at the given positions, float32."""
-    frequencies = jnp.asarray(base ** (-np.arange(0, head_dim, 2) / head_dim), jnp.float32)
-    angles = jnp.einsum("...n,e->...ne", positions.astype(jnp.float32), frequencies)
-    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
-
-
-def row_positions(valid: Bool[Array, "*rows P"]) -> Int[Array, "*rows P"]:
-    """Counts each row's positions from 0 at the first that is not padding (int32)."""
-    return jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
-
-
-def stream_rotary(
-    config: Any, prefix_mask: Bool[Array, "G B P"], positions: Int[Array, "B N"]
-) -> Float[Array, "G_or_1 B N E/2 2"]:
-    """Returns rotation factors of stream positions (0 = the first sampled token).
-
-    Args:
-        config: of a target or drafter. Where its ``rotary`` is "grid", a position turns with its grid cell, else
-            ("line") positions are counted on from each row's prefix.
-    """
-    head_dim = config.transformer.head_dim
-    if config.rotary == "line":
-        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
-        return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
-    cells = jnp.asarray(grid_rotary(config.grid, head_dim, config.rope_base))
-    return cells[jnp.clip(positions, 0, len(cells) - 1)][None]
-
-
-def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
-    """Returns the mask of causal attention over a padded prefix: row sees column.
-
-    Padding is seen by itself alone: attention of a row that sees nothing would be NaN.
-    """
-    length, leading = valid.shape[-1], (None,) * (valid.ndim - 1)
-    causal = np.tril(np.ones((length, length), bool))[leading]
-    return (causal & valid[..., None, :]) | np.eye(length, dtype=bool)[leading]
+from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with float32 statistics."""
+    """Root-mean-square norm with float32 statistics; a scale with an ``offset`` is applied in float32 too."""
 
     eps: float
     param_dtype: jnp.dtype = jnp.float32
+    offset: int = 0
 
     @nn.compact
     def __call__(self, x):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        if self.offset:
+            return (wide * jnp.broadcast_to(self.offset + scale.astype(jnp.float32), x.shape)).astype(x.dtype)
         return wide.astype(x.dtype) * jnp.broadcast_to(scale.astype(x.dtype), x.shape)
 
 
@@ -209,8 +113,8 @@ class Layer(nn.Module):
 
     ``attention_input`` [..., N, any width], already normed, is what attention reads instead of x (EAGLE-3).
 
-    Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: a
-    mesh's model axis can split them along heads and feed-forward columns.
+    Kernels: qkv [D, Q + 2, K, E] (the queries of each group, keys, values), out [H, E, D], gate_up [D, 2, F] (gate,
+    up), down [F, D]: a mesh's model axis can split them along (key-value) heads and feed-forward columns.
     """
 
     config: TransformerConfig
@@ -223,7 +127,7 @@ class Layer(nn.Module):
         config = self.config
 
         def norm(name):
-            return RMSNorm(config.norm_eps, self.param_dtype, name=name)
+            return RMSNorm(config.norm_eps, self.param_dtype, config.norm_offset, name=name)
 
         def dense(features, name):
             return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
@@ -231,7 +135,7 @@ class Layer(nn.Module):
         hidden = attention_input
         if hidden is None:
             hidden = norm("attention_norm")(x) if self.input_norm else x
-        qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
+        qkv = dense((config.groups + 2, config.key_heads, config.head_dim), "qkv")(hidden)
         if config.qk_norm:
             head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
             normed = [
@@ -244,7 +148,7 @@ class Layer(nn.Module):
 
         gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
         gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
-        x = whole(x + dense(config.dim, "down")(nn.silu(gate) * up))
+        x = whole(x + dense(config.dim, "down")(ACTIVATIONS[config.activation](gate) * up))
         return x, block
 
 
@@ -255,7 +159,7 @@ class Transformer(nn.Module):
         x: [..., N, D] input embeddings.
         rotary: float32 [..., N, E/2, 2] cosine and sine of each position.
         block_mask: bool [..., N, N], row sees column (self included).
-        past: for each place of the past, for each layer, its keys and values [..., H, S, E].
+        past: for each place of the past, for each layer, its keys and values [..., K, S, E].
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
 
     Attributes:
@@ -283,7 +187,7 @@ class Transformer(nn.Module):
             x, keys_values = layer(x, rotary, block_mask, layer_past, past_masks)
             block.append(keys_values)
         if self.config.final_norm:
-            x = RMSNorm(self.config.norm_eps, self.param_dtype, name="norm")(x)
+            x = RMSNorm(self.config.norm_eps, self.param_dtype, self.config.norm_offset, name="norm")(x)
         if self.taps:
             states.append(x)
             x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)
