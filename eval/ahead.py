@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
     add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
-    add("--dtype", default="bfloat16", help="of parameters and products (default: bfloat16)")
+    add("--dtype", help="of parameters and products (default: what the device has, bfloat16 or float32)")
     add("--json", type=Path, metavar="FILE", help="write the rows")
     add("--against", type=Path, metavar="FILE", help="show what is other than in a file of rows")
     _survey(parser.parse_args(argv))

@@ -101,6 +101,12 @@ from lantern_jax.models.drafter import DrafterModel as DrafterModel
 from lantern_jax.models.drafter import eagle_drafter as eagle_drafter
 from lantern_jax.models.eagle3 import Eagle3Config as Eagle3Config
 from lantern_jax.models.eagle3 import eagle3_drafter as eagle3_drafter
+from lantern_jax.models.emu3 import Emu3Config as Emu3Config
+from lantern_jax.models.emu3 import emu3_target as emu3_target
+from lantern_jax.models.janus import JanusConfig as JanusConfig
+from lantern_jax.models.janus import janus_target as janus_target
+from lantern_jax.models.liquid import LiquidConfig as LiquidConfig
+from lantern_jax.models.liquid import liquid_target as liquid_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
 from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
@@ -113,6 +119,7 @@ from lantern_jax.models.parallel import parallel_drafter as parallel_drafter
 from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target
+from lantern_jax.models.tokens import GuidedTokens as GuidedTokens
 from lantern_jax.models.vq import VQConfig as VQConfig
 from lantern_jax.models.vq import VQModel as VQModel
 from lantern_jax.pictures.images import draw_acceptance as draw_acceptance

@@ -41,6 +41,8 @@ def case_kind(config: dict[str, Any], tensors: dict[str, Any]) -> str:
     """Names what a case is about, by the content of its configuration and tensor names, not by its file name."""
     if config.get("model_type") in ("c2i", "t2i"):
         return f"llamagen_gpt_{config['model_type']}"
+    if "vision_config" in config or "text_config" in config:
+        return config["model_type"]
     if "codebook_embed_dim" in config:
         return "llamagen_vq"
     if "ddconfig" in config:

@@ -31,6 +31,7 @@ from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rot
 from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, llamagen_target
 from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
+from tests.golden_guided import GUIDED
 from tests.golden_residual import run_published_residual
 
 GREEDY = SamplingParams.create(0.0)
@@ -263,5 +264,6 @@ RUNNERS = {
     "lantern_drafter_llamagen": _run_drafter,
     "acceptance_greedy": _run_acceptance,
     "inception_fid": _run_inception,
+    **GUIDED,
     "published_residual": lambda case, assert_close: run_published_residual(case),
 }

@@ -22,7 +22,7 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits,
 from lantern_jax.models.eagle3 import Eagle3Config, Eagle3Model
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel
 from lantern_jax.models.parallel import ParallelConfig, ParallelModel
-from lantern_jax.models.transformer import padded_causal_mask
+from lantern_jax.models.positions import padded_causal_mask
 
 
 @flax.struct.dataclass

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.given_settings import read_settings, settings_beside
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
@@ -23,16 +24,18 @@ from lantern_jax.families.chameleon_weights import convert_chameleon
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.families.published import PUBLISHED
+from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
+from lantern_jax.families.token_weights import language_settings
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.vq import VQModel
 from lantern_jax.tensors.layer_names import normalize_settings
 from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.chameleon import ChameleonVocabulary
+from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
 
@@ -47,7 +50,6 @@ _DEFAULTS = {
     "lumina": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
 }
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
-_CONFIG_PARTS = ("target", "drafter", "text_encoder")
 # What is called so holds no tensors.
 _TEXTS = ("t5_tokenizer", "text_tokenizer")
 _TOKENIZERS = {"vq": convert_vq, "vqgan": convert_vqgan}
@@ -121,10 +123,11 @@ def convert_llamagen(
 
     def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         if Path(gpt).is_dir():
-            settings = _beside(gpt, settings, LlamaGenConfig)
+            settings = settings_beside(gpt, settings, LlamaGenConfig)
         target, params = convert_gpt(tensors["gpt"], settings, **conversion.reading("the GPT"))
         kind = "class" if target.num_labels else "caption"
-        return _begun(f"LlamaGen, {kind}-conditional", kind, target, params, conversion), None
+        begun = _begun(f"LlamaGen, {kind}-conditional", _DEFAULTS[kind], target, params, conversion)
+        return begun, None
 
     sources = {"gpt": gpt, "vq": vq, "drafter": drafter, "t5": t5, "t5_tokenizer": t5_tokenizer}
     return _convert(begin, sources, config, out, options)
@@ -163,14 +166,57 @@ def convert_chameleon_files(
         rows = () if embedding is None else embedding.shape[:1]
         vocabulary = ChameleonVocabulary.from_file(text_tokenizer, *rows)
         target, params = convert_chameleon(
-            tensors["model"], _beside(model, settings, ChameleonConfig), order=vocabulary.order,
+            tensors["model"], settings_beside(model, settings, ChameleonConfig), order=vocabulary.order,
             num_codes=vocabulary.num_codes, layout=layout, **conversion.reading("the model"),
         )  # fmt: skip
-        begun = _begun(_MODELS[layout], layout, target, params, conversion)
+        begun = _begun(_MODELS[layout], _DEFAULTS[layout], target, params, conversion)
         return dataclasses.replace(begun, text_tokenizer=Path(text_tokenizer)), vocabulary.order
 
     sources = {"model": model, "vqgan": vqgan, "drafter": drafter, "text_tokenizer": text_tokenizer}
     return _convert(begin, sources, config, out, options)
+
+
+def convert_guided_files(
+    model: str | Path,
+    vqgan: str | Path | None = None,
+    config: str | Path | None = None,
+    *,
+    text_tokenizer: str | Path,
+    family: str,
+    out: str | Path,
+    **options: Any,
+) -> Path:
+    """Converts the published files of a model of ``families.published`` into a checkpoint directory; returns its path.
+
+    Args:
+        model: the folder with the shards, or their index; its ``config.json`` is read.
+        vqgan: the tokenizer of pictures, where it is not among the model's tensors.
+        config: as for ``convert_llamagen``.
+        text_tokenizer: the model's ``tokenizer.json``.
+        family: a name in ``PUBLISHED``.
+        out: the new directory.
+        options: fields of ``Conversion``.
+
+    Raises:
+        LanternError: anything wrong with the files or settings, before anything is written.
+    """
+    published = PUBLISHED[family]
+
+    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+        load_tokenizer(text_tokenizer)
+        beside = language_settings(settings_beside(model, None))
+        settings = {**normalize_settings(beside, FAMILIES[family].config), **(settings or {})}
+        target, params = published.read(tensors["model"], settings, **conversion.reading("the model"))
+        family_of(target).prompts(PromptParts(target, text_tokenizer=Path(text_tokenizer))).encode(["a"])
+        changes: dict[str, Any] = {"text_tokenizer": Path(text_tokenizer)}
+        inside = published.tokenizer_inside(tensors["model"])
+        if inside and vqgan is None:
+            changes |= _tokenizer_parts(inside, published.read_tokenizer, conversion)
+        begun = _begun(published.model, published.defaults, target, params, conversion)
+        return dataclasses.replace(begun, **changes), None
+
+    sources = {"model": model, "vqgan": vqgan, "text_tokenizer": text_tokenizer}
+    return _convert(begin, sources, config, out, options, tokenizers={"vqgan": published.read_tokenizer})
 
 
 def add_drafter(
@@ -239,9 +285,11 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
     return Codebook(neighbours=np.asarray(table), codes=np.asarray(codes))
 
 
-def _begun(model: str, kind: str, target: TargetConfig, params: PyTree, conversion: Conversion) -> Checkpoint:
-    """Returns the checkpoint of a target alone; ``kind`` is one of ``_DEFAULTS``."""
-    defaults = _DEFAULTS[kind] | {"top_k": min(_DEFAULTS[kind]["top_k"], target.num_codes)}
+def _begun(
+    model: str, usual: Mapping[str, float], target: TargetConfig, params: PyTree, conversion: Conversion
+) -> Checkpoint:
+    """Returns the checkpoint of a target alone, with the settings it is usually sampled with."""
+    defaults = {**usual, "top_k": min(usual["top_k"], target.num_codes)}
     metadata = {"neighbour_space": conversion.neighbour_space}
     return Checkpoint(model, target, params, defaults=defaults, metadata=metadata)
 
@@ -253,19 +301,21 @@ def _convert(
     out: str | Path,
     options: Mapping[str, Any],
     alone: str = "target",
+    tokenizers: Mapping[str, Callable[..., tuple[Any, Any]]] = _TOKENIZERS,
 ) -> Path:
     """Writes a checkpoint with all parts that files are given of.
 
     Args:
         begin: (opened files, settings of the target, conversion) -> the checkpoint of the target, and the published
             id of every row of its table, or None where they are the same.
-        sources: part -> its file: a tokenizer of ``_TOKENIZERS``, "drafter" (of EAGLE's kind) or another kind of
+        sources: part -> its file: one of ``tokenizers``, "drafter" (of EAGLE's kind) or another kind of
             drafter, "t5" and "t5_tokenizer"; and what ``begin`` reads.
         alone: the part that a config file without parts is for.
+        tokenizers: part -> what reads it, of pictures' tokenizers.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
-    settings = _read_settings(config, alone)
+    settings = read_settings(config, alone)
     paths = {part: Path(path) for part, path in sources.items() if path is not None}
     # Before the first tensor is read, so that a wrong name is an error immediately.
     tensors = {part: open_tensors(path) for part, path in paths.items() if part not in _TEXTS}
@@ -275,7 +325,7 @@ def _convert(
         kind = "eagle" if part == "drafter" else part
         read, chosen = DRAFTERS[kind], settings.get("drafter")
         if read.reads_config:
-            chosen = _beside(paths[part], chosen, read.config)
+            chosen = settings_beside(paths[part], chosen, read.config)
         made = read.read(
             tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
         )
@@ -284,8 +334,8 @@ def _convert(
         if not family_of(target).text_width(target):
             raise LanternError("the target is not caption-conditional: it takes no text encoder")
         changes |= _text_parts(paths, tensors.get("t5"), settings.get("text_encoder"), conversion)
-    for part in tensors.keys() & _TOKENIZERS.keys():
-        changes |= _tokenizer_parts(tensors[part], _TOKENIZERS[part], conversion)
+    for part in tensors.keys() & tokenizers.keys():
+        changes |= _tokenizer_parts(tensors[part], tokenizers[part], conversion)
     names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
     changes["metadata"] = checkpoint.metadata | {"converted_from": names}
     return _write(out, dataclasses.replace(checkpoint, **changes), conversion)
@@ -301,7 +351,7 @@ def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]
 def _text_parts(paths, tensors, settings, conversion: Conversion) -> dict[str, Any]:
     if len({"t5", "t5_tokenizer"} & paths.keys()) < 2:
         raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
-    tokenizer, settings = paths["t5_tokenizer"], _beside(paths["t5"], settings)
+    tokenizer, settings = paths["t5_tokenizer"], settings_beside(paths["t5"], settings)
     check_tokenizer(load_tokenizer(tokenizer), t5_config_from_shapes(tensors, settings).vocab_size, tokenizer)
     config, params = convert_t5(tensors, settings, **conversion.reading("the text encoder"))
     return {"text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": tokenizer}
@@ -319,39 +369,3 @@ def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> P
         conversion.progress("writing and reading back", done, total)
 
     return save(out, checkpoint, overwrite=conversion.overwrite, report=report)
-
-
-def _beside(path: str | Path, settings: Mapping[str, Any] | None, kind: type | None = None) -> dict[str, Any]:
-    """Adds to settings what the ``config.json`` in the folder, or beside the file, of tensors says.
-
-    Args:
-        kind: the config class whose fields are wanted of that file; None for all its entries.
-    """
-    path = Path(path)
-    beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
-    found = _read_json(beside) if beside.is_file() else {}
-    return (normalize_settings(found, kind) if kind and found else found) | dict(settings or {})
-
-
-def _read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:
-    """Reads {part: settings} from a config file, which may hold the settings of one part alone."""
-    if config is None:
-        return {}
-    settings = _read_json(Path(config))
-    if not set(settings) & set(_CONFIG_PARTS):
-        return {alone: settings}
-    unknown = sorted(set(settings) - set(_CONFIG_PARTS))
-    if unknown:
-        raise LanternError(
-            f"{config} holds unknown parts {', '.join(unknown)}: give {' and '.join(_CONFIG_PARTS)}"
-        )
-    return settings
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise LanternError(f"{path} is not a file: give a JSON file")
-    content = read_json(path, 10**6)
-    if not isinstance(content, dict):
-        raise LanternError(f'{path} holds no JSON object: give one, such as {{"num_heads": 20}}')
-    return content

@@ -41,7 +41,7 @@ def encoded_prompts(text: str) -> Any:
 _SHARED: dict[str, dict[str, Any]] = {
     "--model": {"metavar": "demo|DIR|OWNER/NAME", "about": "checkpoint", "default": "demo"},
     "--dtype": {
-        "metavar": None, "about": "of parameters and products (default: float32 on CPUs, else bfloat16)",
+        "metavar": None, "about": "of parameters and products (default: float32 on CPUs and old GPUs, else bfloat16)",
         "choices": DTYPES,
     },
     "--mesh": {

@@ -48,6 +48,9 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"gate_up/kernel_scale", (_WHOLE, MODEL)),
     (r"(query|key)_norm/(scale|bias)", (MODEL, _WHOLE)),
     (r"head(/kernel)?", (_WHOLE, MODEL)),
+    # A head of two products.
+    (r"head/(hidden|codes)/kernel", (_WHOLE, MODEL)),
+    (r"head/(hidden|codes)/bias", (MODEL,)),
     # Of low rank: the rows are small, the products with ``out`` as large as a head's.
     (r"markov/tokens/embedding", (_WHOLE, _WHOLE)),
     (r"markov/out", (_WHOLE, MODEL)),

@@ -17,14 +17,16 @@ from lantern_jax.tensors.matching import Progress
 _MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
 
 
-def _place(path: tuple[str, ...], levels: int) -> str:
+def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = False) -> str:
+    """Returns the place of a module in taming-transformers' names; ``coarsest_first``: the decoder's levels are
+    numbered as ours are."""
     parts = []
     for part in path:
         kind, _, number = part.rpartition("_")
         if kind == "level" and path[0] == "encoder":
             parts += ["down", number]
         elif kind == "level":
-            parts += ["up", str(levels - 1 - int(number))]
+            parts += ["up", number if coarsest_first else str(levels - 1 - int(number))]
         elif kind in ("res", "attn"):
             parts += ["block" if kind == "res" else "attn", number]
         elif part in ("downsample", "upsample"):
@@ -35,7 +37,7 @@ def _place(path: tuple[str, ...], levels: int) -> str:
 
 
 # What training compared pictures with: a perceptual network and the discriminator.
-CHAMELEON = VQLayout("Chameleon VQGAN", _place, False, (r"loss\..*",))
+CHAMELEON = VQLayout("Chameleon VQGAN", taming_place, False, (r"loss\..*",))
 
 
 def convert_vqgan(

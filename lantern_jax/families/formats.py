@@ -92,6 +92,28 @@ LLAMAGEN = Format(
 )
 
 
+def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
+    """Returns the format of a model of ``families.published``; ``tokenizers`` are files of its pictures' tokenizer."""
+    files = (
+        File("model", f"the model: {TENSORS}", required=True, repository=True),
+        File("text-tokenizer", "the model's tokenizer.json", required=True),
+        *tokenizers,
+        CONFIG,
+    )
+    function = at("lantern_jax.checkpoints.convert:convert_guided_files")
+    return Format(help_text, function, files, (("family", family),))
+
+
+# Its tokenizer of pictures is among the model's tensors.
+JANUS = guided_format("janus", "Janus-Pro-1B and 7B: model, tokenizer")
+EMU3 = guided_format(
+    "emu3",
+    "Emu3-Gen: model, tokenizer",
+    File("vqgan", "Emu3-VisionTokenizer, if not among the model's tensors"),
+)
+LIQUID = guided_format("liquid", "Liquid-7B: model, VQGAN", File("vqgan", "Chameleon's vqgan.ckpt"))
+
+
 def chameleon_format(model: str, layout: str) -> Format:
     """Returns the format of a published Chameleon model, called so in its help."""
     files = (

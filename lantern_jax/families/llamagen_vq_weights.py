@@ -28,13 +28,15 @@ class VQLayout:
     """How a family of published tokenizers names its tensors, and what their shapes do not tell.
 
     `place` is the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
-    `ignored` are patterns of names that are not weights of the tokenizer.
+    `ignored` are patterns of names that are not weights of the tokenizer. `stored` changes the entry of a tensor that
+    is published in another form.
     """
 
     what: str
     place: Callable[[tuple[str, ...], int], str]
     l2_norm: bool
     ignored: tuple[str, ...]
+    stored: Callable[[Entry], Entry] = lambda entry: entry
 
     def name(self, path: tuple[str, ...], levels: int = 0) -> str:
         """Returns the published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
@@ -71,7 +73,9 @@ def vq_shapes(config: VQConfig) -> dict[str, Any]:
 def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
     """Lists {published name: Entry} of a tokenizer of these sizes."""
     levels = len(config.ch_mult)
-    return module_table(vq_shapes(config)["params"], lambda path: layout.name(tuple(path.split(".")), levels))
+    shapes = vq_shapes(config)["params"]
+    table = module_table(shapes, lambda path: layout.name(tuple(path.split(".")), levels))
+    return {name: layout.stored(entry) for name, entry in table.items()}
 
 
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
@@ -113,6 +117,8 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGE
         level_attention=count("encoder", f"level_{levels - 1}", "attn_#") > 0,
         mid_attention=layout.name(("encoder", "mid", "1", "q", "kernel")) in tensors,
         patch=max(1, math.isqrt(tensors[conv_in].shape[1] // 3)),
+        code_norm=layout.name(("decoder", "norm_out", "norm_layer", "scale")) in tensors,
+        clip_blocks=count("encoder_clip", "res_#"),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import LLAMAGEN, Format, chameleon_format
+from lantern_jax.families.formats import EMU3, JANUS, LIQUID, LLAMAGEN, Format, chameleon_format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Family(Late):
             features are the states entering those layers, side by side.
         prompts: the parts of a checkpoint that have to do with prompts -> their encoder.
         random_conditioning: (config, n) -> conditioning of n prompts that differ, leaves [n, ...] on the host.
-        head: parameters -> the kernel [D, V] that turns features into logits, which a drafter shares.
+        head: parameters -> what turns features into logits, which a drafter shares: a kernel [D, V] or the parameters
+            of a ``HiddenHead``.
         published_order: (config, text tokenizer's file or None) -> the published token id of every row of our
             embedding table, or None where they are the same. Raises LanternError where the file is needed and missing
             or damaged.
@@ -104,6 +105,34 @@ FAMILIES: Table[Family] = Table(
                 "anole": chameleon_format("Anole-7B", "anole"),
                 "lumina": chameleon_format("Lumina-mGPT-7B", "lumina"),
             },
+        ),
+        "janus": Family(
+            config=at("lantern_jax.models.janus:JanusConfig"),
+            shapes=at("lantern_jax.families.janus_weights:janus_shapes"),
+            target=at("lantern_jax.models.janus:janus_target"),
+            prompts=at("lantern_jax.text.guided:JanusEncoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            head=lambda params: params["params"]["head"],
+            tokenizer=at("lantern_jax.models.vq:VQConfig"),
+            formats={"janus": JANUS},
+        ),
+        "emu3": Family(
+            config=at("lantern_jax.models.emu3:Emu3Config"),
+            shapes=at("lantern_jax.families.emu3_weights:emu3_shapes"),
+            target=at("lantern_jax.models.emu3:emu3_target"),
+            prompts=at("lantern_jax.text.guided:Emu3Encoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
+            formats={"emu3": EMU3},
+        ),
+        "liquid": Family(
+            config=at("lantern_jax.models.liquid:LiquidConfig"),
+            shapes=at("lantern_jax.families.liquid_weights:liquid_shapes"),
+            target=at("lantern_jax.models.liquid:liquid_target"),
+            prompts=at("lantern_jax.text.guided:LiquidEncoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
+            formats={"liquid": LIQUID},
         ),
     },
 )

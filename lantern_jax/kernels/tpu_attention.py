@@ -29,14 +29,15 @@ _MOST_BYTES = 3 << 20
 _LOWEST = -1e30
 
 
-def fits(qkv: Float[Array, "*rows N 3 H E"]) -> bool:
-    """Tells whether the kernel takes arrays of this shape and type."""
-    count, _, heads, width = qkv.shape[-4:]
-    return qkv.dtype == jnp.bfloat16 and width == WIDTH and not heads % _SHARING and 1 <= count <= _MOST_NODES
+def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
+    """Tells whether the kernel takes arrays of this shape and type; grouped queries are more parts than three."""
+    count, parts, heads, width = qkv.shape[-4:]
+    whole = width == WIDTH and not heads % _SHARING and parts == 3
+    return qkv.dtype == jnp.bfloat16 and whole and 1 <= count <= _MOST_NODES
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.transformer.rotate_and_attend`` for arrays that ``fits`` accepts.
+    """Computes ``models.attention.rotate_and_attend`` for arrays that ``fits`` accepts.
 
     Args:
         interpret: runs it anywhere, slowly, for tests.

@@ -21,12 +21,13 @@ from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
+from lantern_jax.models.emu3 import Emu3Config
+from lantern_jax.models.janus import janus_config
+from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.settings.recipe import Recipe
 
-# Codes lie 16 pixels apart, a side, in every published tokenizer.
-PIXELS_A_CELL = 16
 _CODE_CHANNELS, _NEIGHBOURS = 8, 100
 _SPREAD = 0.02
 
@@ -41,7 +42,12 @@ SIZES: Mapping[str, Callable[[], TargetConfig]] = {
     "llamagen-xl-stage2": partial(_captions, 32),
     "chameleon-7b": ChameleonConfig,
     "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina"),
+    **{f"janus-pro-{size.lower()}": partial(janus_config, size) for size in ("1B", "7B")},
+    "emu3-8b": Emu3Config,
+    "liquid-7b": LiquidConfig,
 }
+# Between codes, a side, where no tokenizer says otherwise.
+_PIXELS = 16
 # For looking whether everything runs, not for measuring.
 TINY = "tiny"
 # After a size: the target's layers in eight bits.
@@ -108,6 +114,12 @@ def random_model(size: str) -> RandomModel:
         num_heads=layer.num_heads, hidden_dim=layer.hidden_dim, qk_norm=layer.qk_norm, **config.shared_with_drafter
     )  # fmt: skip
     return RandomModel(size, config, drafter, quantized=named != size)
+
+
+def pixels_a_cell(config: TargetConfig) -> int:
+    """Returns how many pixels a side of a picture has for each code, with the family's published tokenizer."""
+    tokenizer = family_of(config).tokenizer()
+    return _PIXELS if tokenizer is None else tokenizer.downsampling
 
 
 def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:

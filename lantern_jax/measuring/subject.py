@@ -22,7 +22,7 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring.random_models import PIXELS_A_CELL, random_model
+from lantern_jax.measuring.random_models import pixels_a_cell, random_model
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
@@ -173,7 +173,7 @@ def checkpoint_subject(
         recipe=pipeline.recipe,
         engine=pipeline.engine,
         conditioning=prompt_encoder(pipeline.checkpoint).from_encoded(encoded),
-        pixels=config.grid * (PIXELS_A_CELL if tokenizer is None else tokenizer.downsampling),
+        pixels=config.grid * (pixels_a_cell(config) if tokenizer is None else tokenizer.downsampling),
         seed=seed,
     )
 
@@ -195,7 +195,7 @@ def random_subject(
         devices=device_grid(mesh),
         read_drafter=partial(model.read_drafter, dtype),
     )
-    pixels = model.config.grid * PIXELS_A_CELL
+    pixels = model.config.grid * pixels_a_cell(model.config)
     return Subject(f"random {size}", model.recipe(dtype), engine, model.conditioning(prompts), pixels, seed)
 
 

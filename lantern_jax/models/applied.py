@@ -19,8 +19,8 @@ from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.positions import padded_causal_mask, row_positions
 from lantern_jax.models.targets import batched
-from lantern_jax.models.transformer import padded_causal_mask, row_positions
 
 
 class AppliedCache(Record):

@@ -10,17 +10,16 @@ Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D w
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.concrete import check_prompts
 from lantern_jax.decoding.protocols import Target, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
-from lantern_jax.models.targets import StreamModel, stream_target
-from lantern_jax.models.transformer import TransformerConfig, line_rotary, padded_causal_mask, row_positions
+from lantern_jax.models.targets import stream_target
+from lantern_jax.models.tokens import TokenModel
+from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")
 
@@ -113,8 +112,8 @@ def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenCond
     return TokenConditioning(tokens, jnp.broadcast_to(last[(None,) * (tokens.ndim - 1)], tokens.shape))
 
 
-class Chameleon(StreamModel):
-    """The model, a ``StreamModel`` whose ``tokens`` embed all ids.
+class Chameleon(TokenModel):
+    """The model, a ``TokenModel``.
 
     Example:
         >>> config = lantern_jax.ChameleonConfig(
@@ -128,34 +127,9 @@ class Chameleon(StreamModel):
         ((1, 5, 16), (1, 5, 64))
     """
 
-    first_code = 0
-
-    @staticmethod
-    def check(config: ChameleonConfig, conditioning: TokenConditioning) -> None:
-        """Raises LanternError unless prompts are the model's ids, padded on the left."""
-        check_prompts(config.vocab_size, conditioning)
-
-    def prefill(self, conditioning: TokenConditioning, guided: bool):
-        """Runs prompts, as ``transformer_target`` asks."""
-        rows = [conditioning]
-        if guided:
-            rows.append(unconditional_row(conditioning, self.config.layout))
-        return self.run(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
-
-    def run(self, conditioning: TokenConditioning):
-        """Runs whole rows: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
-        config, valid = self.config, conditioning.mask
-        positions = row_positions(valid)
-        rotary = line_rotary(positions, config.transformer.head_dim, config.rope_base)
-        features, block = self.transformer(
-            self.tokens(conditioning.tokens), rotary, padded_causal_mask(valid)
-        )
-        return features, block, conditioning.tokens, valid, positions
-
-    def __call__(self, conditioning: TokenConditioning):
-        """Returns final hidden states [..., P, D] and logits [..., P, V] of whole sequences."""
-        features = self.run(conditioning)[0]
-        return features, self.logits(features)
+    def unconditional(self, conditioning: TokenConditioning) -> TokenConditioning:
+        """Returns the rows that guidance compares prompts with, as ``unconditional_row``."""
+        return unconditional_row(conditioning, self.config.layout)
 
 
 def chameleon_target(

@@ -24,17 +24,17 @@ from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.sizes import check_sizes
-from lantern_jax.models.transformer import (
-    Dense,
-    Transformer,
-    TransformerConfig,
+from lantern_jax.models.heads import head_logits
+from lantern_jax.models.positions import (
     grid_rotary,
     line_rotary,
     padded_causal_mask,
     row_positions,
     stream_rotary,
 )
+from lantern_jax.models.sizes import check_sizes
+from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.models.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -321,9 +321,3 @@ def _expand(model: nn.Module, params, state: DrafterState, tokens, parents):
 def _guided_logits(model: nn.Module, params, state: DrafterState, features):
     features = model.apply(params["drafter"], features, method="head_input")
     return apply_guidance(head_logits(features, params["head"]), state.cache.guidance)
-
-
-def head_logits(features: Float[Array, "*rows D"], head: Float[Array, "D V"]) -> Float[Array, "*rows V"]:
-    """Returns float32 logits: features times the target's head, in the features' precision."""
-    head = head.astype(features.dtype)
-    return jnp.einsum("...d,dv->...v", features, head, preferred_element_type=jnp.float32)

@@ -17,9 +17,10 @@ from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.record import Record
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.positions import grid_rotary, padded_causal_mask
 from lantern_jax.models.sizes import check_sizes, is_size
 from lantern_jax.models.targets import StreamModel, stream_target
-from lantern_jax.models.transformer import TransformerConfig, grid_rotary, padded_causal_mask
+from lantern_jax.models.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)

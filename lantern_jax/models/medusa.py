@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
-from lantern_jax.models.drafter import head_logits, last_absorbed
+from lantern_jax.models.drafter import last_absorbed
+from lantern_jax.models.heads import head_logits
 from lantern_jax.models.sizes import check_sizes
 
 

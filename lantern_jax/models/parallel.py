@@ -27,14 +27,14 @@ from lantern_jax.models.drafter import (
     DrafterConfig,
     DrafterModel,
     empty_places,
-    head_logits,
     last_absorbed,
     prefix_cache,
     sequence_shapes,
     write_recent,
 )
+from lantern_jax.models.heads import head_logits
 from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
-from lantern_jax.models.transformer import stream_rotary
+from lantern_jax.models.positions import stream_rotary
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.transformer import Dense, Transformer, stream_rotary
+from lantern_jax.models.positions import stream_rotary
+from lantern_jax.models.transformer import Dense, Transformer
 
 
 class StreamModel(nn.Module):
@@ -36,7 +37,11 @@ class StreamModel(nn.Module):
         config, types = self.config, (self.dtype, self.param_dtype)
         self.tokens = nn.Embed(config.vocab_size, config.dim, *types, nn.initializers.normal(0.02))
         self.transformer = Transformer(config.transformer, *types, self.taps)
-        self.head = Dense(config.num_codes, *types, jnp.float32)
+        self.head = self.new_head()
+
+    def new_head(self) -> nn.Module:
+        """Returns what turns features into logits."""
+        return Dense(self.config.num_codes, self.dtype, self.param_dtype, jnp.float32)
 
     def extend(self, tokens, positions, mask, cache: kv_cache.KVCache):
         """Runs new stream tokens on top of a cache, as ``transformer_target`` asks."""

@@ -5,287 +5,38 @@ for a drafter also the nodes expanded before) and the *block* (the N new positio
 mask). Joining the arrays first would copy the whole cache in every layer.
 
 Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, P prefix, S cache slots,
-H heads, E head width, D model width, F feed-forward width.
+H heads, K key-value heads, Q queries of a group (H / K), E head width, D model width, F feed-forward width.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from lantern_jax.devices.partition import shards, split, whole
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
+from lantern_jax.devices.partition import shards, whole
 from lantern_jax.kernels import tpu_attention
-from lantern_jax.kernels.attention import attend_kernel, fits
+from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
-from lantern_jax.models.sizes import check_sizes
-
-# Keys and values of one layer, each [..., H, S, E], with the mask of queries that see them.
-Place = tuple[Float[Array, "*rows H S E"], Float[Array, "*rows H S E"], Bool[Array, "*rows N S"]]
-
-QK_NORMS = ("", "rms", "layer")
-# Products of fewer rows or columns are compiled for TPUs as sums over the whole cache, not as matrix products.
-_TPU_ROWS = 8
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated SiLU, no biases).
-
-    Attributes:
-        dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
-        norm_eps: RMSNorm's epsilon; statistics are float32.
-        qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
-            all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
-        input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
-        final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
-    """
-
-    dim: int
-    num_layers: int
-    num_heads: int
-    hidden_dim: int
-    norm_eps: float = 1e-5
-    qk_norm: str = ""
-    input_norm: bool = True
-    final_norm: bool = True
-
-    def __post_init__(self):
-        check_sizes(self)
-        if self.dim % self.num_heads or self.head_dim % 4:
-            raise LanternError(
-                f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"
-            )
-        if self.qk_norm not in QK_NORMS:
-            raise errors.unknown("qk_norm", self.qk_norm, map(repr, QK_NORMS))
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.num_heads
-
-
-def grid_rotary(grid: int, head_dim: int, base: float = 10000.0) -> Float[np.ndarray, "T E/2 2"]:
-    """Returns cosines and sines of LlamaGen's 2-D rotary embedding, one row per grid cell in raster order.
-
-    The first half of the rotation pairs turns with the cell's row, the second half with its column
-    (LlamaGen's ``precompute_freqs_cis_2d`` without the conditioning positions).
-    """
-    quarter = head_dim // 4
-    frequencies = base ** (-np.arange(quarter) / quarter)
-    angles = np.arange(grid)[:, None] * frequencies
-    rows = np.repeat(angles, grid, axis=0)
-    columns = np.tile(angles, (grid, 1))
-    angles = np.concatenate([rows, columns], axis=-1)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
-
-
-def line_rotary(
-    positions: Int[Array, "*rows N"], head_dim: int, base: float = 10000.0
-) -> Float[Array, "*rows N E/2 2"]:
-    """Returns cosines and sines of Llama's 1-D rotary embedding at the given positions, float32."""
-    frequencies = jnp.asarray(base ** (-np.arange(0, head_dim, 2) / head_dim), jnp.float32)
-    angles = jnp.einsum("...n,e->...ne", positions.astype(jnp.float32), frequencies)
-    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
-
-
-def row_positions(valid: Bool[Array, "*rows P"]) -> Int[Array, "*rows P"]:
-    """Counts each row's positions from 0 at the first that is not padding (int32)."""
-    return jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
-
-
-def stream_rotary(
-    config: Any, prefix_mask: Bool[Array, "G B P"], positions: Int[Array, "B N"]
-) -> Float[Array, "G_or_1 B N E/2 2"]:
-    """Returns rotation factors of stream positions (0 = the first sampled token).
-
-    Args:
-        config: of a target or drafter. Where its ``rotary`` is "grid", a position turns with its grid cell, else
-            ("line") positions are counted on from each row's prefix.
-    """
-    head_dim = config.transformer.head_dim
-    if config.rotary == "line":
-        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
-        return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
-    cells = jnp.asarray(grid_rotary(config.grid, head_dim, config.rope_base))
-    return cells[jnp.clip(positions, 0, len(cells) - 1)][None]
-
-
-def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
-    """Returns the mask of causal attention over a padded prefix: row sees column.
-
-    Padding is seen by itself alone: attention of a row that sees nothing would be NaN.
-    """
-    length, leading = valid.shape[-1], (None,) * (valid.ndim - 1)
-    causal = np.tril(np.ones((length, length), bool))[leading]
-    return (causal & valid[..., None, :]) | np.eye(length, dtype=bool)[leading]
-
-
-def rotate(
-    x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
-) -> Float[Array, "*rows H N E"]:
-    """Rotates the pairs (e, e + E/2) of each head. Converters bring interleaved checkpoints into this layout."""
-    cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
-
-
-def rotate_by_product(
-    x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
-) -> Float[Array, "*rows H N E"]:
-    """Computes ``rotate``, whose halves change places by a product with a permutation: every sum has one term."""
-    half = x.shape[-1] // 2
-    swap = np.roll(np.eye(x.shape[-1], dtype=np.float32), half, axis=1)
-    swapped = jnp.einsum(
-        "...e,ef->...f",
-        x,
-        jnp.asarray(swap, x.dtype),
-        precision="highest",
-        preferred_element_type=jnp.float32,
-    )
-    cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
-    cos, sin = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
-    return (x.astype(jnp.float32) * cos + swapped * sin).astype(x.dtype)
-
-
-def rotate_and_attend(
-    qkv: Float[Array, "*rows N 3 H E"],
-    rotary: Float[Array, "*rows N E/2 2"],
-    block_mask: Bool[Array, "*rows N N"],
-    past: tuple[tuple[Array, Array], ...],
-    past_masks: tuple[Bool[Array, "*rows N S"], ...],
-) -> tuple[Float[Array, "*rows N H E"], tuple[Array, Array]]:
-    """Attends from the block's positions to the past and to each other.
-
-    Args:
-        qkv: queries, keys and values, not yet rotated; the others as in ``Transformer``.
-
-    Returns:
-        the attention's output, and the block's rotated keys and its values, each [..., H, N, E].
-    """
-    arguments = qkv, rotary, block_mask, tuple(past), tuple(past_masks)
-    ways = {"tpu": _by_tall_products, "default": _by_products}
-    if shards() == 1:
-        ways |= {"cuda": _by_kernel} if fits(qkv) else {}
-        ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
-    return jax.lax.platform_dependent(*arguments, **ways)
-
-
-# Layers of one shape share one trace.
-@partial(jax.jit, inline=True, static_argnames=("rotate", "total", "least"))
-def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, total=None, least=1):
-    count = qkv.shape[-4]
-    queries, keys, values = (jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(3))
-    queries, keys = rotate(queries, rotary), rotate(keys, rotary)
-    queries, keys, values = (split(states, -3) for states in (queries, keys, values))
-    places = [(*keys_values, mask) for keys_values, mask in zip(past, past_masks, strict=True)]
-    places = [(*states, _taller(mask, least)) for *states, mask in (*places, (keys, values, block_mask))]
-    attended = attend(_taller(queries, least), *places, total=total or total_by_sums)[..., :count, :]
-    return jnp.swapaxes(attended, -2, -3), (keys, values)
-
-
-def _by_tall_products(*arguments):
-    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, moves the halves of a
-    rotation at the price of a product each, and sums along the last axis at the price of several."""
-    return _by_products(*arguments, rotate=rotate_by_product, total=total_by_product, least=_TPU_ROWS)
-
-
-def _taller(rows, least: int):
-    """Repeats the last row until there are ``least``, but where one row stands for all (a mask's)."""
-    count = rows.shape[-2]
-    if count == 0 or count >= least or (rows.dtype == bool and count == 1):
-        return rows
-    last = jnp.broadcast_to(rows[..., -1:, :], (*rows.shape[:-2], least - count, rows.shape[-1]))
-    return jnp.concatenate([rows, last], axis=-2)
-
-
-@jax.custom_jvp
-def _by_kernel(*arguments):
-    return attend_kernel(*arguments)
-
-
-@jax.custom_jvp
-def _by_tpu_kernel(*arguments):
-    return tpu_attention.attend_kernel(*arguments)
-
-
-for _way in (_by_kernel, _by_tpu_kernel):
-    _way.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
-
-
-def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
-    """Adds up the weights that each query gives to a place's keys."""
-    return jnp.sum(weights, axis=-1, keepdims=True)
-
-
-def total_by_product(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
-    """Computes ``total_by_sums`` of the weights that the values are given, as rounded as they are, by a product.
-
-    Its columns tell which keys any query sees: the others weigh nothing. Columns of ones, or a single one, would be
-    compiled as sums.
-    """
-    _, values, mask = place
-    seen = jnp.any(mask, axis=-2)[..., None, :, None].astype(values.dtype)
-    seen = jnp.broadcast_to(seen, (*values.shape[:-1], _TPU_ROWS))
-    sums = jnp.einsum(
-        "...ns,...se->...ne", weights.astype(values.dtype), seen, preferred_element_type=jnp.float32
-    )
-    return sums[..., :1]
-
-
-def attend(
-    queries: Float[Array, "*rows H N E"], *places: Place, total: Callable = total_by_sums
-) -> Float[Array, "*rows H N E"]:
-    """Attends to several places of keys under one float32 softmax.
-
-    Args:
-        queries: rotated queries.
-        places: (keys [..., H, S, E], values [..., H, S, E], mask bool [..., N, S], True where a key is seen).
-            Every query must see a key somewhere; a place may be empty (S = 0).
-        total: adds up the weights of a place.
-    """
-    queries = queries * np.asarray(queries.shape[-1] ** -0.5, queries.dtype)
-    scores = [
-        jnp.where(
-            mask[..., None, :, :],
-            jnp.einsum("...ne,...se->...ns", queries, keys, preferred_element_type=jnp.float32),
-            -jnp.inf,
-        )
-        for keys, _, mask in places
-    ]
-    tops = [jnp.max(part, axis=-1, keepdims=True, initial=-jnp.inf) for part in scores]
-    top = functools.reduce(jnp.maximum, tops)
-    weights = [jnp.exp(part - top) for part in scores]
-    whole_weight = sum(total(part, place) for part, place in zip(weights, places, strict=True))
-    out = sum(
-        jnp.einsum(
-            "...ns,...se->...ne", part.astype(values.dtype), values, preferred_element_type=jnp.float32
-        )
-        for part, (_, values, _) in zip(weights, places, strict=True)
-    )
-    return (out / whole_weight).astype(queries.dtype)
+from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with float32 statistics."""
+    """Root-mean-square norm with float32 statistics; a scale with an ``offset`` is applied in float32 too."""
 
     eps: float
     param_dtype: jnp.dtype = jnp.float32
+    offset: int = 0
 
     @nn.compact
     def __call__(self, x):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        if self.offset:
+            return (wide * jnp.broadcast_to(self.offset + scale.astype(jnp.float32), x.shape)).astype(x.dtype)
         return wide.astype(x.dtype) * jnp.broadcast_to(scale.astype(x.dtype), x.shape)
 
 
@@ -362,8 +113,8 @@ class Layer(nn.Module):
 
     ``attention_input`` [..., N, any width], already normed, is what attention reads instead of x (EAGLE-3).
 
-    Kernels: qkv [D, 3, H, E] (queries, keys, values), out [H, E, D], gate_up [D, 2, F] (gate, up), down [F, D]: a
-    mesh's model axis can split them along heads and feed-forward columns.
+    Kernels: qkv [D, Q + 2, K, E] (the queries of each group, keys, values), out [H, E, D], gate_up [D, 2, F] (gate,
+    up), down [F, D]: a mesh's model axis can split them along (key-value) heads and feed-forward columns.
     """
 
     config: TransformerConfig
@@ -376,7 +127,7 @@ class Layer(nn.Module):
         config = self.config
 
         def norm(name):
-            return RMSNorm(config.norm_eps, self.param_dtype, name=name)
+            return RMSNorm(config.norm_eps, self.param_dtype, config.norm_offset, name=name)
 
         def dense(features, name):
             return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
@@ -384,7 +135,7 @@ class Layer(nn.Module):
         hidden = attention_input
         if hidden is None:
             hidden = norm("attention_norm")(x) if self.input_norm else x
-        qkv = dense((3, config.num_heads, config.head_dim), "qkv")(hidden)
+        qkv = dense((config.groups + 2, config.key_heads, config.head_dim), "qkv")(hidden)
         if config.qk_norm:
             head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
             normed = [
@@ -397,7 +148,7 @@ class Layer(nn.Module):
 
         gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
         gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
-        x = whole(x + dense(config.dim, "down")(nn.silu(gate) * up))
+        x = whole(x + dense(config.dim, "down")(ACTIVATIONS[config.activation](gate) * up))
         return x, block
 
 
@@ -408,7 +159,7 @@ class Transformer(nn.Module):
         x: [..., N, D] input embeddings.
         rotary: float32 [..., N, E/2, 2] cosine and sine of each position.
         block_mask: bool [..., N, N], row sees column (self included).
-        past: for each place of the past, for each layer, its keys and values [..., H, S, E].
+        past: for each place of the past, for each layer, its keys and values [..., K, S, E].
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
 
     Attributes:
@@ -436,7 +187,7 @@ class Transformer(nn.Module):
             x, keys_values = layer(x, rotary, block_mask, layer_past, past_masks)
             block.append(keys_values)
         if self.config.final_norm:
-            x = RMSNorm(self.config.norm_eps, self.param_dtype, name="norm")(x)
+            x = RMSNorm(self.config.norm_eps, self.param_dtype, self.config.norm_offset, name="norm")(x)
         if self.taps:
             states.append(x)
             x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
+from lantern_jax.models.vq_clip import FrameStack
 
 # Of a config: number of levels, and width of a level relative to ``ch``.
 MOST_LEVELS, MOST_FACTOR = 10, 256
@@ -34,6 +35,8 @@ class VQConfig:
         level_attention: attention after each block of the lowest-resolution level.
         patch: more than 1 is our extension: space-to-depth before the encoder, its inverse after the decoder, so that
             large pictures stay cheap.
+        code_norm: norms of the decoder are scaled and shifted by the codes around (MoVQ, arXiv 2209.09002).
+        clip_blocks: residual blocks over time of a tokenizer of clips (Emu3), 0 for none: a picture is a still clip.
 
     Example:
         >>> config = lantern_jax.VQConfig()  # LlamaGen's VQ-16
@@ -54,9 +57,11 @@ class VQConfig:
     level_attention: bool = True
     mid_attention: bool = True
     patch: int = 1
+    code_norm: bool = False
+    clip_blocks: int = 0
 
     def __post_init__(self):
-        check_sizes(self)
+        check_sizes(self, may_be_zero=("clip_blocks",))
         factors = self.ch_mult
         levels = isinstance(factors, list | tuple) and 0 < len(factors) <= MOST_LEVELS
         if not levels or not all(is_size(factor) and factor <= MOST_FACTOR for factor in factors):
@@ -92,6 +97,25 @@ def group_norm(groups: int, name: str) -> nn.GroupNorm:
     return nn.GroupNorm(groups, epsilon=1e-6, use_fast_variance=False, name=name)
 
 
+class CodeNorm(nn.Module):
+    """GroupNorm, scaled and shifted by what a convolution makes of the nearest code."""
+
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B h w c"], codes: Float[Array, "B i j C"]) -> Float[Array, "B h w c"]:
+        scale, shift = (conv1(x.shape[-1], name)(codes) for name in ("conv_y", "conv_b"))
+        for axis in (1, 2):
+            times = x.shape[axis] // codes.shape[axis]
+            scale, shift = (jnp.repeat(part, times, axis=axis) for part in (scale, shift))
+        return group_norm(self.groups, "norm_layer")(x) * scale + shift
+
+
+def normed(x, codes, groups: int, name: str):
+    """Normalizes x by its groups; with ``codes`` by them too."""
+    return group_norm(groups, name)(x) if codes is None else CodeNorm(groups, name=name)(x, codes)
+
+
 class ResBlock(nn.Module):
     """Norm, SiLU, convolution, twice, plus the input (through a 1x1 convolution if the width changes)."""
 
@@ -99,9 +123,9 @@ class ResBlock(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w d"]:
-        y = conv3(self.features, "conv1")(nn.silu(group_norm(self.groups, "norm1")(x)))
-        y = conv3(self.features, "conv2")(nn.silu(group_norm(self.groups, "norm2")(y)))
+    def __call__(self, x: Float[Array, "B h w c"], codes=None) -> Float[Array, "B h w d"]:
+        y = conv3(self.features, "conv1")(nn.silu(normed(x, codes, self.groups, "norm1")))
+        y = conv3(self.features, "conv2")(nn.silu(normed(y, codes, self.groups, "norm2")))
         if x.shape[-1] != self.features:
             x = conv1(self.features, "nin_shortcut")(x)
         return x + y
@@ -113,9 +137,9 @@ class AttnBlock(nn.Module):
     groups: int
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w c"]:
+    def __call__(self, x: Float[Array, "B h w c"], codes=None) -> Float[Array, "B h w c"]:
         _, height, width, channels = x.shape
-        y = group_norm(self.groups, "norm")(x)
+        y = normed(x, codes, self.groups, "norm")
         q, k, v = (rearrange(conv1(channels, n)(y), "B h w c -> B (h w) c") for n in ("q", "k", "v"))
         weights = jax.nn.softmax(jnp.einsum("btc,bsc->bts", q, k) * channels**-0.5, axis=-1)
         y = rearrange(jnp.einsum("bts,bsc->btc", weights, v), "B (h w) c -> B h w c", h=height, w=width)
@@ -130,11 +154,11 @@ class Middle(nn.Module):
     attention: bool
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B h w c"]:
-        x = ResBlock(self.features, self.groups, name="0")(x)
+    def __call__(self, x: Float[Array, "B h w c"], codes=None) -> Float[Array, "B h w c"]:
+        x = ResBlock(self.features, self.groups, name="0")(x, codes)
         if self.attention:
-            x = AttnBlock(self.groups, name="1")(x)
-        return ResBlock(self.features, self.groups, name="2")(x)
+            x = AttnBlock(self.groups, name="1")(x, codes)
+        return ResBlock(self.features, self.groups, name="2")(x, codes)
 
 
 class Level(nn.Module):
@@ -151,11 +175,11 @@ class Level(nn.Module):
     resample: str
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B h w c"]) -> Float[Array, "B i j d"]:
+    def __call__(self, x: Float[Array, "B h w c"], codes=None) -> Float[Array, "B i j d"]:
         for b in range(self.blocks):
-            x = ResBlock(self.features, self.groups, name=f"res_{b}")(x)
+            x = ResBlock(self.features, self.groups, name=f"res_{b}")(x, codes)
             if self.attention:
-                x = AttnBlock(self.groups, name=f"attn_{b}")(x)
+                x = AttnBlock(self.groups, name=f"attn_{b}")(x, codes)
         if self.resample == "down":
             padding = ((0, 1), (0, 1))
             x = nn.Conv(self.features, (3, 3), strides=(2, 2), padding=padding, name="downsample")(x)
@@ -184,20 +208,23 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """z_channels features on the code grid to pictures (folded by ``patch``); level 0 is the coarsest."""
+    """z_channels features on the code grid to pictures (folded by ``patch``); level 0 is the coarsest.
+
+    ``codes`` [B, h, w, C] are for norms that take them.
+    """
 
     config: VQConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B h w z"]) -> Float[Array, "B H W c"]:
+    def __call__(self, x: Float[Array, "B h w z"], codes=None) -> Float[Array, "B H W c"]:
         c = self.config
         x = conv3(c.decoder_width * c.ch_mult[-1], "conv_in")(x)
-        x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x)
+        x = Middle(x.shape[-1], c.groups, c.mid_attention, name="mid")(x, codes)
         for i, mult in enumerate(reversed(c.ch_mult)):
             attention, resample = c.level_attention and i == 0, "" if i == len(c.ch_mult) - 1 else "up"
             features = c.decoder_width * mult
-            x = Level(features, c.decoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x)
-        x = nn.silu(group_norm(c.groups, "norm_out")(x))
+            x = Level(features, c.decoder_blocks, c.groups, attention, resample, name=f"level_{i}")(x, codes)
+        x = nn.silu(normed(x, codes, c.groups, "norm_out"))
         return conv3(3 * c.patch**2, "conv_out")(x)
 
 
@@ -249,6 +276,9 @@ class VQModel(nn.Module):
         self.decoder = Decoder(c)
         self.quant_conv = nn.Conv(c.codebook_dim, (1, 1))
         self.post_quant_conv = nn.Conv(c.z_channels, (1, 1))
+        if c.clip_blocks:
+            self.encoder_clip = FrameStack(c.clip_blocks, downward=True)
+            self.decoder_clip = FrameStack(c.clip_blocks, downward=False)
         self.codebook = self.param(
             "codebook", nn.initializers.normal(1.0), (c.codebook_size, c.codebook_dim), jnp.float32
         )
@@ -263,7 +293,8 @@ class VQModel(nn.Module):
             raise LanternError(
                 f"pictures have shape {pictures.shape}, expected [B, H, W, 3] with sides multiples of {f}"
             )
-        return self.quant_conv(self.encoder(space_to_depth(pictures, self.config.patch)))
+        x = self.encoder(space_to_depth(pictures, self.config.patch))
+        return self.quant_conv(self.encoder_clip(x) if self.config.clip_blocks else x)
 
     def quantize(self, z: Float[Array, "B h w C"]) -> Int[Array, "B T"]:
         """Returns the nearest code of each cell, int32, row-major."""
@@ -280,7 +311,10 @@ class VQModel(nn.Module):
 
     def decode_vectors(self, vectors: Float[Array, "B h w C"]) -> Float[Array, "B H W 3"]:
         """Decodes code vectors, as the decoder sees them, to pictures in about [-1, 1] (not clipped)."""
-        return depth_to_space(self.decoder(self.post_quant_conv(vectors)), self.config.patch)
+        c, x = self.config, self.post_quant_conv(vectors)
+        if c.clip_blocks:
+            x, vectors = self.decoder_clip(x), self.decoder_clip(vectors)
+        return depth_to_space(self.decoder(x, vectors if c.code_norm else None), c.patch)
 
     def decode(
         self, codes: Int[Array, "B T"], grid: tuple[int, int] | None = None

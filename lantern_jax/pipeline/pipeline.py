@@ -51,7 +51,7 @@ def load(
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
             hub: "owner/name" or "owner/name@revision".
-        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs, else bfloat16.
+        dtype: of the target's and drafter's parameters and products; None: float32 on CPUs and old GPUs, else bfloat16.
         tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, else what should be fastest by
             the machine and by notes of earlier runs, unless the call says how to decode or several processes share the
             mesh; "off" takes nothing and notes nothing.

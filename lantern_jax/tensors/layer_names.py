@@ -3,7 +3,7 @@
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
 Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
 
-Axes: D model width, H heads, E head width, F feed-forward width.
+Axes: D model width, H heads, K key-value heads, Q queries of a group (H / K), E head width, F feed-forward width.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.transformer import TransformerConfig
+from lantern_jax.models.transformer_config import TransformerConfig
 from lantern_jax.tensors.matching import Entry, transpose
 
 # Tables that implementations recompute: never weights.
@@ -48,6 +48,8 @@ _ALIASES = {
     "num_hidden_layers": "num_layers",
     "n_head": "num_heads",
     "num_attention_heads": "num_heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_width",
     "intermediate_size": "hidden_dim",
     "rms_norm_eps": "norm_eps",
     "rope_theta": "rope_base",
@@ -76,15 +78,20 @@ def layer_table(
     if "qkv" in names:
         attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused, turned, plain))}
     else:
-        place, whole = (*at, "qkv", "kernel"), (dim, 3, heads, transformer.head_dim)
-        turns = {"q": turned, "k": turned, "v": plain}
+        groups, keys, width = transformer.groups, transformer.key_heads, transformer.head_dim
+        place, whole = (*at, "qkv", "kernel"), (dim, groups + 2, keys, width)
+        queries, shared = slice(0, groups), partial(_of_groups, turned, groups)
+        turned, plain = (partial(turn, heads=keys) for turn in (turned, plain))
+        turns = {"q": (heads, shared, queries), "k": (keys, turned, groups), "v": (keys, plain, groups + 1)}
         attention = {
-            part: Entry(place, (dim, dim), turn, whole, (slice(None), number))
-            for number, (part, turn) in enumerate(turns.items())
+            part: Entry(place, (count * width, dim), turn, whole, (slice(None), number))
+            for part, (count, turn, number) in turns.items()
         }
     place, whole = (*at, "gate_up", "kernel"), (dim, 2, hidden)
     entries = attention | {
-        "out": Entry((*at, "out", "kernel"), (dim, dim), partial(_out_kernel, heads=heads)),
+        "out": Entry(
+            (*at, "out", "kernel"), (dim, heads * transformer.head_dim), partial(_out_kernel, heads=heads)
+        ),
         "gate": Entry(place, (hidden, dim), transpose, whole, (slice(None), 0)),
         "up": Entry(place, (hidden, dim), transpose, whole, (slice(None), 1)),
         "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
@@ -110,6 +117,13 @@ def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarra
         rows = weight.reshape(heads, -1, 2, weight.shape[1])
         weight = rows.swapaxes(1, 2).reshape(weight.shape)
     return transpose(weight).reshape(weight.shape[1], heads, -1)
+
+
+def _of_groups(turned, groups: int, weight: np.ndarray) -> np.ndarray:
+    """Turns a weight [H * E, D] of queries into a kernel [D, Q, K, E]."""
+    kernel = turned(weight)
+    dim, heads, width = kernel.shape
+    return kernel.reshape(dim, heads // groups, groups, width).swapaxes(1, 2)
 
 
 def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:

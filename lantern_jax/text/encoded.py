@@ -28,10 +28,11 @@ class EncodedPrompts:
     """Prompts and their conditioning.
 
     Attributes:
-        kind: of conditioning: "labels", "captions" or "tokens" from ``Pipeline.encode``; the encoder that takes them
-            checks it.
+        kind: of conditioning: "labels", "captions", "tokens" or "guided tokens" from ``Pipeline.encode``; the encoder
+            that takes them checks it.
         prompts: n texts.
-        arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask.
+        arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask, and
+            those that guidance compares them with.
 
     Example:
         >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])

@@ -76,7 +76,7 @@ class PromptEncoder(ABC):
     """Encodes prompts for one target. The text tokenizer stays in memory, a text encoder does not.
 
     Attributes:
-        kind: what the target takes: "labels", "captions" or "tokens".
+        kind: what the target takes: "labels", "captions", "tokens" or "guided tokens".
         fields: the arrays of its encoded prompts.
     """
 
@@ -195,7 +195,7 @@ class CaptionEncoder(PromptEncoder):
     _read: dict[np.dtype, PyTree] | None = None
 
     def check_prompts(self, prompts):
-        _check_texts(prompts)
+        check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
             raise LanternError(
@@ -258,7 +258,7 @@ class TokenEncoder(PromptEncoder):
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
     def encode(self, prompts, dtype=np.float32):
-        _check_texts(prompts)
+        check_texts(prompts)
         config = self.config
         return prompt_rows(self.vocabulary, self.parts.tokenizer.encode, prompts, config.layout, config.grid)
 
@@ -290,7 +290,8 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
-def _check_texts(prompts: Sequence[str | int]) -> None:
+def check_texts(prompts: Sequence[str | int]) -> None:
+    """Raises LanternError unless prompts are texts, none of them empty."""
     if not len(prompts):
         raise LanternError("no prompts: give at least one")
     for prompt in prompts:

@@ -9,17 +9,28 @@ import numpy as np
 import pytest
 
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.families.emu3_vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
+from lantern_jax.families.emu3_vq_weights import ORIGINAL, emu3_tokenizer
+from lantern_jax.families.emu3_weights import emu3_config_from_shapes
+from lantern_jax.families.janus_weights import janus_config_from_shapes
+from lantern_jax.families.liquid_weights import liquid_config_from_shapes
+from lantern_jax.families.llamagen_vq_weights import vq_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.emu3 import Emu3Config
+from lantern_jax.models.janus import janus_config
+from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
+from tests.fixtures.guided_shapes import emu3_shapes, emu3_vq_shapes, janus_shapes, liquid_shapes
 from tests.fixtures.published_layouts import T5_XL
 from tests.fixtures.published_shapes import (
     CHAMELEON_VQ,
+    VQ_16,
     chameleon_shapes,
     hugging_face_gpt_shapes,
     original_gpt_shapes,
@@ -64,6 +75,26 @@ def cases():
     codes = ChameleonConfig().num_codes
     tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
     yield "Chameleon-7B", tell, ChameleonConfig(), chameleon_without_vq
+    for size in ("1B", "7B"):
+        for layout in ("original", "hugging_face"):
+            config = janus_config(size)
+            shapes = partial(janus_shapes, config, VQ_16, layout)
+            yield f"Janus-Pro-{size}, {layout}", janus_config_from_shapes, config, shapes
+    for layout in ("original", "older", "hugging_face"):
+        shapes = partial(emu3_shapes, Emu3Config(), emu3_tokenizer(), layout)
+        tell = partial(emu3_config_from_shapes, settings={"num_codes": 32768})
+        yield f"Emu3-Gen, {layout}", tell, Emu3Config(), shapes
+    for layout in ("original", "hugging_face"):
+        read = ORIGINAL if layout == "original" else HUGGING_FACE_CLIPS
+        shapes = partial(emu3_vq_shapes, emu3_tokenizer(), layout)
+        yield (
+            f"Emu3's tokenizer, {layout}",
+            partial(vq_config_from_shapes, layout=read),
+            emu3_tokenizer(),
+            shapes,
+        )
+    tell = partial(liquid_config_from_shapes, settings={"num_codes": 8192})
+    yield "Liquid-7B", tell, LiquidConfig(), partial(liquid_shapes, LiquidConfig())
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):

@@ -10,15 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.chameleon_weights import chameleon_shapes, convert_chameleon
-from lantern_jax.models.chameleon import (
-    Chameleon,
-    ChameleonConfig,
-    TokenConditioning,
-    chameleon_target,
-    unconditional_row,
-)
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target, unconditional_row
 from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
 from tests.tiny_checkpoint import random_leaves
 

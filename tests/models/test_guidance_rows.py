@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import CaptionConditioning, LlamaGen, LlamaGenConfig, apply_guidance, llamagen_target
-from lantern_jax.models.transformer import padded_causal_mask
+from lantern_jax.models.positions import padded_causal_mask
 
 BATCH = 3
 # A class is a single word.

@@ -5,13 +5,22 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lantern_jax import ChameleonConfig, DrafterConfig, LlamaGenConfig, VQConfig
+from lantern_jax import (
+    ChameleonConfig,
+    DrafterConfig,
+    Emu3Config,
+    JanusConfig,
+    LiquidConfig,
+    LlamaGenConfig,
+    VQConfig,
+)
 from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
 from tests.refused import refused
 
 CONFIGS = {
     "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3), "drafter": DrafterConfig(16, 2, 32),
-    "chameleon": ChameleonConfig(), "vq": VQConfig(),
+    "chameleon": ChameleonConfig(), "vq": VQConfig(), "janus": JanusConfig(), "emu3": Emu3Config(),
+    "liquid": LiquidConfig(),
 }  # fmt: skip
 WRONG = {
     int: [None, "two", -1, 1.5, True, [1], float("nan")],

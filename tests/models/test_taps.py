@@ -10,7 +10,8 @@ import pytest
 from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, chameleon_target, llamagen_target
 from lantern_jax.families.chameleon_weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
-from lantern_jax.models.transformer import Transformer, line_rotary
+from lantern_jax.models.positions import line_rotary
+from lantern_jax.models.transformer import Transformer
 from tests.tiny_checkpoint import random_leaves
 
 BATCH, GUIDANCE = 2, jnp.full(2, 2.0)

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.models.transformer import Dense, Transformer, TransformerConfig, grid_rotary
+from lantern_jax.models.positions import grid_rotary
+from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(dim=32, num_layers=2, num_heads=4, hidden_dim=48)
 LENGTH = 16

@@ -1,0 +1,153 @@
+"""Janus-Pro's published files to our parameter tree, in the original layout and in that of transformers.
+
+Axes: D model width, V codes, C channels of a code.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lantern_jax.families.chameleon_vq_weights import taming_place
+from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, VQLayout, convert_vq
+from lantern_jax.families.token_weights import (
+    language_names,
+    language_settings,
+    language_sizes,
+    language_table,
+    token_shapes,
+)
+from lantern_jax.models.janus import SIZES, Janus, JanusConfig
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shapes
+from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+
+WHAT = "Janus-Pro model"
+ORIGINAL_NAMES = language_names("language_model.model.", "language_model.lm_head.weight") | {
+    "codes": "gen_embed.weight",
+    "fc1": "gen_aligner.layers.0",
+    "fc2": "gen_aligner.layers.2",
+    "hidden_head": "gen_head.output_mlp_projector",
+    "code_head": "gen_head.vision_head",
+    # What sees pictures, and the tokenizer.
+    "others": ("vision_model.", "aligner.", "gen_vision_model."),
+}
+HUGGING_FACE_NAMES = language_names("model.language_model.") | {
+    "codes": "model.generation_embeddings.weight",
+    "fc1": "model.generation_aligner.fc1",
+    "fc2": "model.generation_aligner.hidden_layers.0",
+    "hidden_head": "model.generation_head.proj_out",
+    "code_head": "model.generation_head.vision_head",
+    "others": ("model.vision_model.", "model.aligner.", "model.vqmodel."),
+}
+# The tokenizer of LlamaGen under taming-transformers' names, but for the decoder's levels: coarsest first.
+HUGGING_FACE_VQ = VQLayout("Janus VQ tokenizer", partial(taming_place, coarsest_first=True), True, ())
+
+
+def janus_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the names of the layout that the tensors are in."""
+    return HUGGING_FACE_NAMES if HUGGING_FACE_NAMES["codes"] in tensors else ORIGINAL_NAMES
+
+
+def convert_janus(
+    tensors: Mapping[str, Any], config: JanusConfig | Mapping[str, Any] | None = None, **reading: Any
+) -> tuple[JanusConfig, dict[str, Any]]:
+    """Converts published tensors of either layout to the config and ``{"params": ...}`` of a Janus model.
+
+    Args:
+        tensors: {name: array}. What sees pictures, the head of text and the tokenizer are left out on purpose.
+        config: the model's ``config.json`` or a mapping of ``JanusConfig`` fields; or the whole config.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
+
+    Raises:
+        LanternError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
+            contradicts the shapes.
+    """
+    names = janus_names(tensors)
+    if not isinstance(config, JanusConfig):
+        config = janus_config_from_shapes(tensors, config)
+    others = (name for name in tensors if name.startswith(names["others"]))
+    ignored = {*buffers(tensors), names["head"], *others}
+    pictures, table = _picture_table(config, names, tensors), janus_table(config, names)
+    # First, being few: what is missing there is told before billions are read.
+    aligner = read_tensors(tensors, pictures, what=WHAT, ignored={*ignored, *table}, dtype=np.float32)
+    params = read_tensors(tensors, table, what=WHAT, ignored={*ignored, *pictures}, **reading)
+    params["tokens"]["embedding"][: config.num_codes] = np.asarray(jax.jit(_code_rows)(aligner))
+    return config, {"params": params}
+
+
+def _code_rows(aligner: Mapping[str, Any]) -> Float[np.ndarray, "V D"]:
+    """Computes what the model reads of each code: its embedding through the aligner."""
+
+    def dense(x, part):
+        product = jnp.dot(x, part["kernel"], precision="highest")
+        return product + jnp.broadcast_to(part["bias"], product.shape)
+
+    return dense(nn.gelu(dense(aligner["codes"], aligner["fc1"]), approximate=False), aligner["fc2"])
+
+
+def janus_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> JanusConfig:
+    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+
+    Raises:
+        LanternError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
+    """
+    names = janus_names(tensors)
+    head = f"{names['code_head']}.weight"
+    found = language_sizes(tensors, names, WHAT)
+    codes, hidden = deciding_shapes(tensors, {head: 2}, WHAT)[head]
+    found |= {"vocab_size": codes + found["vocab_size"], "num_codes": codes}
+    found["head_hidden_dim"] = None if hidden == found["dim"] else hidden
+    heads = {(layers, dim): count for layers, count, dim, _ in SIZES.values()}
+    known = heads.get((found["num_layers"], found["dim"]))
+    return config_from(JanusConfig, found, language_settings(settings), known)
+
+
+def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entry]:
+    """Lists {published name: Entry} of the language model and the head of codes."""
+    rows, dim, hidden = (config.text_size, config.dim), config.dim, config.head_hidden_dim or config.dim
+    whole, text = (config.vocab_size, dim), (slice(config.num_codes, None),)
+    return {
+        names["tokens"]: Entry(("tokens", "embedding"), rows, whole=whole, index=text),
+        **language_table(names, config),
+        **_linear(names["hidden_head"], ("head", "hidden"), hidden, dim),
+        **_linear(names["code_head"], ("head", "codes"), config.num_codes, hidden),
+    }
+
+
+def _picture_table(config: JanusConfig, names: Mapping[str, Any], tensors: Mapping[str, Any]):
+    """Lists the tensors through which codes go in."""
+    name, dim = names["codes"], config.dim
+    channels = deciding_shapes(tensors, {name: 2}, WHAT)[name][1]
+    return {
+        name: Entry(("codes",), (config.num_codes, channels)),
+        **_linear(names["fc1"], ("fc1",), dim, channels),
+        **_linear(names["fc2"], ("fc2",), dim, dim),
+    }
+
+
+def _linear(name: str, path: tuple[str, ...], outputs: int, inputs: int) -> dict[str, Entry]:
+    return {
+        f"{name}.weight": Entry((*path, "kernel"), (outputs, inputs), transpose),
+        f"{name}.bias": Entry((*path, "bias"), (outputs,)),
+    }
+
+
+def convert_janus_vq(
+    tensors: Mapping[str, Any], *, progress: Progress | None = None
+) -> tuple[VQConfig, dict[str, Any]]:
+    """Converts the tensors of the tokenizer in either layout as ``convert_vq``."""
+    layout = HUGGING_FACE_VQ if "encoder.mid.block_1.conv1.weight" in tensors else LLAMAGEN
+    return convert_vq(tensors, layout=layout, progress=progress)
+
+
+def janus_shapes(config: JanusConfig) -> dict[str, Any]:
+    """Returns the shapes of what ``Janus(config).init`` makes."""
+    return token_shapes(Janus, config)

@@ -1,0 +1,95 @@
+"""What the converters of models of ``GuidedTokens`` have in common: a published Llama among other parts.
+
+Axes: D model width, E head width, V codes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenModel
+from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
+from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
+
+# Of prompts that are made up, as many as a caption has.
+_PROMPT_TOKENS = 64
+
+
+def language_names(prefix: str, head: str = "lm_head.weight") -> dict[str, str]:
+    """Returns part -> published name of a Llama whose names begin with a prefix."""
+    layers = {part: f"{prefix}{name}" for part, name in LLAMA_LAYER_NAMES.items()}
+    return {
+        "tokens": f"{prefix}embed_tokens.weight",
+        "norm": f"{prefix}norm.weight",
+        "head": head,
+        **layers,
+    }
+
+
+def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: str) -> dict[str, Any]:
+    """Returns the fields of a config that names and shapes tell; ``vocab_size`` are the published rows.
+
+    Raises:
+        LanternError: tensors that decide a size are missing.
+    """
+    gate = names["gate"].format(i=0)
+    shapes = deciding_shapes(tensors, {names["tokens"]: 2, gate: 2}, what)
+    rows, dim = shapes[names["tokens"]]
+    layers = count_layers(tensors, names["attention_norm"])
+    return {"dim": dim, "vocab_size": rows, "hidden_dim": shapes[gate][0], "num_layers": layers}
+
+
+def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns what a ``config.json`` says of the language model in it, one beside another model or alone.
+
+    Rows of the vocabulary are left to the shapes; as many key-value heads as heads are the default.
+    """
+    settings = dict(settings or {})
+    nested = next((settings[name] for name in ("text_config", "language_config") if name in settings), {})
+    # A file of the hub may hold anything else.
+    kept = {} if "model_type" not in settings else {"model_type": settings["model_type"]}
+    settings = {**(kept if nested else settings), **dict(nested)}
+    rope = settings.pop("rope_parameters", None)
+    if isinstance(rope, Mapping) and "rope_theta" in rope:
+        settings["rope_theta"] = rope["rope_theta"]
+    if "model_type" in settings:
+        settings.pop("vocab_size", None)
+        if settings.get("num_key_value_heads") == settings.get("num_attention_heads"):
+            settings.pop("num_key_value_heads", None)
+    return settings
+
+
+def language_table(names: Mapping[str, str], config: GuidedTokensConfig) -> dict[str, Entry]:
+    """Lists {published name: Entry} of the layers and the last norm."""
+    table = {names["norm"]: Entry(("transformer", "norm", "scale"), (config.dim,))}
+    for i in range(config.num_layers):
+        table |= layer_table(names, i, config.transformer, interleaved=False)
+    return table
+
+
+def published_table(names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool) -> dict[str, Entry]:
+    """Lists {published name: Entry} of a model whose codes have the last ids, perhaps with a head that is ``tied``."""
+    codes, shape = config.num_codes, (config.vocab_size, config.dim)
+    order = np.roll(np.arange(config.vocab_size, dtype=np.int32), codes)
+    table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
+    if not tied:
+        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[-codes:]))
+        table[names["head"]] = head
+    return table | language_table(names, config)
+
+
+def token_shapes(model: type[TokenModel], config: GuidedTokensConfig) -> dict[str, Any]:
+    """Returns the shapes of what ``model(config).init`` makes."""
+    tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
+    conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
+    return jax.eval_shape(model(config).init, jax.random.key(0), conditioning)
+
+
+def random_conditioning(config: GuidedTokensConfig, count: int) -> GuidedTokens:
+    """Returns conditioning of n prompts as long as a caption is, guided by rows of one word."""
+    words = np.random.default_rng(0).integers(config.num_codes, config.vocab_size, (count, _PROMPT_TOKENS))
+    words, mask = words.astype(np.int32), np.ones(words.shape, bool)
+    return GuidedTokens(words, mask, np.full_like(words, config.num_codes), mask)

@@ -1,0 +1,46 @@
+"""Heads that turn a target's features into logits of its codes.
+
+Axes: D width, V codes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lantern_jax.models.transformer import Dense
+
+
+class HiddenHead(nn.Module):
+    """Two products with biases and GELU between (Janus). Parameters: hidden, codes; logits are float32."""
+
+    num_codes: int
+    hidden_dim: int
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, features: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
+        types = self.dtype, self.param_dtype
+        x = Dense(self.hidden_dim, *types, use_bias=True, name="hidden")(features)
+        return Dense(self.num_codes, *types, jnp.float32, use_bias=True, name="codes")(
+            nn.gelu(x, approximate=False)
+        )
+
+
+def head_logits(
+    features: Float[Array, "*rows D"], head: Float[Array, "D V"] | Mapping[str, Any]
+) -> Float[Array, "*rows V"]:
+    """Returns float32 logits of features through a target's head, in the features' precision.
+
+    Args:
+        head: a kernel [D, V], or the parameters of a ``HiddenHead``.
+    """
+    if isinstance(head, Mapping):
+        hidden_dim, num_codes = head["codes"]["kernel"].shape
+        model = HiddenHead(num_codes, hidden_dim, features.dtype, features.dtype)
+        return model.apply({"params": head}, features)
+    head = head.astype(features.dtype)
+    return jnp.einsum("...d,dv->...v", features, head, preferred_element_type=jnp.float32)

@@ -1,0 +1,57 @@
+"""Liquid (arXiv 2412.04332) as it draws: a Gemma whose vocabulary has been extended by codes.
+
+Published, what is looked up in the embedding table is multiplied by sqrt(D), and the table is the head too. The
+converter multiplies the table, and gives the head the codes' rows as they are.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.targets import stream_target
+from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
+from lantern_jax.models.transformer_config import TransformerConfig
+
+
+@dataclass(frozen=True)
+class LiquidConfig(GuidedTokensConfig):
+    """A Liquid model; the defaults are the 7B's.
+
+    Attributes:
+        head_width: of each head; the heads together are wider than the model.
+        others: as in ``GuidedTokensConfig``. A picture has 32 x 32 codes (512 px) as published.
+
+    Example:
+        >>> config = lantern_jax.LiquidConfig()
+        >>> config.num_tokens, config.text_size, config.transformer.head_dim
+        (1024, 256000, 256)
+    """
+
+    dim: int = 3072
+    num_layers: int = 28
+    num_heads: int = 16
+    hidden_dim: int = 24576
+    vocab_size: int = 264192
+    num_codes: int = 8192
+    grid: int = 32
+    norm_eps: float = 1e-6
+    head_width: int | None = 256
+
+    @property
+    def transformer(self) -> TransformerConfig:
+        width = self.head_width
+        return replace(super().transformer, head_width=width, activation="gelu", norm_offset=1)
+
+
+def liquid_target(config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
+    """Returns the target record of a Liquid model; conditioning is ``GuidedTokens`` [B, P].
+
+    ``taps``, the same record and errors as for ``llamagen_target``.
+
+    Example:
+        >>> target = lantern_jax.liquid_target(lantern_jax.LiquidConfig())
+        >>> target.vocab_size, target.num_tokens
+        (8192, 1024)
+    """
+    return stream_target(TokenModel, config, dtype, tuple(taps))

@@ -1,0 +1,147 @@
+"""Prompts of models whose text and codes share a vocabulary, each with the row that guidance compares it with.
+
+Stream ids are the codes, then the text's ids in the published order.
+
+Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from lantern_jax.decoding.concrete import check_ids, check_padding
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.models.tokens import GuidedTokens
+from lantern_jax.text.chameleon import BUCKETS
+from lantern_jax.text.encoders import PromptEncoder, check_texts
+from lantern_jax.text.packed import padded_rows
+
+JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
+# Janus's tokens for the beginning of a text, padding, and the beginning of a picture.
+JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
+# Emu3's tokens for the beginning of a text and of a picture, and for its first code; those that follow rows, the last
+# of them and that, by the config's names.
+EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{size}*{size}<|image token|>"
+EMU3_CODE = "<|visual token 000000|>"
+EMU3_ENDS = {"row_end": "<|extra_200|>", "frame_end": "<|extra_201|>", "image_end": "<|image end|>"}
+# What its published script adds to a prompt, and the text that guidance leads away from.
+EMU3_WISH = " masterpiece, film grained, best quality."
+EMU3_NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
+# Liquid's tokens for the beginning of a text and of a picture, its task, and what it is compared with.
+LIQUID_BEGIN, LIQUID_PICTURE = "<bos>", "<boi>"
+LIQUID_TASK, LIQUID_NOTHING = " Generate an image based on this description.", "<unconditional>"
+# Ids of a prompt and of the row it is compared with, as published.
+Rows = tuple[Sequence[int], Sequence[int]]
+
+
+class GuidedEncoder(PromptEncoder):
+    """Encodes text as a family's ``rows`` say; both rows of all prompts have one length."""
+
+    kind = "guided tokens"
+    fields = ("tokens", "mask", "unconditional", "unconditional_mask")
+
+    @abstractmethod
+    def rows(self, prompt: str) -> Rows:
+        """Returns the published ids of a prompt and of its unconditional row."""
+
+    def encode(self, prompts, dtype=np.float32):
+        check_texts(prompts)
+        rows = [self.rows(prompt) for prompt in prompts]
+        for prompt, pair in zip(prompts, rows, strict=True):
+            longest = max(map(len, pair))
+            if longest > BUCKETS[-1]:
+                raise LanternError(
+                    f"prompt {errors.quoted(prompt, 40)} has {longest} tokens with the model's own, "
+                    f"more than {BUCKETS[-1]}: shorten it"
+                )
+        longest = max(len(row) for pair in rows for row in pair)
+        length = next(size for size in BUCKETS if size >= longest)
+        parts = []
+        for side in zip(*rows, strict=True):
+            tokens, mask = padded_rows(side, length, left=True)
+            if tokens.min() < 0 or tokens.max() >= self.config.text_size:
+                raise LanternError(
+                    f"{self.parts.tokenizer_file} has ids up to {tokens.max()}, the model {self.config.text_size}: "
+                    "convert it with its own tokenizer"
+                )
+            parts += [tokens + np.int32(self.config.num_codes), mask]
+        return GuidedTokens(*parts)
+
+    def special(self, name: str) -> int:
+        """Returns the id of a structuring token; raises LanternError where the tokenizer has none of that name."""
+        found = self.parts.tokenizer.encode(name)
+        if len(found) != 1:
+            raise LanternError(
+                f"{self.parts.tokenizer_file} is not this model's tokenizer (it has no {name}): "
+                "convert it with its own"
+            )
+        return found[0]
+
+    def from_arrays(self, conditioning, mask=None):
+        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
+
+    def _checked(self, tokens, mask, unconditional, unconditional_mask):
+        shape, advice = tokens.shape, "encode the prompts again"
+        if tokens.ndim != 2 or not tokens.size or unconditional.shape != shape:
+            raise LanternError(f"tokens have shape {shape}: {advice}, as whole numbers [n, P]")
+        for ids, valid in ((tokens, mask), (unconditional, unconditional_mask)):
+            check_ids("tokens", ids, self.config.vocab_size)
+            check_padding(valid, shape)
+        return GuidedTokens(tokens.astype(np.int32), mask, unconditional.astype(np.int32), unconditional_mask)
+
+
+class JanusEncoder(GuidedEncoder):
+    """Janus-Pro's chat with the prompt for a question; the unconditional row is padding between its first and last id.
+
+    Published by deepseek-ai/Janus (``generation_inference.py``).
+    """
+
+    def rows(self, prompt):
+        begin, padding, start = map(self.special, (*JANUS_MARKS, JANUS_START))
+        row = self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=prompt.strip()) + JANUS_START)
+        return [begin, *row], [begin, *[padding] * (len(row) - 1), start]
+
+
+class Emu3Encoder(GuidedEncoder):
+    """Emu3's prompts with the wish for quality, against the negative text of its published script.
+
+    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
+    config's.
+    """
+
+    @cached_property
+    def _checked_ends(self) -> None:
+        config = self.config
+        ids = {name: self.special(token) for name, token in EMU3_ENDS.items()}
+        wrong = [f"{name} {number}" for name, number in ids.items() if number != getattr(config, name)]
+        if wrong or self.special(EMU3_CODE) != config.text_size:
+            raise LanternError(
+                f"{self.parts.tokenizer_file} has {', '.join(wrong) or 'another first code'}, other than the model: "
+                "convert it with its own tokenizer"
+            )
+
+    def rows(self, prompt):
+        _ = self._checked_ends
+        picture = EMU3_PICTURE.format(size=self.config.grid)
+        texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, EMU3_NEGATIVE))
+        row, negative = map(self.parts.tokenizer.encode, texts)
+        return row, negative
+
+
+class LiquidEncoder(GuidedEncoder):
+    """Liquid's prompts with the task behind, against the text "<unconditional>".
+
+    Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
+    """
+
+    def rows(self, prompt):
+        begin, _ = map(self.special, (LIQUID_BEGIN, LIQUID_PICTURE))
+        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, LIQUID_NOTHING))
+        row, nothing = ([begin, *self.parts.tokenizer.encode(text)] for text in texts)
+        return row, nothing

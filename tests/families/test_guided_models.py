@@ -1,0 +1,217 @@
+"""Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
+
+import json
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.commands.main import main
+from lantern_jax.decoding.check_target import check_target
+from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.engine.engine import Engine
+from lantern_jax.families.registry import FAMILIES, family_of
+from lantern_jax.measuring.random_models import RandomModel
+from lantern_jax.models.drafter import DrafterConfig
+from lantern_jax.models.heads import head_logits
+from lantern_jax.models.janus import Janus
+from lantern_jax.pipeline.pipeline import load
+from tests.command import assert_refused
+from tests.fixtures import guided_layouts as layouts
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+PROMPTS = ["a lake at dusk", "  Ein Zürcher <|User|> 湖\n"]
+# At a high temperature the noise decides more than a random model does.
+KNOBS = {"temperature": 4.0, "guidance": 2.0, "seed": 5, "window": 5, "ahead": 2}
+STRICT = ("jacobi",)
+
+
+def write_model(name: str, folder: Path) -> list[str]:
+    """Writes the files of a conversion; returns its words."""
+    family, layout = name.split(", ")
+    told, path, model, more = {"grid": layouts.GRID}, folder / "tokenizer.json", folder / "model", []
+    if family == "janus":
+        layouts.write_byte_level(path, layouts.JANUS_SPECIAL)
+        layouts.write_janus(model, layout)
+    elif family == "liquid":
+        layouts.write_byte_level(path, layouts.LIQUID_SPECIAL)
+        layouts.write_liquid(model)
+        told["num_codes"], more = layouts.CODES, ["--vqgan", str(folder / "vqgan.ckpt")]
+    else:
+        layouts.write_emu3_tokenizer(path)
+        layouts.write_emu3(model, layout)
+        told |= {"num_codes": layouts.CODES, **layouts.EMU3_ENDS}
+        more = ["--vqgan", str(folder / "vq")] if layout == "original" else []
+    (folder / "sizes.json").write_text(json.dumps(told))
+    return [family, "--model", str(model), "--text-tokenizer", str(path), "--config", str(folder / "sizes.json"),
+            "--dtype", "float32", *more]  # fmt: skip
+
+
+MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face",
+          "liquid, hugging_face")  # fmt: skip
+# One layout of each family is decoded.
+DECODED = ("janus, original", "emu3, original", "liquid, hugging_face")
+TOKENS = {"janus": 16, "emu3": 22, "liquid": 16}
+METHODS = ("jacobi", "sjd", "scd", "gsd", "pac", "zipar")
+
+
+def decoded(*few: str):
+    """Returns the families as a parameter, for exhaustive runs unless named."""
+    marks = {name: () if name.startswith(few) else pytest.mark.exhaustive for name in DECODED}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in DECODED])
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """Returns a function from a layout to the folder that its conversion wrote."""
+
+    @cache
+    def convert(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("guided")
+        assert main(["convert", *write_model(name, folder), "--out", str(folder / "out")]) == 0
+        return folder / "out"
+
+    return convert
+
+
+@pytest.fixture(scope="module")
+def loaded(converted):
+    """Returns a function from a layout to its pipeline on one device."""
+    return cache(lambda name: load(converted(name), mesh="data=1"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layout_is_the_whole_model(name, loaded):
+    checkpoint = loaded(name).checkpoint
+    config = checkpoint.target_config
+    assert config.grid == layouts.GRID and config.num_codes == layouts.CODES
+    shapes = family_of(config).shapes(config)
+    assert jax.tree.map(np.shape, checkpoint.target_params) == jax.tree.map(np.shape, shapes)
+    assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
+
+
+def methods() -> list:
+    """Returns all methods of Janus, and of the others the strict one and those that look at rows."""
+    pairs = [(name, method) for name in DECODED for method in METHODS]
+    usual = [name.startswith("janus") or method in ("jacobi", "zipar") for name, method in pairs]
+    return [
+        pytest.param(*pair, marks=() if often else pytest.mark.exhaustive)
+        for pair, often in zip(pairs, usual, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "method"), methods())
+def test_methods_without_a_drafter(name, method, loaded):
+    pipeline = loaded(name)
+    made = pipeline.generate(PROMPTS, method=method, **KNOBS)
+    plain = pipeline.generate(PROMPTS, method="ar", **KNOBS)
+    side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
+    assert pipeline.checkpoint.target_config.num_tokens == TOKENS[name.partition(",")[0]]
+    assert made.pictures.shape == (2, side, side, 3)
+    assert made.statistics.rounds < plain.statistics.rounds
+    if method in STRICT:
+        np.testing.assert_array_equal(made.tokens, plain.tokens)
+    codes = made.tokens[made.tokens < layouts.CODES]
+    assert len(codes) == 2 * layouts.GRID**2 and len(np.unique(codes)) > 4
+
+
+@decoded("emu3")
+def test_a_mesh_changes_no_token(name, converted, loaded):
+    """Heads, columns and codes are split over as many devices as they divide by."""
+    split = load(converted(name), mesh="data=2,model=4")
+    made = split.generate(PROMPTS, method="jacobi", **KNOBS)
+    plain = loaded(name).generate(PROMPTS, method="ar", **KNOBS)
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+
+
+@decoded("liquid")
+def test_eight_bits(name, converted, tmp_path):
+    out = tmp_path / "int8"
+    assert main(["quantize", str(converted(name)), "--out", str(out)]) == 0
+    pipeline = load(out, mesh="data=1")
+    made, plain = (pipeline.generate(PROMPTS, method=method, **KNOBS) for method in ("jacobi", "ar"))
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+
+
+@decoded("emu3")
+def test_guidance_compares_with_the_encoders_row(name, loaded):
+    """Another unconditional row changes tokens under guidance, and none without."""
+    pipeline = loaded(name)
+    encoded = pipeline.encode(PROMPTS[:1])
+    changed = {
+        **encoded.arrays,
+        "unconditional": np.full_like(encoded.arrays["unconditional"], layouts.CODES),
+    }
+    other = type(encoded)(encoded.kind, encoded.prompts, changed)
+    for guidance, same in ((1.0, True), (3.0, False)):
+        knobs = {**KNOBS, "guidance": guidance, "temperature": 1.0, "method": "ar"}
+        one, two = (pipeline.generate(prompts, **knobs).tokens for prompts in (encoded, other))
+        assert np.array_equal(one, two) == same
+
+
+@decoded("emu3")
+def test_the_adapter_keeps_what_targets_promise(name, loaded):
+    """Padding, blocks and commits change nothing (``check_target``)."""
+    pipeline = loaded(name)
+    config, params = pipeline.checkpoint.target_config, pipeline.engine.parameters.target
+    family = family_of(config)
+    conditioning = jax.tree.map(jnp.asarray, family.random_conditioning(config, 2))
+    assert check_target(family.target(config, np.dtype(np.float32)), params, conditioning) < 1e-4
+
+
+def test_a_drafter_shares_a_head_of_two_layers():
+    """Trees of a random drafter decode as plain decoding does, and their logits are the target's head's."""
+    config, dtype = layouts.TINY_JANUS, np.dtype(np.float32)
+    shared = {"num_heads": 2, "hidden_dim": 48, **config.shared_with_drafter}
+    model = RandomModel("janus", config, DrafterConfig(**shared))
+    recipe, found = model.recipe(dtype), {}
+    engine = Engine(
+        partial(model.read, dtype), devices="data=1", read_drafter=partial(model.read_drafter, dtype)
+    )
+    knobs = {"drafting": "eagle", "tree": [[0], [1], [0, 0]], "temperature": 4.0, "guidance": 2.0}
+    for name, plain in (("plain", True), ("drafted", False)):
+        run = engine.start(recipe.job(recipe.settings(knobs), plain=plain), model.conditioning(2), seed=1)
+        found[name] = engine.finish(engine.advance(run)).tokens
+    np.testing.assert_array_equal(found["drafted"], found["plain"])
+    head = engine.parameters.target["params"]["head"]
+    features = np.random.default_rng(0).standard_normal((3, config.dim)).astype(np.float32)
+    expected = Janus(config).apply(engine.parameters.target, features, method="logits")
+    np.testing.assert_allclose(head_logits(features, head), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_every_family_says_what_a_model_axis_splits():
+    """No parameter of a layer or a head is left whole on two devices by mistake."""
+    for name in ("janus", "emu3", "liquid"):
+        config = FAMILIES[name].config()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(FAMILIES[name].shapes(config)):
+            keys = ["target", *(key.key for key in path)]
+            if leaf.ndim > 1:
+                assert any(parameter_spec(keys, leaf.shape, 2)), keys
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("missing", "1 missing: gen_aligner.layers.2.weight"),
+        ("misshapen", "1 misshapen: language_model.model.norm.weight is [31], expected [32]"),
+        ("tokenizer", "is not this model's tokenizer (it has no "),
+        ("another model", "are not a Janus-Pro model"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, capsys):
+    words = write_model("janus, original", tmp_path)
+    changes = {
+        "missing": {"gen_aligner.layers.2.weight": None},
+        "misshapen": {"language_model.model.norm.weight": (31,)},
+        "another model": {"gen_embed.weight": None, "gen_head.vision_head.weight": None},
+    }.get(change)
+    if changes is None:
+        layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
+    else:
+        words[2] = str(layouts.write_janus(tmp_path / "broken", "original", changes=changes))
+    assert said in assert_refused(["convert", *words, "--out", str(tmp_path / "out")], capsys)

@@ -1,0 +1,75 @@
+"""Golden cases of models of ``GuidedTokens``: logits with guidance, step by step and in a block, and pictures."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.families.emu3_weights import convert_emu3
+from lantern_jax.families.janus_weights import convert_janus
+from lantern_jax.families.liquid_weights import convert_liquid
+from lantern_jax.families.published import PUBLISHED
+from lantern_jax.families.registry import family_of
+from lantern_jax.families.token_weights import language_settings
+from lantern_jax.models.tokens import GuidedTokens
+from lantern_jax.models.vq import VQModel
+
+
+def conditioning_of(arrays, num_codes: int) -> GuidedTokens:
+    """Returns a case's prompts as stream ids."""
+    ids, mask = ([arrays[f"{row}_{part}"] for row in ("prompt", "unconditional")] for part in ("ids", "mask"))
+    tokens, unconditional = (jnp.asarray(row + num_codes, jnp.int32) for row in ids)
+    return GuidedTokens(tokens, mask[0], unconditional, mask[1])
+
+
+def run_guided(case, assert_close, convert):
+    """Compares logits of a prefix, of steps of one token and of a block, then a decoded picture."""
+    arrays, codes = case.arrays, jnp.asarray(case.arrays["codes"], jnp.int32)
+    settings = language_settings(case.config) | case.config.get("told", {})
+    config, params = convert(case.tensors, settings)
+    target = family_of(config).target(config, np.dtype(np.float32))
+    guidance = jnp.asarray(arrays["guidance"])
+    batch, steps = codes.shape
+    cache, first, _ = jax.jit(target.prefill, static_argnums=3)(
+        params, conditioning_of(arrays, config.num_codes), guidance, 2 * steps
+    )
+    layer = config.transformer
+    assert cache.layers[0][0].shape[2] == layer.key_heads
+
+    @partial(jax.jit, static_argnums=2)
+    def step(cache, tokens, count):
+        causal = np.tril(np.ones((count, count), bool))
+        logits, _, block = target.score(params, cache, tokens, np.arange(count), causal)
+        path = jnp.tile(jnp.arange(count, dtype=jnp.int32), (batch, 1))
+        return logits, target.commit(cache, block, path, jnp.full(batch, count, jnp.int32))
+
+    found = [first[:, None]]
+    for start, count in ((0, 1), (1, 1), (2, steps - 2)):
+        logits, cache = step(cache, codes[:, start : start + count], count)
+        found.append(logits)
+    assert_close(jnp.concatenate(found, axis=1), arrays["logits"])
+
+    published = PUBLISHED[case.config["model_type"]]
+    inside = published.tokenizer_inside(case.tensors)
+    if inside:
+        sizes, tokenizer = published.read_tokenizer(inside)
+        decode = jax.jit(partial(VQModel(sizes).apply, method="decode"))
+        picture_codes = jnp.asarray(arrays["picture_codes"], jnp.int32)
+        assert_close(decode({"params": tokenizer}, picture_codes), arrays["decoded_nhwc"])
+        if "image_codes" in arrays:
+            model = VQModel(sizes)
+            encode = jax.jit(lambda params, pictures: model.apply(params, pictures, method=_codes))
+            found = encode({"params": tokenizer}, jnp.asarray(arrays["image_nhwc"]))
+            np.testing.assert_array_equal(found, arrays["image_codes"])
+
+
+def _codes(model, pictures):
+    return model.quantize(model.encode(pictures))
+
+
+GUIDED = {
+    "janus": partial(run_guided, convert=convert_janus),
+    "emu3": partial(run_guided, convert=convert_emu3),
+    "liquid": partial(run_guided, convert=convert_liquid),
+}

@@ -1,0 +1,166 @@
+"""Records the golden cases of models that transformers has: ``python -m tests.golden_record [NAME ...]``.
+
+Each is a small random configuration of the published module, whose weights are made from their names. Recorded are
+logits with guidance over left-padded prompts of unequal lengths and several codes, and decoded pictures. The versions
+of what computed them are in the case.
+"""
+
+import json
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from tests.golden_cases import DEFAULT_DIRECTORY, golden_weight
+
+GUIDANCE = (5.0, 2.0)
+PROMPT, LENGTHS, OTHER_LENGTHS, CODES = 6, (6, 4), (6, 3), 5
+_TEXT = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+}  # fmt: skip
+
+
+def fill(model: torch.nn.Module) -> dict[str, list[int]]:
+    """Gives a model the weights of its tensors' names; returns {name: shape}."""
+    shapes, state, seen = {}, model.eval().state_dict(), set()
+    for name, tensor in state.items():
+        # Of tied tensors the first one is published.
+        if tensor.is_floating_point() and tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            shapes[name] = list(tensor.shape)
+            tensor.copy_(torch.from_numpy(golden_weight(name, tuple(tensor.shape), 0)))
+    model.load_state_dict(state)
+    return shapes
+
+
+def guided_logits(language, head: Callable, text, code, words: int, num_codes: int) -> dict[str, np.ndarray]:
+    """Returns prompts, codes and logits [B, codes + 1, V] of a language model.
+
+    ``text`` and ``code`` give the embeddings of published text ids and of codes, ``head`` logits of codes.
+    """
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, num_codes, (len(LENGTHS), CODES))
+    found, logits = {"codes": codes, "guidance": np.array(GUIDANCE, np.float32)}, []
+    for name, lengths in (("prompt", LENGTHS), ("unconditional", OTHER_LENGTHS)):
+        mask = np.arange(PROMPT)[None] >= PROMPT - np.array(lengths)[:, None]
+        ids = np.where(mask, rng.integers(0, words, mask.shape), 0)
+        seen = np.concatenate([mask, np.ones(codes.shape, bool)], axis=1)
+        positions = np.maximum(np.cumsum(seen, axis=1) - 1, 0)
+        embedded = torch.cat([text(torch.from_numpy(ids)), code(torch.from_numpy(codes))], dim=1)
+        hidden = language(
+            inputs_embeds=embedded,
+            attention_mask=torch.from_numpy(seen.astype(np.int64)),
+            position_ids=torch.from_numpy(positions),
+            use_cache=False,
+        ).last_hidden_state
+        logits.append(head(hidden[:, PROMPT - 1 :]).numpy())
+        found |= {f"{name}_ids": ids, f"{name}_mask": mask}
+    conditional, unconditional = logits
+    scale = found["guidance"][:, None, None]
+    return found | {"logits": unconditional + scale * (conditional - unconditional)}
+
+
+def janus():
+    settings = {
+        "text_config": {"model_type": "llama", "vocab_size": 60, "rms_norm_eps": 1e-6, **_TEXT},
+        "vision_config": {
+            "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
+            "projection_dim": 32, "num_image_tokens": 4,
+        },
+        "vq_config": {
+            "embed_dim": 4, "num_embeddings": 24, "latent_channels": 32, "base_channels": 32,
+            "channel_multiplier": [1, 2], "num_res_blocks": 1, "projection_dim": 32, "image_token_embed_dim": 32,
+        },
+    }  # fmt: skip
+    model = transformers.JanusForConditionalGeneration(transformers.JanusConfig(**settings))
+    shapes, parts = fill(model), model.model
+    text, code = parts.language_model.embed_tokens, model.prepare_embeddings_for_image_generation
+    found = guided_logits(parts.language_model, parts.generation_head, text, code, 60, 24)
+    found["picture_codes"] = np.random.default_rng(1).integers(0, 24, (1, 4))
+    found["decoded_nhwc"] = model.decode_image_tokens(torch.from_numpy(found["picture_codes"])).numpy()
+    return {"model_type": "janus", **settings}, shapes, found
+
+
+def emu3():
+    ids = {"<|extra_200|>": 9, "<image>": 3} | {f"<|visual token {i:06d}|>": 60 + i for i in range(24)}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    settings = {
+        "text_config": {
+            "model_type": "emu3_text_model", "vocab_size": 84, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6, **_TEXT, **special,
+        },
+        "vq_config": {
+            "codebook_size": 24, "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "hidden_size": 64,
+            "channel_multiplier": [1, 2], "num_res_blocks": 1, "attn_resolutions": [1],
+        },
+    }  # fmt: skip
+    model = transformers.Emu3ForConditionalGeneration(
+        transformers.Emu3Config(**settings, vocabulary_map=ids, tie_word_embeddings=False)
+    )
+    shapes, parts = fill(model), model.model
+    text = parts.text_model.embed_tokens
+    found = guided_logits(
+        parts.text_model,
+        lambda hidden: model.lm_head(hidden)[..., 60:],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    found["picture_codes"] = np.random.default_rng(1).integers(0, 24, (2, 9))
+    codes = torch.from_numpy(found["picture_codes"]).reshape(2, 3, 3)
+    found["decoded_nhwc"] = parts.vqmodel.decode(codes).numpy().transpose(0, 2, 3, 1)
+    pictures = np.random.default_rng(2).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+    encoded = parts.vqmodel.encode(torch.from_numpy(pictures), torch.tensor([[6, 6]] * 2))
+    found["image_nhwc"] = pictures.transpose(0, 2, 3, 1)
+    found["image_codes"] = torch.stack(list(encoded.image_tokens)).reshape(2, 9).numpy()
+    told = {"row_end": 9, "frame_end": 10, "image_end": 11, "num_codes": 24, "grid": 3}
+    return {"model_type": "emu3", **settings, "told": told}, shapes, found
+
+
+def liquid():
+    settings = {
+        "vocab_size": 84, "num_key_value_heads": 4, "head_dim": 12, "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh", **_TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**settings))
+    shapes, text = fill(model), model.model.embed_tokens
+    found = guided_logits(
+        model.model,
+        lambda hidden: model.lm_head(hidden)[..., 60:],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    return (
+        {"model_type": "liquid", "text_config": settings, "told": {"num_codes": 24, "grid": 3}},
+        shapes,
+        found,
+    )
+
+
+CASES = {"janus": janus, "emu3": emu3, "liquid": liquid}
+
+
+def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:
+    for name in names or CASES:
+        with torch.no_grad():
+            config, tensors, arrays = CASES[name]()
+        versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+        case = {
+            "config": config,
+            "weight_seed": 0,
+            "versions": {**versions, "python": platform.python_version()},
+            "tensors": tensors,
+        }
+        (directory / f"{name}.json").write_text(json.dumps(case, indent=1) + "\n")
+        np.savez_compressed(directory / f"{name}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

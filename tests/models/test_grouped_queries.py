@@ -1,0 +1,108 @@
+"""Heads of queries that share keys and values, and what else of a layer is configuration."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax.io.errors import LanternError
+from lantern_jax.kernels import attention, tpu_attention
+from lantern_jax.models import transformer
+from lantern_jax.models.positions import line_rotary
+from lantern_jax.models.transformer import RMSNorm, Transformer
+from lantern_jax.models.transformer_config import TransformerConfig
+from tests.tiny_checkpoint import random_leaves
+
+CONFIG = TransformerConfig(24, 2, 6, 40, kv_heads=2, head_width=8, activation="gelu", norm_offset=1)
+ROWS, BATCH, LENGTH, SLOTS = 2, 3, 5, 7
+
+
+def inputs(seed: int, config: TransformerConfig):
+    """A block after a past of differing lengths."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((ROWS, BATCH, LENGTH, config.dim)).astype(np.float32)
+    rotary = line_rotary(jnp.arange(SLOTS, SLOTS + LENGTH)[None, None], config.head_dim)
+    causal = jnp.asarray(np.tril(np.ones((LENGTH, LENGTH), bool)))[None, None]
+    states = (ROWS, BATCH, config.key_heads, SLOTS, config.head_dim)
+    past = tuple(
+        tuple(jnp.asarray(rng.standard_normal(states), jnp.float32) for _ in range(2))
+        for _ in range(config.num_layers)
+    )
+    seen = jnp.asarray(np.arange(SLOTS) < 1 + np.arange(BATCH)[:, None])[None, :, None]
+    return jnp.asarray(x), rotary, causal, (past,), (jnp.broadcast_to(seen, (ROWS, BATCH, 1, SLOTS)),)
+
+
+def of_single_heads(config: TransformerConfig, params, given):
+    """The same layers with keys and values of their own for every head of queries, which are copies."""
+    groups, heads = config.groups, config.key_heads
+    single = TransformerConfig(
+        config.dim, config.num_layers, config.num_heads, config.hidden_dim, head_width=config.head_width,
+        activation=config.activation, norm_offset=config.norm_offset,
+    )  # fmt: skip
+    spread = jax.tree.map(np.asarray, params)
+    for i in range(config.num_layers):
+        kernel = spread["params"][f"layer_{i}"]["qkv"]["kernel"]
+        queries = kernel[:, :groups].swapaxes(1, 2).reshape(config.dim, groups * heads, -1)
+        keys, values = (np.repeat(kernel[:, groups + j], groups, axis=1) for j in range(2))
+        spread["params"][f"layer_{i}"]["qkv"] = {"kernel": np.stack([queries, keys, values], axis=1)}
+    x, rotary, causal, past, masks = given
+    past = jax.tree.map(lambda states: jnp.repeat(states, groups, axis=2), past)
+    return single, spread, (x, rotary, causal, past, masks)
+
+
+@pytest.mark.parametrize("way", ["_by_products", "_by_tall_products"])
+def test_grouped_queries_are_those_of_repeated_keys(way, monkeypatch, assert_close):
+    monkeypatch.setattr(transformer, "rotate_and_attend", getattr(transformer, way))
+    given = inputs(0, CONFIG)
+    params = random_leaves(jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *given), 1, 0.2)
+    found, block = jax.jit(Transformer(CONFIG).apply)(params, *given)
+    single, spread, repeated = of_single_heads(CONFIG, params, given)
+    expected, states = jax.jit(Transformer(single).apply)(spread, *repeated)
+    assert_close(found, expected, 1e-5)
+    assert block[0][0].shape == (ROWS, BATCH, CONFIG.key_heads, LENGTH, CONFIG.head_dim)
+    assert_close(jnp.repeat(block[1][0], CONFIG.groups, axis=2), states[1][0], 1e-5)
+
+
+def test_every_query_may_have_its_own_mask(assert_close):
+    """As a window over the cache has: a mask of a row a query."""
+    x, rotary, causal, past, _ = inputs(1, CONFIG)
+    mask = np.random.default_rng(2).random((ROWS, BATCH, LENGTH, SLOTS)) < 0.5
+    given = x, rotary, causal, past, (jnp.asarray(mask),)
+    params = random_leaves(jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *given), 1, 0.2)
+    single, spread, repeated = of_single_heads(CONFIG, params, given)
+    found, expected = (
+        jax.jit(Transformer(config).apply)(weights, *arguments)[0]
+        for config, weights, arguments in ((CONFIG, params, given), (single, spread, repeated))
+    )
+    assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("kernel", [attention, tpu_attention])
+def test_kernels_leave_them_to_xla(kernel):
+    alone, grouped = ((1, 1, 4, parts, 8, width) for width in (tpu_attention.WIDTH,) for parts in (3, 5))
+    assert kernel.fits(jax.ShapeDtypeStruct(alone, jnp.bfloat16))
+    assert not kernel.fits(jax.ShapeDtypeStruct(grouped, jnp.bfloat16))
+
+
+def test_an_offset_is_added_to_the_scale(assert_close):
+    x, scale = (
+        np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32),
+        np.arange(8.0, dtype=np.float32),
+    )
+    params = {"params": {"scale": scale}}
+    found = RMSNorm(1e-6, offset=1).apply(params, jnp.asarray(x))
+    assert_close(found, RMSNorm(1e-6).apply({"params": {"scale": 1 + scale}}, jnp.asarray(x)), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"kv_heads": 4}, "4 key-value heads do not fit 6 heads"),
+        ({"kv_heads": 2, "qk_norm": "rms"}, "with a norm of queries and keys"),
+        ({"head_width": 6}, "whole multiple of 4"),
+        ({"activation": "relu"}, "unknown activation 'relu'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sizes, said):
+    with pytest.raises(LanternError, match=said):
+        TransformerConfig(24, 1, 6, 40, **sizes)

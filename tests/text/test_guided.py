@@ -1,0 +1,142 @@
+"""Prompts of Janus-Pro and its like: token ids are those of the published processors, on made tokenizers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lantern_jax.models.janus import JanusConfig
+from lantern_jax.text.chameleon import BUCKETS
+from lantern_jax.text.encoders import PromptParts
+from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder, LiquidEncoder
+from tests.fixtures import guided_layouts as layouts
+from tests.refused import refused
+
+pytest.importorskip("tokenizers")
+
+PROMPTS = [
+    "a lake", "a lake at dusk", "A", "Ein Zürcher See", "湖のほとり", "🦊 in the snow", "two  spaces",
+    "tabs\tand\nlines",
+    "'quoted'", '"double"', "1234567890", "a" * 120, "<|User|>: me too", "<begin_of_image>", "é", "naïve café", "…",
+    "\u200bzero width", "don't", "an oil painting of a lake, by a master, 4k -- high detail", "  spaces around \n",
+]  # fmt: skip
+
+
+def published_rows(encoded, config) -> list[list[list[int]]]:
+    """Returns both rows of each prompt without padding, as published ids."""
+    rows = []
+    for ids, mask in ((encoded.tokens, encoded.mask), (encoded.unconditional, encoded.unconditional_mask)):
+        np.testing.assert_array_equal(np.sort(mask, axis=-1), mask)
+        rows.append([(row[seen] - config.num_codes).tolist() for row, seen in zip(ids, mask, strict=True)])
+    return [list(pair) for pair in zip(*rows, strict=True)]
+
+
+def test_janus_prompts_are_the_published_processors(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    from tokenizers.processors import TemplateProcessing
+
+    path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.JANUS_SPECIAL)
+    begin, _, padding, start, *_ = layouts.JANUS_SPECIAL
+    names = {"image_token": "<image_placeholder>", "boi_token": start, "eoi_token": "<end_of_image>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path), bos_token=begin, pad_token=padding, extra_special_tokens=names
+    )
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, 0)]
+    )
+    processor = transformers.JanusProcessor(transformers.JanusImageProcessorPil(), tokenizer)
+    encoder = JanusEncoder(PromptParts(layouts.TINY_JANUS, text_tokenizer=path))
+    rows = published_rows(encoder.encode(PROMPTS), layouts.TINY_JANUS)
+    for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
+        chat = f"<|User|>: {prompt.strip()}\n\n<|Assistant|>:"
+        expected = processor(text=[chat], generation_mode="image")["input_ids"][0].tolist()
+        assert row == expected
+        # As deepseek-ai/Janus has it: all but the first and the last id are padding.
+        assert unconditional == [expected[0], *[2] * (len(expected) - 2), expected[-1]]
+
+
+def test_emu3_prompts_are_the_published_processors(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    path, config = (
+        layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json"),
+        dataclasses.replace(layouts.TINY_EMU3, grid=90),
+    )
+    names = {
+        "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
+        "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
+    }  # fmt: skip
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path),
+        bos_token="<|extra_203|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=names,
+    )
+    processor = transformers.Emu3Processor(transformers.Emu3ImageProcessor(), tokenizer)
+    encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
+    rows = published_rows(encoder.encode(PROMPTS), config)
+    given = {"return_for_image_generation": True, "ratio": "1:1", "image_area": 518400}
+    negative = processor(text=EMU3_NEGATIVE, **given)["input_ids"][0]
+    for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
+        assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
+        assert unconditional == list(negative)
+
+
+def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):
+    """As ``inference_t2i.py`` calls it: a Gemma tokenizer puts the beginning in front."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers.processors import TemplateProcessing
+
+    path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.LIQUID_SPECIAL)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(path), bos_token="<bos>", pad_token="<pad>", padding_side="left"
+    )
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 2)]
+    )
+    encoder = LiquidEncoder(PromptParts(layouts.TINY_LIQUID, text_tokenizer=path))
+    rows = published_rows(encoder.encode(PROMPTS), layouts.TINY_LIQUID)
+    texts = [prompt + " Generate an image based on this description.<boi>" for prompt in PROMPTS]
+    expected = tokenizer([*texts, "<unconditional><boi>"], padding=True)
+    seen = [
+        [number for number, kept in zip(ids, mask, strict=True) if kept]
+        for ids, mask in zip(expected["input_ids"], expected["attention_mask"], strict=True)
+    ]
+    assert rows == [[row, seen[-1]] for row in seen[:-1]]
+
+
+def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
+    special = (*layouts.EMU3_SPECIAL[:-1], "<one more>", "<image>")
+    swapped = (*layouts.EMU3_SPECIAL[:6], *layouts.EMU3_SPECIAL[7:5:-1], "<image>")
+    cases = ((swapped, "has row_end 7, frame_end 6, other"), (special[1:], "has row_end"))
+    for number, (names, said) in enumerate(cases):
+        path = layouts.write_emu3_tokenizer(tmp_path / f"{number}.json", names)
+        with refused(said):
+            Emu3Encoder(PromptParts(layouts.TINY_EMU3, text_tokenizer=path)).encode(["a"])
+
+
+def test_what_is_no_prompt_or_no_tokenizer(tmp_path):
+    path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.JANUS_SPECIAL)
+    encoder = JanusEncoder(PromptParts(layouts.TINY_JANUS, text_tokenizer=path))
+    for prompts, said in (
+        ([], "no prompts"), (["  "], "empty prompt"), ([3], "is not text"), (["x" * 2000], "more than 1024: shorten it")
+    ):  # fmt: skip
+        with refused(said):
+            encoder.encode(prompts)
+    small = JanusConfig(32, 2, 2, 48, vocab_size=80, num_codes=64, grid=4)
+    with refused("has ids up to .*, the model 16: convert it with its own tokenizer"):
+        JanusEncoder(PromptParts(small, text_tokenizer=path)).encode(["a"])
+
+
+def test_rows_have_one_length_and_come_back_from_a_file(tmp_path):
+    path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.JANUS_SPECIAL)
+    encoder = JanusEncoder(PromptParts(layouts.TINY_JANUS, text_tokenizer=path))
+    made = encoder.encode(["a lake", "b" * 100])
+    assert made.tokens.shape == made.unconditional.shape == (2, BUCKETS[1])
+    again = encoder.from_encoded(encoder.to_encoded(["a lake", "b"], made))
+    for name in encoder.fields:
+        np.testing.assert_array_equal(getattr(again, name), getattr(made, name))
+    broken = encoder.to_encoded(["a lake", "b"], made.replace(tokens=made.tokens + 10**6))
+    with refused("tokens are"):
+        encoder.from_encoded(broken)
