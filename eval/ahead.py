@@ -40,18 +40,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
     add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
-    add("--dtype", default="bfloat16", help="of parameters and products (default: bfloat16)")
+    add("--dtype", help="of parameters and products (default: what the device has, bfloat16 or float32)")
     add("--json", type=Path, metavar="FILE", help="write the rows")
     add("--against", type=Path, metavar="FILE", help="show what is other than in a file of rows")
     _survey(parser.parse_args(argv))
 
 
 def _survey(arguments: argparse.Namespace) -> None:
-    from lantern_jax.ahead.devices import slice_of
     from lantern_jax.ahead.rows import changes, read_ahead_rows, to_json
     from lantern_jax.ahead.survey import survey
     from lantern_jax.ahead.tables import ahead_table, changes_table, parts_of_rounds
     from lantern_jax.commands.report import working
+    from lantern_jax.devices.data_sheets import slice_of
     from lantern_jax.io.console import Console
     from lantern_jax.measuring.sweep import parse_list, parse_methods
 

@@ -22,7 +22,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.settings import tuned
+from lantern_jax.devices.figures import Figures
+from lantern_jax.settings import auto, tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -64,10 +65,10 @@ def few_memory_maps():
 
 
 @pytest.fixture(autouse=True)
-def nothing_tuned(monkeypatch, tmp_path_factory):
-    """Hides what this machine's user tuned."""
-    nowhere = tmp_path_factory.getbasetemp() / "nothing-tuned"
-    monkeypatch.setattr(tuned, "user_cache_directory", lambda: nowhere)
+def nothing_tuned(monkeypatch):
+    """Hides what this machine's user tuned and what runs noted, lets none note anything, and measures no machine."""
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: Path(os.devnull) / "nowhere")
+    monkeypatch.setattr(auto, "figures_of", lambda *_: Figures(2e10, 7e10, 2e-6))
 
 
 @pytest.fixture(scope="session")

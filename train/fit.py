@@ -5,7 +5,8 @@
 Pictures are decoded strictly with a static tree, and rounds are logged at accepted nodes, whose context is the
 picture's own. The mixture (a, b) of each kind of agreement gives the target's distribution its least cross-entropy
 under log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both
-become defaults of the checkpoint OUT.
+become defaults of the checkpoint OUT. Its metadata tell how many tokens a pass gives with each window that ``auto``
+chooses from.
 
 Axes: B batch, M nodes with children, V codes, K values of beta, A and C values of a and b.
 """
@@ -35,8 +36,11 @@ from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
+from lantern_jax.measuring.subject import Subject
+from lantern_jax.measuring.windows import window_acceptance
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.auto import ACCEPTANCE
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script
@@ -230,7 +234,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"sharpness {found.sharpness}, mixture {mixture}, nodes by agreement {found.nodes}")
         checkpoint = pipeline.checkpoint
         defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": list(mixture)}
-        save(options.out, dataclasses.replace(checkpoint, defaults=defaults))
+        pixels = checkpoint.target_config.grid
+        subject = Subject(checkpoint.model, pipeline.recipe, pipeline.engine, conditioning, pixels)
+        metadata = checkpoint.metadata | {ACCEPTANCE: window_acceptance(subject, options.pictures)}
+        save(options.out, dataclasses.replace(checkpoint, defaults=defaults, metadata=metadata))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.ahead.arguments import KINDS, Batch, Call
-from lantern_jax.ahead.devices import GIB
+from lantern_jax.devices.data_sheets import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
+from lantern_jax.kernels.ways import traced_for
 from lantern_jax.measuring.shapes import size_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -51,8 +52,8 @@ class Compiled:
     grids: Mapping[str, int] = field(default_factory=dict)
 
 
-def compile_call(kind: str, call: Call, platform: str | None) -> Compiled:
-    """Compiles a program for a platform, "tpu" or "cuda"; None for that of its arguments' device."""
+def compile_call(kind: str, call: Call, platform: str | None, device: Any = None) -> Compiled:
+    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for those at hand."""
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
     shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
@@ -60,7 +61,8 @@ def compile_call(kind: str, call: Call, platform: str | None) -> Compiled:
         shardings["in_shardings"] = call.formats
         arguments = layouts.to_lower(arguments, call.formats)
     jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
-    traced = jitted.trace(*arguments)
+    with traced_for(device):
+        traced = jitted.trace(*arguments)
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
@@ -80,7 +82,7 @@ def compile_batch(batch: Batch, kinds: Iterable[str], platform: str | None) -> I
     if kinds and kinds != ["draw"]:
         yield from _compile_decoding(batch, [kind for kind in kinds if kind != "draw"], platform)
     if "draw" in kinds and (call := batch.draw()) is not None:
-        yield compile_call("draw", call, platform)
+        yield compile_call("draw", call, platform, batch.devices.flat[0])
 
 
 def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) -> Iterator[Compiled]:
@@ -89,13 +91,14 @@ def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) 
     Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
     lies as ``advance`` wants it: these are compiled in any case.
     """
-    first, chooses = None, layouts.are_chosen(batch.devices.flat[0].platform)
+    device = batch.devices.flat[0]
+    first, chooses = None, layouts.are_chosen(device.platform)
     if batch.mesh is not None or (kinds[0] == "start" and not chooses):
-        first = compile_call("start", batch.start(), platform)
+        first = compile_call("start", batch.start(), platform, device)
     if first is None or first.program is not None:
         keys, state = batch.born(None if first is None else first.program)
         if chooses:
-            first = compile_call("advance", batch.choose(keys, state), platform)
+            first = compile_call("advance", batch.choose(keys, state), platform, device)
             if first.program is not None:
                 batch, state = batch.laid_out(state, first.program.input_formats[0])
     for kind in kinds:
@@ -104,7 +107,7 @@ def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) 
         elif first is not None and first.program is None:
             yield Compiled(kind, None, 0.0, f"{first.kind}: {first.error}", first.needed)
         elif (call := batch.start() if kind == "start" else getattr(batch, kind)(keys, state)) is not None:
-            yield compile_call(kind, call, platform)
+            yield compile_call(kind, call, platform, device)
 
 
 def bytes_on_each(tree: PyTree) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lantern_jax.ahead.arguments import Batch
 from lantern_jax.ahead.compiling import bytes_on_each, compile_batch
-from lantern_jax.ahead.devices import GPU, Device
+from lantern_jax.devices.data_sheets import GPU, Device
 from lantern_jax.devices.platform import core_count
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramCache

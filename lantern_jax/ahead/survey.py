@@ -5,18 +5,19 @@ from typing import Any
 
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch
-from lantern_jax.ahead.devices import GPU, Slice
 from lantern_jax.ahead.rows import AheadRow, row_of
 from lantern_jax.ahead.topology import check_compiler, devices_of
 from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.devices.data_sheets import GPU, Slice
 from lantern_jax.engine.jobs import Job
+from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.io import errors
 from lantern_jax.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
 
 DEMO = "demo"
 
 
-def shapes_of_size(size: str, dtype: Any = "bfloat16") -> Shapes:
+def shapes_of_size(size: str, dtype: Any = None) -> Shapes:
     """Returns the shapes of a published size or of the demo; LanternError for another name."""
     if size == DEMO:
         return checkpoint_shapes(load(model_directory(DEMO), abstract=True), dtype)
@@ -35,7 +36,7 @@ def survey(
     methods: Mapping[str, Mapping[str, Any]],
     batches: Sequence[int] = (1,),
     kinds: Sequence[str] = ("start", "advance"),
-    dtype: Any = "bfloat16",
+    dtype: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[AheadRow]:
     """Compiles every program of every method on every device, and yields its row.
@@ -43,6 +44,7 @@ def survey(
     Args:
         methods: knobs by the label of each row, as ``parse_methods`` returns them.
         kinds: of ``KINDS``.
+        dtype: of parameters and products; None is what each device has (``parameter_dtype``).
         tell: is told what is compiled next.
 
     Raises:
@@ -55,19 +57,20 @@ def survey(
     for slice_ in slices:
         check_compiler(slice_)
     places = [devices_of(slice_) for slice_ in slices]
-    shapes = shapes_of_size(size, dtype)
+    dtypes = [parameter_dtype(dtype, devices.flat[0]) for devices in places]
+    shapes = {each: shapes_of_size(size, each) for each in dict.fromkeys(dtypes)}
     jobs = {
-        (slice_.name, name): job_for(shapes, knobs, slice_)
-        for slice_ in slices
+        (slice_.name, name): job_for(shapes[own], knobs, slice_)
+        for slice_, own in zip(slices, dtypes, strict=True)
         for name, knobs in methods.items()
     }
-    for slice_, devices in zip(slices, places, strict=True):
+    for slice_, devices, own in zip(slices, places, dtypes, strict=True):
         for batch in batches:
             # Drawing is the same for all methods.
             left = list(kinds)
             for name in methods:
                 tell(f"{slice_.name}: {name}, batch {batch}")
-                whole = Batch(shapes, jobs[slice_.name, name], batch, devices)
+                whole = Batch(shapes[own], jobs[slice_.name, name], batch, devices)
                 for made in compile_batch(whole, left, slice_.device.platform):
                     yield row_of(slice_, size, name, batch, made)
                 left = [kind for kind in left if kind != "draw"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from lantern_jax.ahead.devices import DEVICES, GIB, GPU
 from lantern_jax.ahead.fit import Need
 from lantern_jax.ahead.rows import COMPARED, AheadRow
+from lantern_jax.devices.data_sheets import DEVICES, GIB, GPU
 from lantern_jax.io import console
 
 _MIB = 2**20

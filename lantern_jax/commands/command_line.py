@@ -31,7 +31,12 @@ class Parser(argparse.ArgumentParser):
     """Raises LanternError, one line, where argparse prints its usage; no option may be shortened, or given nothing.
 
     Options that ``conceal`` was given are shown by ``--help-all`` alone.
+
+    Attributes:
+        knows_all: whether an option that it has not is refused, the nearest one named, before another parser sees it.
     """
+
+    knows_all = False
 
     def __init__(self, **options):
         super().__init__(**{"allow_abbrev": False} | options)
@@ -58,6 +63,8 @@ class Parser(argparse.ArgumentParser):
         if empty:
             self.error(f"{empty[0]} is given nothing: give it a value, or leave it out")
         found, unknown = super().parse_known_args(args, namespace)
+        if not self.knows_all:
+            return found, unknown
         strange = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         if strange:
             near = errors.nearest(strange[0], self._option_string_actions)

@@ -52,6 +52,9 @@ def add(commands) -> None:
     race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
     take("--race", "FILE.webp", race)
     take("--stats", "FILE", "write the statistics as JSON")
+    generate.switch(
+        "--explain", "show the ways of guessing that auto chose from, and what it expects of each"
+    )
     generate.overwrite()
     generate.group("guesses, trees, windows and rules")
     generate.knobs([name for name in KNOBS if name not in (*_SAMPLING, *_SPEED)], concealed=True)
@@ -68,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> None:
     outputs = _checked(arguments)
     writes = join_hosts(arguments.hosts)
 
-    from lantern_jax.commands.report import decoding_progress, show_statistics
+    from lantern_jax.commands.report import decoding_progress, show_choice, show_statistics
 
     pipeline = open_pipeline(arguments)
     plan = pipeline.plan(
@@ -83,6 +86,8 @@ def _run(arguments: argparse.Namespace) -> None:
     pipeline.check_draws()
     if writes:
         say_notes(plan.notes)
+        if arguments.explain:
+            show_choice(pipeline.auto.choice(plan.count, arguments.knobs))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
         with decoding_progress(plan.count, compare) as progress:

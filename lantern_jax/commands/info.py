@@ -1,7 +1,7 @@
 """``lantern info``: what a checkpoint holds, and how much of it a device would."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lantern_jax.commands.arguments import number
 from lantern_jax.commands.options import DTYPES, Command
@@ -42,7 +42,8 @@ def add(commands) -> None:
     info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
     methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED}; with --for {THERE})"
     info.take("--methods", "LIST", methods)
-    info.take("--dtype", None, "with --fit: of parameters and products (default: bfloat16)", choices=DTYPES)
+    dtype = "with --fit: of parameters and products (default: bfloat16; with --for what the device has)"
+    info.take("--dtype", None, dtype, choices=DTYPES)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -74,18 +75,19 @@ def _fit(arguments: argparse.Namespace) -> None:
     """Shows what fits a device of this many gigabytes, or the one that was named."""
     _check_fit(arguments)
 
-    from lantern_jax.ahead.devices import slice_of
     from lantern_jax.ahead.fit import fitting, limit_of
     from lantern_jax.ahead.survey import job_for
     from lantern_jax.ahead.tables import fit_table
     from lantern_jax.ahead.topology import devices_of
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs
+    from lantern_jax.devices.data_sheets import slice_of
+    from lantern_jax.engine.parameters import parameter_dtype
     from lantern_jax.io.console import Console
 
     if arguments.device is None:
         keep_compiled_programs()
-        shapes, limit, there = _shapes(arguments), int(arguments.fit * 1e9), {}
+        shapes, limit, there = _shapes(arguments, arguments.dtype or "bfloat16"), int(arguments.fit * 1e9), {}
         methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
         jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
         title = place = f"in {arguments.fit:g} GB"
@@ -93,7 +95,8 @@ def _fit(arguments: argparse.Namespace) -> None:
         slice_ = slice_of(arguments.device, arguments.mesh)
         methods = parse_methods(arguments.methods or THERE)
         there = {"devices": devices_of(slice_), "platform": slice_.device.platform}
-        shapes, limit, place = _shapes(arguments), limit_of(slice_.device), f"for {slice_.name}"
+        shapes = _shapes(arguments, parameter_dtype(arguments.dtype, there["devices"].flat[0]))
+        limit, place = limit_of(slice_.device), f"for {slice_.name}"
         jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
         mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
         title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
@@ -116,12 +119,11 @@ def _check_fit(arguments: argparse.Namespace) -> None:
         raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
 
-def _shapes(arguments: argparse.Namespace) -> "Shapes":
+def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
     """Returns the shapes of the size or the checkpoint that was given."""
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.measuring.shapes import checkpoint_shapes, size_shapes
 
-    dtype = arguments.dtype or "bfloat16"
     if arguments.size is not None:
         return size_shapes(arguments.size, dtype)
     return checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)

@@ -41,7 +41,7 @@ def encoded_prompts(text: str) -> Any:
 _SHARED: dict[str, dict[str, Any]] = {
     "--model": {"metavar": "demo|DIR|OWNER/NAME", "about": "checkpoint", "default": "demo"},
     "--dtype": {
-        "metavar": None, "about": "of parameters and products (default: float32 on CPUs, else bfloat16)",
+        "metavar": None, "about": "of parameters and products (default: float32 on CPUs and old GPUs, else bfloat16)",
         "choices": DTYPES,
     },
     "--mesh": {
@@ -85,6 +85,7 @@ class Command:
             formatter = argparse.RawDescriptionHelpFormatter
             how = {"description": description, "usage": usage, "formatter_class": formatter}
         self._parser = self._group = commands.add_parser(name, prog=f"lantern {name}", help=about, **how)
+        self._parser.knows_all = True
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
         for flag in shared:

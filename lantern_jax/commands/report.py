@@ -19,6 +19,7 @@ from lantern_jax.io.console import Console, table
 from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.plan import Plan
+from lantern_jax.settings.choice import Choice
 from lantern_jax.settings.settings import settings_json
 
 
@@ -141,6 +142,23 @@ def show_statistics(generation: Generation, where: Path) -> None:
     if ours.speedup is not None:
         console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")
     console.print(f"wrote {where}")
+
+
+def show_choice(choice: Choice | None) -> None:
+    """Prints what ``auto`` chose from, the chosen way marked; None is a call for which nothing is chosen."""
+    console = Console(soft_wrap=True)
+    if choice is None:
+        console.print("auto chooses nothing: the call says how to decode, has a relaxed rule, or --tuned off")
+        return
+    heads = ("", "nodes", "tokens per pass", "ms a pass", "times plain", "")
+    rows = (
+        (
+            f"{way.name} *" if way == choice.way else way.name, str(way.nodes), f"{way.tokens:.2f}", f"{way.ms:.2f}",
+            f"{way.speedup:.2f}", "measured" if way.is_noted else "expected",
+        )
+        for way in choice.ways
+    )  # fmt: skip
+    console.print(table(heads, rows, box=None, pad_edge=False))
 
 
 def show_description(description: Mapping[str, Any]) -> None:

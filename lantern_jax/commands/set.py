@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
     worker = _worker(arguments)
     if worker.why:
         say(f"worker {worker}: {worker.why}", error=True)
-    opened = open_set(request)
+    opened = open_set(request, directory)
     if writes:
         begin(directory, opened.plan)
         say_notes(opened.notes)

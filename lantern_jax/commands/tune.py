@@ -53,7 +53,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.measuring.choose import Budget
     from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
     from lantern_jax.measuring.tune import Goal, Tuner
-    from lantern_jax.settings.tuned import Key, tuned_directory, tuned_file
+    from lantern_jax.settings.auto import Auto
+    from lantern_jax.settings.choice import PLAIN
+    from lantern_jax.settings.tuned import AUTO, Key, Shelf, tuned_directory, tuned_file
 
     pipeline = open_pipeline(arguments)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
@@ -72,9 +74,14 @@ def _run(arguments: argparse.Namespace) -> None:
         check_writable(next(folder for folder in tuned_directory().parents if folder.is_dir()))
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
     goal = Goal(knobs, budget, arguments.pictures, arguments.minutes)
+    notes = Auto(pipeline.checkpoint, pipeline.recipe, pipeline.engine.devices, Shelf.of(AUTO)).notes(key)
+    best = sorted(notes.known().ms.items(), key=lambda noted: noted[1])
+    starts = [point for point, _ in best if point != PLAIN][:1]
     with working("tuning") as report:
-        tuning = Tuner(subject, goal, key, report).run()
+        tuning = Tuner(subject, goal, key, report, starts=starts).run()
     write_file(file, tuning.tuned.to_json(), parents=True)
+    if arguments.out is None:
+        notes.add(*tuning.runs())
     _show(tuning)
     say(f"wrote {file}: {tuning.tuned.words}")
 

@@ -3,14 +3,17 @@
 import os
 import platform
 from importlib import metadata
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
 from lantern_jax import __version__
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.kernels.ways import BFLOAT16_CAPABILITY, capability_of
 
 
 def check_platform() -> None:
@@ -35,6 +38,18 @@ def check_platform() -> None:
             f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
             "JAX_PLATFORMS, or nothing"
         ) from None
+
+
+def default_dtype(device: Any = None) -> np.dtype:
+    """Returns the dtype of parameters and matrix products where none is asked for, on a device or the first one here.
+
+    It is bfloat16 on accelerators that multiply it; float32 on CPUs and older GPUs (a T4 or a V100). float16, which
+    these multiply, ends at 65504: no model here is known to stay below.
+    """
+    device = jax.devices()[0] if device is None else device
+    capability = capability_of(device)
+    is_old = capability is not None and capability < BFLOAT16_CAPABILITY
+    return jnp.dtype(jnp.float32 if device.platform == "cpu" or is_old else jnp.bfloat16)
 
 
 def device_name(grid: np.ndarray | None = None) -> str:

@@ -16,20 +16,19 @@ import numpy as np
 from jaxtyping import Bool, Int, PyTree, UInt8
 
 from lantern_jax.decoding import completion, contracts
-from lantern_jax.decoding.program import Inputs, State
+from lantern_jax.decoding.program import Inputs
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
-from lantern_jax.devices.compilation import compile_ahead, run_timed
+from lantern_jax.devices.compilation import run_timed
 from lantern_jax.devices.partition import Where
 from lantern_jax.engine import programs
+from lantern_jax.engine.compiler import Compiler
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.placement import Placement
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
 from lantern_jax.engine.programs import Parameters, Sequences
 from lantern_jax.models.vq import VQModel
-
-_Compiled = tuple[Callable, float]  # a program, and the seconds that compiling it took
 
 
 class Engine:
@@ -46,7 +45,6 @@ class Engine:
         devices: [data, model].
         spans: whether several processes share them.
         placement: where the parameters lie.
-        programs: what was compiled, by ``ProgramKey``; runs compile again what was dropped meanwhile.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Engine:
     ):
         self._tokenizer, self.placement = tokenizer, Placement(read, read_drafter, devices)
         self.devices, self.spans = self.placement.devices, self.placement.spans
-        self.programs = ProgramCache()
+        self._compiler = Compiler(self.placement, tokenizer)
         self._pace: dict[ProgramKey, float] = {}
 
     def start(
@@ -99,7 +97,7 @@ class Engine:
 
         laying = self.placement.lay_out(self.programs, key, job.drafter, sequences, read)
         beginning, inputs = read()
-        starter, compiling = self._compile_both(key, beginning, sequences, inputs)
+        starter, compiling = self._compiler.both(key, beginning, sequences, inputs)
         active = self.placement.given(rows < count)
         (keys, state), seconds = run_timed(starter, beginning.replace(active=active), sequences)
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, laying + compiling)
@@ -109,7 +107,7 @@ class Engine:
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """Advances a run by up to ``rounds`` rounds (None: to the end), and donates its state."""
         limit = self.placement.given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
-        step, compiling = self._step(run)
+        step, compiling = self._compiler.step(run)
         (state, lengths), seconds = run_timed(step, run.inputs, run.state, limit)
         lengths = hosts.fetched(lengths)[: len(run.lengths)]
         timing = run.timing + Timing(decoding=seconds, compiling=compiling)
@@ -172,14 +170,14 @@ class Engine:
         after = replace(
             after, inputs=after.inputs.replace(guidance=scales), seeds=seeds, numbers=numbers, key=key
         )
-        compiling += self._step(after)[1]
+        compiling += self._compiler.step(after)[1]
         return replace(after, timing=after.timing + Timing(compiling=compiling))
 
     def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:
         """Runs a program that makes the state of other sequences; returns the run, and the seconds of compiling."""
         function = partial(getattr(programs, key.kind), run.job.program, self.placement.mesh(key.groups))
         results = self.placement.kept(run.inputs.keys, run.state)
-        program, compiling = self._compile(key, function, *arguments, results=results, **options)
+        program, compiling = self._compiler.obtain(key, function, *arguments, results=results, **options)
         (keys, state, lengths), seconds = run_timed(program, *arguments)
         lengths, inputs = hosts.fetched(lengths), run.inputs.replace(keys=keys)
         timing = run.timing + Timing(decoding=seconds)
@@ -203,7 +201,7 @@ class Engine:
 
     def program_text(self, run: Run) -> str:
         """Returns the compiled program that advances a batch, as XLA writes it."""
-        return self._step(run)[0].as_text()
+        return self._compiler.step(run)[0].as_text()
 
     def finish(self, run: Run) -> Decoded:
         """Fetches what is known of the n sequences; streams that are not done are known in part."""
@@ -232,16 +230,24 @@ class Engine:
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:
         """Runs a program of the tokenizer on rows, and fetches its results."""
-        groups, size = self.placement.spread(len(rows), most)
-        size += -size % (groups * self.devices.shape[1])
-        parameters, mesh = self.placement.on(groups).tokenizer, self.placement.mesh(groups)
+        program, parameters, size, compiling = self._compiler.of_tokenizer(kind, rows, most)
         padded = self.placement.given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
-        key = ProgramKey(kind, size, groups, (rows.shape[1:],))
-        function = partial(getattr(programs, kind), self._tokenizer, mesh)
-        program, compiling = self._compile(key, function, parameters, padded)
         results, seconds = run_timed(program, parameters, padded)
         results = jax.tree.map(lambda leaf: leaf[: len(rows)], hosts.fetched(results))
         return results, Timing(drawing=seconds, compiling=compiling)
+
+    def compile_drawing(self, count: int, codes: int, most: int | None = None) -> None:
+        """Compiles in a thread what ``draw`` needs for ``count`` pictures of C ``codes``, unless it is there."""
+        self._compiler.begin_drawing(np.zeros((count, codes), np.int32), most)
+
+    @property
+    def programs(self) -> ProgramCache:
+        """What was compiled, by ``ProgramKey``; runs compile again what was dropped meanwhile."""
+        return self._compiler.programs
+
+    @programs.setter
+    def programs(self, programs: ProgramCache) -> None:
+        self._compiler.programs = programs
 
     @property
     def parameters(self) -> Parameters:
@@ -251,49 +257,3 @@ class Engine:
     def drafter(self, name: str) -> PyTree:
         """Returns the parameters of a drafting on the devices, read when first asked for."""
         return self.placement.drafter(name)
-
-    def _compile(self, key: tuple, function: Callable, *arguments: Any, **options: Any) -> _Compiled:
-        """Compiles a program unless it is there, on all processes that share it; returns it and the seconds."""
-
-        def make() -> _Compiled:
-            compiled = compile_ahead(function, *arguments, **options)
-            if self.spans:
-                hosts.wait()
-            return compiled
-
-        return self.programs.obtain(key, make)
-
-    def _compile_both(
-        self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs
-    ) -> _Compiled:
-        """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
-
-        Where one of them is new, both run once with nothing to do: what a first execution sets up counts as compiling.
-        """
-        start_key = replace(key, kind="start", rule=None, shapes=shapes_of(beginning.conditioning))
-        starter = self.programs.get(start_key)
-        if starter is not None and key in self.programs:
-            return starter, 0.0
-        idle, one = self.placement.given((np.zeros(key.size, bool), np.int32(1)))
-        begin = partial(programs.start, key.program, self.placement.mesh(key.groups))
-        nothing = beginning.replace(active=idle)
-        state_lies = self.placement.state_lies(self.programs.get(key))
-        starter, seconds = self._compile(start_key, begin, nothing, sequences, results=state_lies)
-        (keys, state), spent = run_timed(starter, nothing, sequences)
-        inputs = inputs.replace(keys=keys)
-        step, more = self._compile_step(key, inputs, state, one)
-        return starter, seconds + spent + more + run_timed(step, inputs, state, one)[1]
-
-    def _step(self, run: Run) -> _Compiled:
-        """Returns the program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
-        step = self.programs.get(run.key)
-        if step is not None:
-            return step, 0.0
-        return self._compile_step(run.key, run.inputs, run.state, self.placement.given(np.int32(1)))
-
-    def _compile_step(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> _Compiled:
-        """Compiles the program that advances a batch unless it is there; returns it and the seconds."""
-        step = partial(programs.advance, key.program, self.placement.mesh(key.groups))
-        return self._compile(
-            key, step, inputs, state, rounds, donate="state", results=self.placement.kept(state)
-        )

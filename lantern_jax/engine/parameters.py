@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, load_drafter
 from lantern_jax.devices.partition import Where, place
+from lantern_jax.devices.platform import default_dtype
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
@@ -18,10 +19,14 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_fixed
 
 
-def parameter_dtype(dtype: Any) -> np.dtype:
-    """Returns the dtype that ``load`` uses for ``dtype``; LanternError unless it is None or a floating one."""
+def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
+    """Returns the dtype that ``load`` uses for ``dtype``, on a device or the first one here.
+
+    Raises:
+        LanternError: it is neither None nor a floating one.
+    """
     if dtype is None:
-        return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+        return default_dtype(device)
     try:
         known = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:

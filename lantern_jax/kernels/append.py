@@ -12,18 +12,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
+from lantern_jax.kernels.shapes import compiler_params, shape_like
 
 # A kernel's arguments take at most 4 KiB: for each array the old, the new and the rows, 8 bytes each.
 _MOST_ARRAYS = 150
 _WARPS, _LANES = 4, 32
 # Entries that a thread moves together; registers are few.
 _MOST_ENTRIES = 128
-
-
-def fits(cache: Float[Array, "R H S E"]) -> bool:
-    """Tells whether the kernel takes caches of this shape."""
-    return is_power_of_two(cache.shape[-1]) and is_served()
 
 
 def append_kernel(

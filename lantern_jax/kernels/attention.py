@@ -12,29 +12,16 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
 
-from lantern_jax.kernels.shapes import compiler_params, is_power_of_two, is_served, shape_like
+from lantern_jax.kernels.shapes import LEAST_TILE, compiler_params, shape_like
 
-# Products of tensor cores have at least 16 rows.
-_LEAST_TILE = 16
-# XLA's matrix products serve larger blocks, such as a prefix.
-_MOST_NODES = 64
 # Slots read together: 32 and 128 are slower on an H100.
 _SLOTS = 64
 _LOWEST = -1e30
 
 
-def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
-    """Tells whether the kernel takes arrays of this shape and type: tensor cores do not multiply float32."""
-    count, parts, _, width = qkv.shape[-4:]
-    narrow, wide = jnp.dtype(qkv.dtype).itemsize == 2, width >= _LEAST_TILE and is_power_of_two(width)
-    # Grouped queries, which would be more parts than three, are left to XLA.
-    return narrow and wide and parts == 3 and 1 <= count <= _MOST_NODES and is_served()
-
-
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.transformer.rotate_and_attend`` for arrays that ``fits`` accepts.
+    """Computes ``models.attention.rotate_and_attend`` for arrays that Triton serves (``ways``).
 
     Args:
         interpret: runs it anywhere, slowly, for tests.
@@ -49,7 +36,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
     qkv = qkv.reshape(-1, *qkv.shape[-4:])
     states = shape_like(qkv, (len(qkv), heads, count, width))
     out, keys, values = pl.pallas_call(
-        partial(_kernel, max(_LEAST_TILE, pl.next_power_of_2(count))),
+        partial(_kernel, max(LEAST_TILE, pl.next_power_of_2(count))),
         out_shape=(shape_like(qkv, (len(qkv), count, heads, width)), states, states),
         grid=(len(qkv), heads),
         compiler_params=compiler_params(num_warps=4, num_stages=3),
@@ -118,7 +105,7 @@ def _kernel(tile: int, qkv_ref, rotary_ref, block_mask_ref, *refs):
 def _over_place(row, head, node, channel, queries, place, carry):
     keys_ref, values_ref, mask_ref, reach_ref = place
     rows, slots = mask_ref.shape[1:]
-    block = min(_SLOTS, max(_LEAST_TILE, pl.next_power_of_2(slots)))
+    block = min(_SLOTS, max(LEAST_TILE, pl.next_power_of_2(slots)))
 
     def step(i, carry):
         slot = i * block + jnp.arange(block, dtype=jnp.int32)

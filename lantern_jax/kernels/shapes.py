@@ -1,4 +1,4 @@
-"""Requirements of all kernels on devices and shapes."""
+"""Triton, where JAX has it, and the shapes of its kernels' tiles and results."""
 
 import jax
 from jaxtyping import Array
@@ -9,26 +9,13 @@ except ImportError:
     # JAX has announced its removal. XLA alone then serves GPUs, as it does all other devices.
     triton = None
 
-# Older ones (a T4 or a V100) have no products of bfloat16.
-_LEAST_CAPABILITY = 8.0
-
-
-def is_served() -> bool:
-    """Tells whether Triton serves the GPU at hand; True without one, so that programs can be lowered for GPUs."""
-    if triton is None:
-        return False
-    capability = getattr(jax.devices()[0], "compute_capability", None)
-    return capability is None or float(capability) >= _LEAST_CAPABILITY
+# Products of tensor cores have at least 16 rows.
+LEAST_TILE = 16
 
 
 def compiler_params(num_warps: int, num_stages: int):
-    """Returns Triton's options for a kernel; only where it ``is_served``."""
+    """Returns Triton's options for a kernel; only where JAX has Triton."""
     return triton.CompilerParams(num_warps=num_warps, num_stages=num_stages)
-
-
-def is_power_of_two(size: int) -> bool:
-    """Tells whether a size is one of Triton's tiles."""
-    return size > 0 and not size & (size - 1)
 
 
 def shape_like(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

@@ -37,7 +37,7 @@ def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
 
 
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.transformer.rotate_and_attend`` for arrays that ``fits`` accepts.
+    """Computes ``models.attention.rotate_and_attend`` for arrays that ``fits`` accepts.
 
     Args:
         interpret: runs it anywhere, slowly, for tests.

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
+from lantern_jax.settings.choice import WindowPoint
 
 Point = TypeVar("Point")
 # Nodes of the trees that are looked at, the root not counted.
@@ -185,10 +186,6 @@ def beside(scale: Sequence[Point], value: Point) -> list[Point]:
         scale = sorted([*scale, value])
     at = list(scale).index(value)
     return [scale[i] for i in (at + 1, at - 1) if 0 <= i < len(scale)]
-
-
-# (window, branches, levels, reach); reach 0 is no drafter.
-WindowPoint = tuple[int, int, int, int]
 
 
 def window_neighbours(point: WindowPoint) -> list[WindowPoint]:

@@ -7,8 +7,8 @@ Axes: B batch. All milliseconds are of a whole batch.
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -26,6 +26,7 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.program_cache import ProgramKey
 from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.subject import Subject
+from lantern_jax.settings.costs import Costs, Drafts, on_line
 from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 
@@ -43,87 +44,6 @@ _CALL_SECONDS = 0.05
 _SHORT, _LONG, _BUSHY, _WINDOW = 1, 5, 3, 16
 # Passes that are measured however long that takes, and of a tuning's time when measuring others ends.
 _LEAST_PASSES, _PASSES_UNTIL, _WINDOW_UNTIL = 2, 0.35, 0.5
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """What a kind of drafter costs: milliseconds.
-
-    Attributes:
-        root: of a round's first level: what was committed is taken in, the root's children are drafted.
-        levels: of every further one, by the number of nodes that have children.
-    """
-
-    root: float
-    levels: Mapping[int, float]
-
-    def level(self, width: int) -> float:
-        """Returns the cost of a level of that width, on the line of the measured ones."""
-        return _on_line(self.levels, width)
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What rounds cost: milliseconds.
-
-    Attributes:
-        passes: of a round that drafts nothing of worth, by nodes, root included.
-        begin: of prefill and the first token.
-        place: what each place of a window adds; 0 where there was no time to measure it.
-        drafts: by kind of drafter.
-        error: relative standard error of a measured round.
-    """
-
-    passes: Mapping[int, float]
-    begin: float = 0.0
-    place: float = 0.0
-    drafts: Mapping[str, Drafts] = field(default_factory=dict)
-    error: float = 0.0
-
-    def a_pass(self, nodes: int) -> float:
-        """Returns the cost of a pass over ``nodes`` nodes."""
-        return _on_line(self.passes, nodes)
-
-    def tree(self, kind: str, nodes: int, expanded: Sequence[int]) -> float:
-        """Returns the cost of a round with a static tree.
-
-        Args:
-            nodes: root included.
-            expanded: nodes of the levels 1, 2, ... that have children.
-        """
-        drafts = self.drafts[kind]
-        return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
-
-    def window(self, tree: DraftTree, kind: str | None = None, reach: int = 0) -> float:
-        """Returns the cost of a round with a window, of which a kind of drafter leads ``reach`` places."""
-        spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
-        if kind is None:
-            return spent
-        return spent + self.drafts[kind].root + (min(reach, tree.max_depth) - 1) * self.drafts[kind].level(1)
-
-    def to_json(self) -> dict:
-        """Returns plain numbers, for people: nothing reads them back."""
-        return {
-            "ms_a_pass": {str(nodes): round(ms, 4) for nodes, ms in self.passes.items()},
-            "ms_begin": round(self.begin, 4),
-            "ms_a_place_of_a_window": round(self.place, 4),
-            "ms_drafts": {
-                kind: {"root": round(drafts.root, 4)}
-                | {f"level of {width}": round(ms, 4) for width, ms in drafts.levels.items()}
-                for kind, drafts in self.drafts.items()
-            },
-            "relative_error": round(self.error, 4),
-        }
-
-
-def _on_line(measured: Mapping[int, float], at: int) -> float:
-    """Interpolates measured points; beyond the last two it follows their line, never falling."""
-    known = sorted(measured)
-    if at <= known[-1] or len(known) == 1:
-        return float(np.interp(at, known, [measured[x] for x in known]))
-    low, high = known[-2:]
-    slope = max(0.0, (measured[high] - measured[low]) / (high - low))
-    return measured[high] + slope * (at - high)
 
 
 @cache
@@ -205,7 +125,7 @@ def measure(
         if len(rough) >= _LEAST_PASSES and not clock.fits(_PASSES_UNTIL, program=2):
             break
         # What is too dear by the line of the others need not be compiled.
-        if _on_line(rough, nodes) > MOST_STEPS * rough[1]:
+        if on_line(rough, nodes) > MOST_STEPS * rough[1]:
             break
         report(f"timing passes of {nodes} nodes")
         jobs[nodes] = _filled(plain, nodes)

@@ -6,7 +6,7 @@ side by side on the third.
 Axes: n pictures, T stream tokens.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,12 +19,15 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring import choose, costs, paths
-from lantern_jax.measuring.choose import Budget, Candidate, WindowPoint
+from lantern_jax.measuring.choose import Budget, Candidate
 from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.costs import Costs
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
+from lantern_jax.settings.choice import PLAIN as NO_WINDOW
+from lantern_jax.settings.choice import WindowPoint, window_knobs, window_name
+from lantern_jax.settings.notes import Run
 from lantern_jax.settings.tuned import Key, Tuned
 
 PLAIN, DEFAULT = "plain", "default"
@@ -73,6 +76,17 @@ class Tuning:
     rows: tuple[Candidate, ...]
     default: str
 
+    def runs(self) -> list[Run]:
+        """Returns what the confirming run measured of plain decoding and of windows, as runs are noted."""
+        batch, found = self.tuned.key.batch, []
+        for row in self.rows:
+            knobs = dict(row.knobs)
+            point = tuple(knobs.get(name, 0) for name in ("window", "branches", "levels", "reach"))
+            point = NO_WINDOW if row.name == PLAIN else point
+            if row.measured is not None and window_knobs(point) == knobs:
+                found.append(Run(point, row.tokens_a_pass[0], 1e3 * batch / row.measured[0]))
+        return found
+
 
 class Tuner:
     """A tuning in progress.
@@ -82,6 +96,7 @@ class Tuner:
         key: of the calls that it is for.
         report: told what is going on.
         clock: of the plan's minutes; None begins one.
+        starts: windows that are known to be good, from which others are looked for.
 
     Raises:
         LanternError: knobs that are not valid.
@@ -94,8 +109,10 @@ class Tuner:
         key: Key,
         report: Callable[[str], None],
         clock: Clock | None = None,
+        starts: Sequence[WindowPoint] = (),
     ):
         self.subject, self.plan, self.key, self.report = subject, plan, key, report
+        self.starts = starts
         self.base = {name: value for name, value in plan.knobs.items() if value is not None}
         self.settings = subject.settings(self.base | {"method": "ar"})
         self.clock = Clock(60 * plan.minutes) if clock is None else clock
@@ -213,7 +230,9 @@ class Tuner:
         """Climbs from the platform's own windows: tokens a pass are measured, costs predicted."""
         kind = next(iter(self.costs.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
-        starts = {}
+        starts = dict.fromkeys(
+            self.starts if kind else [point for point in self.starts if not point[3]], "known"
+        )
         for method in ("led", "jacobi") if kind else ("jacobi",):
             settings = self.subject.settings(self.base | {"method": method})
             reach = settings.reach if method == "led" else 0
@@ -223,16 +242,10 @@ class Tuner:
         def value(point: WindowPoint) -> float:
             window, branches, levels, reach = point
             self.report(f"a window of {window}")
-            tree = DraftTree.window(window, branches, levels)
-            method = "led" if reach else "jacobi"
-            name = f"{method}, window {window}"
-            knobs = {"method": method, "window": window, "branches": branches, "levels": levels}
-            if reach:
-                name, knobs = f"{name}, reach {reach}", knobs | {"reach": reach}
-            if levels:
-                name = f"{name}, {branches} guesses for {levels}"
+            tree, knobs = DraftTree.window(window, branches, levels), window_knobs(point)
             ms = self.costs.window(tree, kind if reach else None, reach)
-            made[point] = self._candidate(name, knobs, tree.num_nodes, self._decoded(knobs).rounds, ms)
+            rounds = self._decoded(knobs).rounds
+            made[point] = self._candidate(window_name(point), knobs, tree.num_nodes, rounds, ms)
             return made[point].predicted[0]
 
         def near(point: WindowPoint) -> list[WindowPoint]:

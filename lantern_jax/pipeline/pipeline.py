@@ -30,9 +30,10 @@ from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
 from lantern_jax.pipeline.plan import Plan
+from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.recipe import Recipe, without_effect
 from lantern_jax.settings.settings import Knobs, Settings
-from lantern_jax.settings.tuned import AUTO, CALL, Found, Key, Shelf
+from lantern_jax.settings.tuned import AUTO, Found, Shelf
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -50,9 +51,10 @@ def load(
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
             hub: "owner/name" or "owner/name@revision".
-        dtype: of the target's and drafter's parameters and matrix products; None is float32 on CPUs, else bfloat16.
-        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, unless that says how to decode
-            or several processes share the mesh; "off" takes nothing.
+        dtype: of the target's and drafter's parameters and products; None: float32 on CPUs and old GPUs, else bfloat16.
+        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, else what should be fastest by
+            the machine and by notes of earlier runs, unless the call says how to decode or several processes share the
+            mesh; "off" takes nothing and notes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
@@ -72,14 +74,14 @@ class Pipeline:
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype: as in ``load``.
-        tuned: files of tuned settings; None for none.
+        tuned: files of tuned settings; None for none, and nothing is chosen.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
     ):
-        self.checkpoint, self._tuned, self.platform = checkpoint, tuned, jax.default_backend()
+        self.checkpoint, self.platform = checkpoint, jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
@@ -91,6 +93,9 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
+        # Hosts have cache directories of their own, and must decode alike.
+        shared = self.engine.spans and tuned is not None and not tuned.named
+        self.auto = Auto(checkpoint, self.recipe, self.engine.devices, None if shared else tuned)
 
     def __repr__(self) -> str:
         drafters = ", ".join(self.recipe.drafters) or "none"
@@ -239,18 +244,12 @@ class Pipeline:
         return self.plan(prompts, **call, **knobs).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
-        """Returns what a call of ``pictures`` pictures takes from tuned settings, and a line that says so or why not.
+        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.
 
         Raises:
             LanternError: a number of the sampling distribution, or a batch, that is not valid.
         """
-        # Hosts have cache directories of their own, and must decode alike.
-        if self._tuned is None or (self.engine.spans and not self._tuned.named):
-            return Found()
-        values = self.recipe.values(knobs, CALL, self.platform)
-        return self._tuned.find(
-            knobs, lambda: Key.of(self.checkpoint, self.dtype, values, pictures, self.engine.devices)
-        )
+        return self.auto.find(pictures, knobs)
 
     def settings(self, knobs: Knobs) -> Settings:
         """Returns the settings that these knobs make with this checkpoint; LanternError where they do not fit."""
@@ -279,7 +278,7 @@ class Pipeline:
         count = check_numbers(len(prompts), num, seed, first, most)
         found = self.tuning(count, **knobs)
         given = {name: value for name, value in knobs.items() if value is not None}
-        settings = self.settings({**found.knobs, **given})
+        settings = self.settings(found.under(given))
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
         return Plan(
             settings=settings,
@@ -293,6 +292,7 @@ class Pipeline:
             engine=self.engine,
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
             draws=self.draws,
+            note=self.auto.noting(settings, count) if start is None else None,
         )
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:

@@ -22,6 +22,7 @@ from lantern_jax.engine.generation import (
     Interrupted,
     Picture,
     Progress,
+    Statistics,
     Timing,
     compared,
     summarise,
@@ -31,6 +32,7 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
+from lantern_jax.settings.choice import PLAIN, WindowPoint, point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
@@ -54,6 +56,7 @@ class Plan:
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
+        note: told the window that all pictures were decoded with, and their statistics; or None.
 
     Example:
         >>> plan = lantern_jax.load("demo").plan("a foggy forest", num=2, tau=1.0)
@@ -72,6 +75,7 @@ class Plan:
     engine: Engine
     encode: Callable[[], Conditioning]
     draws: bool
+    note: Callable[[WindowPoint | None, Statistics], None] | None = None
 
     @property
     def count(self) -> int:
@@ -108,7 +112,7 @@ class Plan:
                 decoding's. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
         if not compare:
-            return self._generate(self.job, progress)
+            return self._generate(progress)
 
         def first(one: Progress) -> None:
             progress(dataclasses.replace(one, total=2 * one.total))
@@ -118,17 +122,19 @@ class Plan:
             seconds = ours.statistics.seconds + one.seconds
             progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
 
-        ours = self._generate(self.job, progress and first)
+        ours = self._generate(progress and first)
         try:
-            plain = self.recipe.job(self.settings, plain=True)
-            return compared(ours, self._generate(plain, progress and second))
+            return compared(ours, self._generate(progress and second, plain=True))
         except KeyboardInterrupt:
             raise Interrupted(ours) from None
 
-    def _generate(self, job: Job, progress: Callable[[Progress], None] | None) -> Generation:
+    def _generate(self, progress: Callable[[Progress], None] | None, plain: bool = False) -> Generation:
         count, held, batch = self.count, _Held(), self.settings.batch
+        job = self.recipe.job(self.settings, plain)
         # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
         assert self.conditioning is not None
+        if self.draws:
+            self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
             with hearing() as check:
                 for part in batches(count, batch):
@@ -141,7 +147,10 @@ class Plan:
                             pictures = part.start + int(run.finished.sum())
                             progress(Progress(known, count * run.total, pictures, held.spent.decoding))
                     held = self._draw_waiting(held)
-            return self._generation(held)
+            made = self._generation(held)
+            if self.note is not None:
+                self.note(PLAIN if plain else point_of(self.settings), made.statistics)
+            return made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 # As many as the batches before, whose program is compiled.

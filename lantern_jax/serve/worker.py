@@ -58,7 +58,7 @@ class Worker:
         painter = Painter(pipeline.engine, pipeline.checkpoint.target_config.grid)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
-        pipeline.engine.programs.most = limits.programs
+        pipeline.engine.programs.most, pipeline.auto.alone = limits.programs, True
         self._example = warm_up
         self._cold = self._sizes()
         # Under the lock: new tickets, pictures that wait in all, whether to stop.

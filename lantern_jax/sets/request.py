@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.sets.plan import SetPlan, check_size
+from lantern_jax.sets.plan import SetPlan, check_size, is_set, read_plan
 from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
@@ -65,8 +66,11 @@ class OpenedSet:
     reader: "FeatureReader | None" = None
 
 
-def open_set(request: SetRequest) -> OpenedSet:
+def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     """Opens the checkpoint and plans the set; parameters are read later.
+
+    Args:
+        directory: of a set that may have been begun: then it goes on with the guesses that were chosen for it.
 
     Raises:
         LanternError: no such checkpoint, one that cannot draw, or knobs or a prompt (named) that do not fit it.
@@ -75,6 +79,7 @@ def open_set(request: SetRequest) -> OpenedSet:
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
     from lantern_jax.settings.recipe import without_effect
+    from lantern_jax.settings.tuned import Found
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
@@ -84,8 +89,15 @@ def open_set(request: SetRequest) -> OpenedSet:
     pipeline.check_draws()
     reader = _reader(request)
     # Looked up once for the whole set, so that all of it is decoded in the same way.
-    tuned = pipeline.tuning(len(request.prompts) * request.num, **request.knobs)
-    knobs = {**tuned.knobs, **{name: value for name, value in request.knobs.items() if value is not None}}
+    count = len(request.prompts) * request.num
+    tuned = pipeline.tuning(count, **request.knobs)
+    choice = pipeline.auto.choice(count, request.knobs)
+    if choice is not None and directory is not None and is_set(directory):
+        begun = read_plan(directory).settings
+        for way in choice.ways:
+            if settings_json(pipeline.settings(Found(way.knobs).under(request.knobs))) == begun:
+                tuned = Found(way.knobs, f"auto: {way.name}, as the set was begun")
+    knobs = tuned.under(request.knobs)
     settings = pipeline.settings(knobs)
     plan = SetPlan(
         prompts=request.prompts,

@@ -143,6 +143,13 @@ class Found:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
+    def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns these knobs with those that a call gives, which count before them."""
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.knobs and given.get("method") == AUTO:
+            del given["method"]
+        return {**self.knobs, **given}
+
 
 @dataclass(frozen=True)
 class Shelf:
@@ -187,10 +194,8 @@ class Shelf:
                 bad.append(str(error))
         return good, bad
 
-    def find(self, knobs: Mapping[str, Any], key_of: Callable[[], Key]) -> Found:
-        """Returns what there is for a call with these knobs given; its key is asked for where there are files."""
-        if any(value is not None and name not in CALL for name, value in knobs.items()):
-            return Found()
+    def find(self, key_of: Callable[[], Key]) -> Found:
+        """Returns what there is for a call that does not steer; its key is asked for where there are files."""
         good, bad = self._read
         key = key_of() if good else None
         notes = []
@@ -204,6 +209,12 @@ class Shelf:
             _, file, differences = min(notes, key=lambda note: note[:2])
             return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
         return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
+
+
+def steers(knobs: Mapping[str, Any]) -> bool:
+    """Tells whether a call with these knobs says how it wants to be decoded."""
+    said = (name for name, value in knobs.items() if value is not None and (name, value) != ("method", AUTO))
+    return any(name not in CALL for name in said)
 
 
 def read_tuned(file: Path) -> Tuned:

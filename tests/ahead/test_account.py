@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from lantern_jax.ahead import account, compiling
-from lantern_jax.ahead.devices import DEVICES
 from lantern_jax.ahead.program_text import arrays_of, read_program
+from lantern_jax.devices.data_sheets import DEVICES
 from lantern_jax.measuring.profile import PARTS
 from tests.ahead import programs
 

@@ -6,11 +6,11 @@ import pytest
 
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
-from lantern_jax.ahead.devices import slice_of
 from lantern_jax.ahead.fit import need_there
 from lantern_jax.ahead.rows import row_of
 from lantern_jax.ahead.survey import shapes_of_size
-from lantern_jax.engine import engine as engines
+from lantern_jax.devices.data_sheets import slice_of
+from lantern_jax.engine import compiler
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
@@ -53,8 +53,8 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
         made.setdefault(function.func.__name__, (function, arguments, options))
         return compiled(function, *arguments, **options)
 
-    compiled = engines.compile_ahead
-    monkeypatch.setattr(engines, "compile_ahead", recorded)
+    compiled = compiler.compile_ahead
+    monkeypatch.setattr(compiler, "compile_ahead", recorded)
     job = shapes.job(KNOBS)
     engine = Engine(
         lambda where: MODEL.read(np.dtype("float32"), where), None, devices,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import lantern_jax.engine.compiler
 import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
@@ -38,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     def load_tiny(model, dtype=None, tuned="off", mesh=None):
         if model == "demo":
             return tiny_pipeline()
-        return sharing_programs(load)(model, dtype)
+        return sharing_programs(load)(model, dtype, tuned)
 
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_tiny)
     return tmp_path
@@ -141,7 +142,7 @@ def test_encoded_prompts_are_drawn(folder):
 
 
 def test_a_checkpoint_directory(folder, tiny_folder, capsys):
-    assert main(["generate", PROMPT, "--model", str(tiny_folder), "--out", "a.png"]) == 0
+    assert main(["generate", PROMPT, "--model", str(tiny_folder), "--tuned", "off", "--out", "a.png"]) == 0
     assert main(["generate", PROMPT, "--out", "b.png"]) == 0
     assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
     capsys.readouterr()
@@ -189,7 +190,7 @@ def clutter(folder):
 
 @pytest.mark.parametrize("bad", GENERATE.values(), ids=GENERATE)
 def test_generate_refuses(bad, clutter, capsys, monkeypatch):
-    monkeypatch.setattr(lantern_jax.engine.engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", must_not_run)
     monkeypatch.setattr(lantern_jax.engine.engine, "run_timed", must_not_run)
     assert_refused(["generate", *(bad or [])], capsys)
 

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 
-from lantern_jax.engine import engine as engines
+from lantern_jax.engine import compiler
 from lantern_jax.engine.program_cache import ProgramCache
 from tests.serve.running import in_threads
 from tests.tiny_checkpoint import pipeline_on
@@ -71,7 +71,7 @@ def test_a_program_is_made_once_and_again_after_a_failure():
 def test_threads_share_what_an_engine_compiles_and_reads(monkeypatch):
     """Two calls of the same kind at the same time: every program is compiled once, parameters are read once."""
     pipeline, compiled, read = pipeline_on(1), [], []
-    plain, reader, both = engines.compile_ahead, pipeline.engine.placement.read, threading.Barrier(2)
+    plain, reader, both = compiler.compile_ahead, pipeline.engine.placement.read, threading.Barrier(2)
 
     def compile_ahead(function, *arguments, **options):
         compiled.append(function.func.__name__)
@@ -85,7 +85,7 @@ def test_threads_share_what_an_engine_compiles_and_reads(monkeypatch):
         both.wait(10)
         return pipeline.generate("a lake", method="ar", seed=3).tokens
 
-    monkeypatch.setattr(engines, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(compiler, "compile_ahead", compile_ahead)
     monkeypatch.setattr(pipeline.engine.placement, "read", read_once)
     first, second = in_threads([call, call])
     assert sorted(compiled) == ["advance", "draw", "start"] and len(read) == 1

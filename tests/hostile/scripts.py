@@ -127,6 +127,7 @@ WRONG = {
         *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
     "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
+    "eval.never_slower": wrong("", {"model": "empty", "batches": "0 x", "minutes": "0", "out": "empty"}),
     "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
     "eval.accelerator": wrong("", {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-import lantern_jax.engine.engine
+import lantern_jax.engine.compiler
 from lantern_jax.commands.main import main
 from tests.command import files
 from tests.hostile import paths as hostile_paths
@@ -28,7 +28,7 @@ def nothing_is_computed(place, monkeypatch):
         raise SystemExit(COMPUTES)
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(lantern_jax.engine.engine, "compile_ahead", computes)
+    monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
 
 
 def run(words: list[str], capsys, deadline) -> tuple[int, str]:

@@ -1,24 +1,21 @@
-"""The fused kernel against JAX's own operations: interpreted, and lowered for GPUs."""
+"""Attention of GPUs against JAX's own operations: the kernel interpreted and lowered, and scores in one array."""
 
-import importlib.util
-import sys
-from types import SimpleNamespace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import pallas
 
 from lantern_jax.decoding import cache
-from lantern_jax.kernels import append, shapes
-from lantern_jax.kernels.attention import attend_kernel, fits
-from lantern_jax.models import transformer
+from lantern_jax.kernels import joined
+from lantern_jax.kernels.attention import attend_kernel
+from lantern_jax.kernels.joined import attend_joined
+from lantern_jax.models import attention as model_attention
 from tests.kernels.attention_arguments import HEADS, WIDTH, arguments, assert_same, normal
 from tests.lowering import lower
 
-
-@pytest.mark.parametrize(
+BLOCKS = pytest.mark.parametrize(
     ("rows", "nodes", "slots"),
     [
         ((2, 1), 1, (70,)),
@@ -28,25 +25,37 @@ from tests.lowering import lower
         ((1, 1), 16, ()),
     ],
 )
+
+
+@BLOCKS
 def test_it_is_the_attention_of_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
-    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-6)
+    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-6)
+
+
+@BLOCKS
+def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeypatch):
+    given = arguments(rows, nodes, slots)
+    expected = model_attention._by_products(*given)
+    assert_same(attend_joined(*given), expected, 2e-6)
+    monkeypatch.setattr(joined, "_MOST_SUMMED", 0)
+    assert_same(attend_joined.__wrapped__(*given), expected, 2e-6)
 
 
 def test_it_is_as_near_in_bfloat16():
     given = arguments((2, 1), 9, (70,), jnp.bfloat16)
-    assert fits(given[0])
-    assert_same(attend_kernel(*given, interpret=True), transformer._by_products(*given), 2e-2)
+    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-2)
 
 
-def test_every_query_has_its_own_mask():
+@pytest.mark.parametrize("attention", [partial(attend_kernel, interpret=True), attend_joined])
+def test_every_query_has_its_own_mask(attention):
     """Queries see different slots of a place: a window over the cache, or a drafter's nodes."""
     qkv, rotary, block_mask, past, _ = arguments((1, 2), 4, (20,))
     mask = jnp.asarray(np.random.default_rng(5).random((1, 2, 4, 20)) < 0.4)
     given = qkv, rotary, block_mask, past, (mask,)
-    found = attend_kernel(*given, interpret=True)
-    assert_same(found, transformer._by_products(*given), 2e-6)
-    other = attend_kernel(qkv, rotary, block_mask, past, (mask[:, :, :1],), interpret=True)
+    found = attention(*given)
+    assert_same(found, model_attention._by_products(*given), 2e-6)
+    other = attention(qkv, rotary, block_mask, past, (mask[:, :, :1],))
     assert np.abs(found[0] - other[0]).max() > 0.1
 
 
@@ -55,41 +64,13 @@ def test_slots_that_no_query_sees_are_not_read():
     qkv, rotary, block_mask, ((keys, values),), masks = arguments((2, 1), 3, (200,), seen=40)
     spoilt = tuple(array.at[..., 64:, :].set(jnp.nan) for array in (keys, values))
     found = attend_kernel(qkv, rotary, block_mask, (spoilt,), masks, interpret=True)
-    assert_same(found, transformer._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
-
-
-def test_what_does_not_fit():
-    def shaped(nodes, width, dtype):
-        return jax.ShapeDtypeStruct((2, 1, nodes, 3, 2, width), dtype)
-
-    assert fits(shaped(64, 128, jnp.bfloat16)) and fits(shaped(1, 16, jnp.float16))
-    assert not fits(shaped(65, 64, jnp.bfloat16)) and not fits(shaped(0, 64, jnp.bfloat16))
-    assert not fits(shaped(5, 100, jnp.bfloat16)) and not fits(shaped(5, 64, jnp.float32))
-
-
-def test_gpus_that_triton_does_not_serve_go_without(monkeypatch):
-    qkv = jax.ShapeDtypeStruct((2, 1, 5, 3, 2, 64), jnp.bfloat16)
-    for capability, served in (("7.5", False), ("8.0", True), ("10.0", True)):
-        device = SimpleNamespace(compute_capability=capability)
-        monkeypatch.setattr(jax, "devices", lambda device=device: [device])
-        assert fits(qkv) == append.fits(qkv) == served
-
-
-def test_a_jax_without_triton_goes_without(monkeypatch):
-    """JAX 0.11 announces its removal."""
-    monkeypatch.delattr(pallas, "triton", raising=False)
-    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
-    spec = importlib.util.spec_from_file_location("shapes_without_triton", shapes.__file__)
-    alone = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(alone)
-    assert alone.triton is None and not alone.is_served()
-    assert shapes.is_served(), "the module in use has changed"
+    assert_same(found, model_attention._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
 
 
 def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
     given = arguments((2, 1), 5, (70,), jnp.bfloat16)
     texts = {
-        name: lower(transformer.rotate_and_attend, *given, platform=name).as_text()
+        name: lower(model_attention.rotate_and_attend, *given, platform=name).as_text()
         for name in ("cuda", "cpu", "tpu")
     }
     assert [text.count("xla.gpu.triton") for text in texts.values()] == [1, 0, 0]
@@ -103,10 +84,19 @@ def test_derivatives_are_those_of_products():
 
     found, expected = (
         jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
-        for attention in (transformer._by_kernel, transformer._by_products)
+        for attention in (model_attention._by_kernel, model_attention._by_products)
     )
     assert_same(found, expected, 0)
-    assert_same(jax.grad(lambda qkv: total(transformer.rotate_and_attend, qkv))(qkv), expected, 0)
+    assert_same(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv))(qkv), expected, 0)
+
+
+def test_joined_scores_have_the_derivatives_of_products():
+    qkv, *others = arguments((1, 2), 5, (10,))
+    found, expected = (
+        jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0])))(qkv)
+        for attention in (attend_joined, model_attention._by_products)
+    )
+    assert_same(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -118,13 +108,13 @@ def test_the_way_of_tpus_is_the_attention_of_products(rows, nodes, slots, dtype)
     """Rows added for the sake of tall products change nothing, nor does a rotation by a permutation."""
     given = arguments(rows, nodes, slots, dtype)
     tolerance = {jnp.float32: 2e-6, jnp.bfloat16: 2e-2}[dtype]
-    assert_same(transformer._by_tall_products(*given), transformer._by_products(*given), tolerance)
+    assert_same(model_attention._by_tall_products(*given), model_attention._by_products(*given), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_permutation_rotates(dtype):
     x, rotary = normal(0, 2, 1, HEADS, 5, WIDTH, dtype=dtype), normal(1, 2, 1, 5, WIDTH // 2, 2)
-    assert_same(transformer.rotate_by_product(x, rotary), transformer.rotate(x, rotary), 2e-6)
+    assert_same(model_attention.rotate_by_product(x, rotary), model_attention.rotate(x, rotary), 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

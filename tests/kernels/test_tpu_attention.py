@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.kernels.tpu_attention import WIDTH, attend_kernel, fits
-from lantern_jax.models import transformer
+from lantern_jax.models import attention
 from tests.kernels.attention_arguments import arguments, assert_same
 from tests.lowering import lower
 
@@ -19,7 +19,7 @@ def test_it_is_the_attention_of_products(rows, nodes, slots):
     """Two heads of 64 share a tile; what lies past the last position is nothing to anybody."""
     given = arguments(rows, nodes, slots, jnp.bfloat16, heads=4, width=WIDTH)
     assert fits(given[0])
-    found, expected = attend_kernel(*given, interpret=True), transformer._by_products(*given)
+    found, expected = attend_kernel(*given, interpret=True), attention._by_products(*given)
     assert_same(found, expected, 2e-2)
     assert_same(found[1], expected[1], 0)
 
@@ -31,7 +31,7 @@ def test_every_query_has_its_own_mask():
     tree = jnp.asarray((np.random.default_rng(6).random((1, 2, 6, 6)) < 0.5) | np.eye(6, dtype=bool))
     given = qkv, rotary, tree, past, (mask,)
     found = attend_kernel(*given, interpret=True)
-    assert_same(found, transformer._by_products(*given), 2e-2)
+    assert_same(found, attention._by_products(*given), 2e-2)
     other = attend_kernel(qkv, rotary, tree, past, (mask[:, :, :1],), interpret=True)
     assert np.abs(np.asarray(found[0] - other[0], np.float32)).max() > 0.1
 
@@ -58,7 +58,7 @@ def test_what_does_not_fit():
 def test_a_tpu_gets_the_kernel_and_others_do_not():
     given = arguments((2, 1), 5, (70,), jnp.bfloat16, heads=2, width=WIDTH)
     texts = {
-        name: lower(transformer.rotate_and_attend, *given, platform=name).as_text()
+        name: lower(attention.rotate_and_attend, *given, platform=name).as_text()
         for name in ("cuda", "cpu", "tpu")
     }
     assert [text.count("tpu_custom_call") for text in texts.values()] == [0, 0, 1]
@@ -72,6 +72,6 @@ def test_derivatives_are_those_of_products():
 
     found, expected = (
         jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
-        for attention in (transformer._by_tpu_kernel, transformer._by_products)
+        for attention in (attention._by_tpu_kernel, attention._by_products)
     )
     assert_same(found, expected, 0)

@@ -54,7 +54,7 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
     # As many at once as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("*.json")
     lines = printed.out.splitlines()
     assert lines[-1].startswith(f"wrote {file}: ") and "times as fast as plain decoding" in lines[-1]
     assert any("(default)" in line for line in lines) and sum(" * " in line for line in lines) == 1

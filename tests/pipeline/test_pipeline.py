@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.engine import engine
+from lantern_jax.engine import compiler, engine
 from lantern_jax.pipeline import plan
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -45,7 +45,7 @@ def test_strict_decoding_repeats_plain_decoding(compared):
 def test_a_call_is_planned_and_then_run(compared, monkeypatch):
     """A plan knows all that a call comes to, and computes nothing; its notes go with what it makes."""
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "compile_ahead", must_not_run)
+        patch.setattr(compiler, "compile_ahead", must_not_run)
         patch.setattr(engine, "run_timed", must_not_run)
         planned = tiny_pipeline().plan(PROMPTS, seed=3, tau=2.0, ahead=3, tree=None)
     assert planned.count == 2 and planned.prompts == tuple(PROMPTS) and planned.keep_rows is None
@@ -172,7 +172,7 @@ BAD = [
 
 @pytest.mark.parametrize(("bad", "message"), BAD, ids=[str(bad)[:40] for bad, _ in BAD])
 def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
-    monkeypatch.setattr(engine, "compile_ahead", must_not_run)
+    monkeypatch.setattr(compiler, "compile_ahead", must_not_run)
     monkeypatch.setattr(engine, "run_timed", must_not_run)
     with refused(message):
         tiny_pipeline().generate(**{"prompts": PROMPTS} | bad)

@@ -17,13 +17,14 @@ from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.sets import shards, worker
-from lantern_jax.sets.plan import begin, shard_paths
+from lantern_jax.sets.plan import begin, check_plan, shard_paths
 from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
 from lantern_jax.sets.request import SetRequest, open_set
 from lantern_jax.sets.shards import read_arrays, write_shard
 from lantern_jax.sets.worker import discard_damaged
+from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.settings import settings_json
-from lantern_jax.settings.tuned import Found
+from lantern_jax.settings.tuned import Found, Shelf
 from tests.sets.making import KNOBS, READER, SHARD, SUMS, a_plan, contents, make
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_pipeline
 
@@ -255,6 +256,22 @@ def test_the_plan_has_the_tuned_settings_that_are_used(tiny_folder, tiny_loaded,
     assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
     idle = open_set(dataclasses.replace(request, knobs={"tau": 2.0})).notes
     assert idle == ("tuned: a chain", "tau has no effect with rule strict")
+
+
+def test_a_set_goes_on_with_the_guesses_that_were_chosen_for_it(
+    tiny_folder, tiny_loaded, tmp_path, monkeypatch
+):
+    request, pipeline = SetRequest(str(tiny_folder), PROMPTS, KNOBS), tiny_pipeline()
+    auto = Auto(pipeline.checkpoint, pipeline.recipe, pipeline.engine.devices, Shelf(tmp_path / "tuned"))
+    monkeypatch.setattr(pipeline, "auto", auto)
+    choice = auto.choice(len(PROMPTS), KNOBS)
+    other = next(way for way in choice.ways if way != choice.way)
+    chosen = settings_json(pipeline.settings({**other.knobs, **KNOBS}))
+    begun = dataclasses.replace(open_set(request).plan, settings=chosen)
+    begin(tmp_path / "set", begun)
+    opened = open_set(request, tmp_path / "set")
+    assert opened.plan == begun and opened.notes == (f"auto: {other.name}, as the set was begun",)
+    check_plan(tmp_path / "set", opened.plan)
 
 
 def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):

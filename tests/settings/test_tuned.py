@@ -13,6 +13,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.decoding.methods import methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
+from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
 from lantern_jax.tensors import checksums
 from tests.command import must_not_run
@@ -37,8 +38,9 @@ def key(opened) -> Key:
 
 @pytest.fixture(autouse=True)
 def shelf(tmp_path, monkeypatch):
-    """The cache directory of a test."""
+    """The cache directory of a test; where it has no file for a call, nothing is chosen either."""
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(Auto, "choice", lambda *_: None)
     return tmp_path / "lantern_jax" / "tuned"
 
 
@@ -61,7 +63,8 @@ def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     # Off, or steered by whatever has to do with how to decode: as if there were none.
     untuned = load(tiny_folder, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
-    steered = {"tree": "chain", "method": "auto", "rule": "strict", "window": 4, "path": "longest"}
+    assert pipeline.check("a lake", method="auto") == settings
+    steered = {"tree": "chain", "method": "gumbel", "rule": "strict", "window": 4, "path": "longest"}
     for knobs in ({name: value} for name, value in steered.items()):
         expected = untuned.check("a lake", **knobs)
         assert pipeline.check("a lake", **knobs) == expected

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from lantern_jax.ahead import topology
-from lantern_jax.ahead.devices import DEVICES, GPU, slice_of, target_config
 from lantern_jax.ahead.fit import MOST
 from lantern_jax.commands.main import main
+from lantern_jax.devices.data_sheets import DEVICES, GPU, slice_of, target_config
 from lantern_jax.io.errors import LanternError, MissingExtra
 from tests.command import assert_refused
 

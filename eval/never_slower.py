@@ -1,0 +1,123 @@
+"""Is ``auto`` ever slower than plain decoding, or than the best of what else one might have asked for?
+
+    python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--minutes 12] [--out FILE.json]
+
+At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns,
+a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). ``auto`` begins with an
+empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the median), what ``auto``
+decoded by at last, and the best one's seconds over its own: in its first run; the median of the others, each of its
+runs against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lantern_jax
+from eval.report import to_json
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.io.console import Console, table
+from lantern_jax.io.files import write_file
+from lantern_jax.measuring.subject import sample_prompts
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.tuned import Shelf
+
+AUTO = "auto"
+WAYS: dict[str, dict[str, Any]] = {
+    AUTO: {},
+    "plain": {"method": "ar"},
+    "led": {"method": "led"},
+    "jacobi": {"method": "jacobi"},
+    "chain": {"method": "gumbel", "tree": "chain"},
+}
+FEWEST, MOST = 1, 9
+
+
+def compare(learning: Pipeline, fixed: Pipeline, batch: int, seconds: float) -> dict[str, Any]:
+    """Returns the row of a batch, made in about this time."""
+    prompts = sample_prompts(fixed.checkpoint, batch)
+    names = WAYS if fixed.checkpoint.drafters else (AUTO, "plain", "jacobi")
+    drafted = {name: WAYS[name] for name in names}
+    spent: dict[str, list[float]] = {name: [] for name in drafted}
+    said: list[str] = []
+
+    def run(name: str, first: int) -> float:
+        pipeline = learning if name == AUTO else fixed
+        made = pipeline.generate(prompts, batch=batch, first=first, seed=1, **drafted[name])
+        if name == AUTO:
+            said.append(made.notes[0])
+        return made.statistics.seconds
+
+    began = time.monotonic()
+    for name in drafted:
+        if name != AUTO:
+            run(name, 0)
+    compiling = time.monotonic() - began
+    repeats, repeat = FEWEST + 1, 0
+    while repeat < repeats:
+        began = time.monotonic()
+        for name in list(drafted)[:: -1 if repeat % 2 else 1]:
+            spent[name].append(run(name, repeat * batch))
+        if not repeat:
+            left = seconds - compiling
+            repeats = 1 + int(min(MOST, max(FEWEST, left / max(time.monotonic() - began, 1e-6) - 1)))
+        repeat += 1
+    ratios = [min(times[i] for times in spent.values()) / spent[AUTO][i] for i in range(repeats)]
+    medians = {name: statistics.median(times) for name, times in spent.items()}
+    return {
+        "batch": batch, "repeats": repeats, "seconds": medians, "first": ratios[0],
+        "later": statistics.median(ratios[1:]), "later_of_medians": min(medians.values()) / medians[AUTO],
+        "said_first": said[0], "said_last": said[-1],
+    }  # fmt: skip
+
+
+def _batches(text: str) -> list[int]:
+    return [arguments.whole()(word) for word in arguments.words(text)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Compares, prints and writes."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
+    default = [1, 2, 4, 8, 16, 32, 64]
+    parser.add_argument(
+        "--batches", type=_batches, default=default, help="pictures decoded together, by commas"
+    )
+    parser.add_argument(
+        "--minutes", type=arguments.number(above=True), default=12.0, help="how long it may take"
+    )
+    parser.add_argument("--out", type=arguments.new_file, help="write the rows as JSON")
+    options = parser.parse_args(argv)
+    keep_compiled_programs()
+    batches, rows = options.batches, []
+    fixed = lantern_jax.load(options.model, tuned="off")
+    with tempfile.TemporaryDirectory() as folder:
+        learning = Pipeline(
+            fixed.checkpoint, fixed.dtype, Shelf(Path(folder) / "tuned"), fixed.engine.devices
+        )
+        learning.engine.programs = fixed.engine.programs
+        for number, batch in enumerate(batches):
+            left = 60 * options.minutes * (1 - number / len(batches))
+            rows.append(compare(learning, fixed, batch, left / (len(batches) - number)))
+            print(rows[-1], flush=True)
+    heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "first", "later", "of medians", "last")
+    cells = [
+        (
+            str(row["batch"]), *(f"{value:.2f}" for value in row["seconds"].values()), f"{row['first']:.2f}",
+            f"{row['later']:.2f}", f"{row['later_of_medians']:.2f}", row["said_last"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    Console(soft_wrap=True).print(table(heads, cells))
+    if options.out is not None:
+        write_file(options.out, to_json(rows))
+
+
+if __name__ == "__main__":
+    run_script(main)

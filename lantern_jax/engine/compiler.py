@@ -1,0 +1,124 @@
+"""Compiles an engine's programs, those that a first picture needs side by side: XLA leaves the interpreter's lock."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from lantern_jax.decoding.program import Inputs, State
+from lantern_jax.devices import hosts
+from lantern_jax.devices.compilation import compile_ahead
+from lantern_jax.engine import layouts, programs
+from lantern_jax.engine.jobs import Run
+from lantern_jax.engine.placement import Placement
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
+from lantern_jax.engine.programs import Sequences
+from lantern_jax.models.vq import VQModel
+
+Compiled = tuple[Callable, float]  # a program, and the seconds that compiling it took
+
+
+class Compiler:
+    """Compiles programs for where an engine's parameters lie.
+
+    Attributes:
+        programs: what was compiled, by ``ProgramKey``.
+    """
+
+    def __init__(self, placement: Placement, tokenizer: VQModel | None):
+        self._placement, self._tokenizer, self.programs = placement, tokenizer, ProgramCache()
+
+    def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **options: Any) -> Compiled:
+        """Compiles a program unless it is there, on all processes that share it; returns it and the seconds."""
+
+        def make() -> Compiled:
+            compiled = compile_ahead(function, *arguments, **options)
+            if self._placement.spans:
+                hosts.wait()
+            return compiled
+
+        return self.programs.obtain(key, make)
+
+    def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
+        """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
+
+        Where one of them is new, both run once with nothing to do: what a first execution sets up counts as compiling.
+        """
+        start_key = replace(key, kind="start", rule=None, shapes=shapes_of(beginning.conditioning))
+        starter = self.programs.get(start_key)
+        if starter is not None and key in self.programs:
+            return starter, 0.0
+        began, mesh = time.perf_counter(), self._placement.mesh(key.groups)
+        idle, one = self._placement.given((np.zeros(key.size, bool), np.int32(1)))
+        begin, nothing = partial(programs.start, key.program, mesh), beginning.replace(active=idle)
+        state_lies = self._placement.state_lies(self.programs.get(key))
+        with ThreadPoolExecutor(1, "lantern-compile") as beside:
+            stepping = None
+            # Over several devices it is the first program that decides how a state lies.
+            if state_lies is None and mesh is None and not self._placement.spans:
+                device = self._placement.devices[0, 0]
+                keys, state = layouts.state_shapes(begin, nothing, sequences, mesh, device)
+                stepping = beside.submit(self._advancing, key, inputs.replace(keys=keys), state, one)
+            starter, _ = self.obtain(start_key, begin, nothing, sequences, results=state_lies)
+            keys, state = jax.block_until_ready(starter(nothing, sequences))
+            if stepping is not None:
+                stepping.result()
+        inputs = inputs.replace(keys=keys)
+        step, _ = self._advancing(key, inputs, state, one)
+        jax.block_until_ready(step(inputs, state, one))
+        return starter, time.perf_counter() - began
+
+    def step(self, run: Run) -> Compiled:
+        """Returns the program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
+        step = self.programs.get(run.key)
+        if step is not None:
+            return step, 0.0
+        return self._advancing(run.key, run.inputs, run.state, self._placement.given(np.int32(1)))
+
+    def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
+        """Compiles the program that advances a batch unless it is there; returns it and the seconds."""
+        step, kept = (
+            partial(programs.advance, key.program, self._placement.mesh(key.groups)),
+            self._placement.kept(state),
+        )
+        return self.obtain(key, step, inputs, state, rounds, donate="state", results=kept)
+
+    def of_tokenizer(
+        self, kind: str, rows: np.ndarray, most: int | None
+    ) -> tuple[Callable, PyTree, int, float]:
+        """Returns a program of the tokenizer for rows, its parameters, the rows that it takes, seconds of compiling."""
+        key = self._tokenizer_key(kind, rows, most)
+        is_new = key not in self.programs
+        parameters = self._placement.on(key.groups).tokenizer
+        function = partial(getattr(programs, kind), self._tokenizer, self._placement.mesh(key.groups))
+        padded = self._placement.given(np.zeros((key.size, *rows.shape[1:]), rows.dtype))
+        began = time.perf_counter()
+        program, _ = self.obtain(key, function, parameters, padded)
+        # Another thread may have been at it.
+        return program, parameters, key.size, time.perf_counter() - began if is_new else 0.0
+
+    def begin_drawing(self, rows: np.ndarray, most: int | None) -> None:
+        """Begins to compile in a thread what draws rows of codes, unless it is there."""
+        if self._placement.spans or self._tokenizer_key("draw", rows, most) in self.programs:
+            return
+
+        def compile_quietly() -> None:
+            # What goes wrong here goes wrong again where pictures are drawn.
+            with contextlib.suppress(BaseException):
+                self.of_tokenizer("draw", rows, most)
+
+        threading.Thread(target=compile_quietly, name="lantern-compile").start()
+
+    def _tokenizer_key(self, kind: str, rows: np.ndarray, most: int | None) -> ProgramKey:
+        groups, size = self._placement.spread(len(rows), most)
+        return ProgramKey(
+            kind, size + -size % (groups * self._placement.devices.shape[1]), groups, (rows.shape[1:],)
+        )

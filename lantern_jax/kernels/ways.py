@@ -1,0 +1,88 @@
+"""Which way attention and the append to caches take on a GPU: one table, by compute capability, dtype and shape.
+
+XLA serves every device. Where a kernel of Triton's was measured to be quicker it is taken, as long as JAX has Triton.
+"""
+
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from lantern_jax.kernels import shapes
+
+TRITON, JOINED = "triton", "joined"
+# Older GPUs (a T4 or a V100) have no products of bfloat16, and Triton does not serve them.
+BFLOAT16_CAPABILITY = 8.0
+
+# Of the GPU that programs are traced for; JAX does not share traces between values of it.
+_capability = jax.make_user_context(None)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way that an operation can take on GPUs, and what it serves.
+
+    Attributes:
+        name: "triton", one kernel (``attention``, ``append``), or "joined", XLA's of few kernels (``joined``).
+        capability: the least compute capability.
+        most_bytes: of an entry; Triton's products of float32 are not in full.
+        least_width: of heads.
+        nodes: most new positions; XLA's matrix products serve larger blocks, such as a prefix.
+        is_tiled: whether head widths must be powers of two.
+    """
+
+    name: str
+    capability: float = 0.0
+    most_bytes: int = 8
+    least_width: int = 1
+    nodes: int = 64
+    is_tiled: bool = False
+
+    def serves(self, dtype: Any, width: int, nodes: int = 1) -> bool:
+        """Tells whether it serves arrays of this kind on the GPU that is traced for."""
+        there = _capability.value or capability_of(jax.devices()[0])
+        fits = jnp.dtype(dtype).itemsize <= self.most_bytes and 1 <= nodes <= self.nodes
+        fits = fits and width >= self.least_width and not (self.is_tiled and width & (width - 1))
+        # Where no GPU is at hand nor named, programs are lowered for a new one.
+        return fits and (there is None or there >= self.capability)
+
+
+# The first that serves is taken; where none does a GPU goes the way of CPUs.
+ATTENTION = (
+    Way(TRITON, BFLOAT16_CAPABILITY, most_bytes=2, least_width=shapes.LEAST_TILE, is_tiled=True),
+    Way(JOINED),
+)
+APPEND = (Way(TRITON, BFLOAT16_CAPABILITY, is_tiled=True),)
+
+
+def attention_way(qkv: Float[Array, "*rows N parts K E"]) -> str | None:
+    """Returns the name of the way that attention takes on the GPU that is traced for; None for that of CPUs, which
+    grouped queries go, whose parts are more than three."""
+    if qkv.shape[-3] != 3:
+        return None
+    return _first(ATTENTION, qkv.dtype, qkv.shape[-1], qkv.shape[-4])
+
+
+def append_way(cache: Float[Array, "*rows H S E"]) -> str | None:
+    """Returns the name of the way that rows take into caches likewise."""
+    return _first(APPEND, cache.dtype, cache.shape[-1])
+
+
+def _first(ways: tuple[Way, ...], *arrays: Any) -> str | None:
+    there = (way for way in ways if way.name != TRITON or shapes.triton is not None)
+    return next((way.name for way in there if way.serves(*arrays)), None)
+
+
+def traced_for(device: Any) -> AbstractContextManager[None]:
+    """Returns a context in which programs are traced for a GPU, or a stand-in of one, in place of the one at hand."""
+    return _capability(capability_of(device))
+
+
+def capability_of(device: Any) -> float | None:
+    """Returns the compute capability of an NVIDIA GPU; None for another device."""
+    found = str(getattr(device, "compute_capability", None))
+    return float(found) if re.fullmatch(r"\d+\.\d+", found) else None

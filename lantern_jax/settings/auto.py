@@ -1,0 +1,119 @@
+"""What a pipeline chooses for calls that say nothing of how to guess, and what it notes of them."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.devices.figures import figures_of
+from lantern_jax.engine.generation import Statistics
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.settings.choice import Choice, Known, WindowPoint, chosen, keeps_tokens, read_acceptance
+from lantern_jax.settings.costs import Costs, Sizes, expected_costs
+from lantern_jax.settings.notes import Notes, Run
+from lantern_jax.settings.recipe import Recipe
+from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import CALL, Found, Key, Shelf, steers
+
+# Entry of a checkpoint's metadata: tokens per pass by window, measured with the defaults of its sampling distribution.
+ACCEPTANCE = "tokens_per_pass"
+
+
+class Auto:
+    """Finds tuned settings for calls, else chooses by a checkpoint's sizes, its devices' figures, and notes of runs.
+
+    Args:
+        devices: an engine's, [data, model].
+        shelf: of tuned settings; notes lie in a folder inside it. None finds, chooses and notes nothing, and one file
+            that was asked for by name leaves choosing and noting out.
+
+    Attributes:
+        alone: whether to choose for every call as for one of a single picture, so that calls can share batches.
+    """
+
+    alone = False
+
+    def __init__(self, checkpoint: Checkpoint, recipe: Recipe, devices: np.ndarray, shelf: Shelf | None):
+        self._checkpoint, self._recipe, self._devices, self._shelf = checkpoint, recipe, devices, shelf
+        self._chooses = shelf is not None and not shelf.named
+        self._choices: dict[Key, Choice] = {}
+
+    def find(self, pictures: int, knobs: Mapping[str, Any]) -> Found:
+        """Returns what a call takes from tuned settings, else from the choice, with a line that says so or why not."""
+        if self._shelf is None or steers(knobs):
+            return Found()
+        found = self._shelf.find(partial(self._key, pictures, knobs))
+        choice = None if found.knobs else self.choice(1 if self.alone else pictures, knobs)
+        return (
+            found
+            if choice is None
+            else Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
+        )
+
+    def choice(self, pictures: int, knobs: Mapping[str, Any]) -> Choice | None:
+        """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes."""
+        if not self._chooses or steers(knobs) or not keeps_tokens(self._recipe.settings(knobs)):
+            return None
+        key = self._key(pictures, knobs)
+        if key not in self._choices:
+            given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
+            known = self.notes(key).known() if key.checkpoint else Known()
+            codes = self._checkpoint.target_config.num_codes
+            self._choices[key] = chosen(self.costs(key), given, known, key.batch, codes)
+        return self._choices[key]
+
+    def noting(
+        self, settings: Settings, count: int
+    ) -> Callable[[WindowPoint | None, Statistics], None] | None:
+        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes."""
+        key = self._key(count, vars(settings)) if self._chooses else None
+        if key is None or not key.checkpoint or count % key.batch:
+            return None
+
+        def note(point: WindowPoint | None, made: Statistics) -> None:
+            if point is not None and made.rounds:
+                ms = made.seconds * 1e3 * key.batch / made.tokens
+                self.notes(key).add(Run(point, made.step_compression, ms))
+                self._choices.pop(key, None)
+
+        return note
+
+    def notes(self, key: Key) -> Notes:
+        """Returns the notes of calls of a key."""
+        return Notes(self._shelf.place / "notes", key)
+
+    def _key(self, pictures: int, knobs: Mapping[str, Any]) -> Key:
+        values = self._recipe.values(knobs, CALL, jax.default_backend())
+        return Key.of(self._checkpoint, self._recipe.dtype, values, pictures, self._devices)
+
+    def costs(self, key: Key) -> Costs:
+        """Returns what rounds should cost with the fastest kind of drafter."""
+        checkpoint, (groups, parts) = self._checkpoint, self._devices.shape
+        config, dtype = checkpoint.target_config, self._recipe.dtype
+        kind = next((kind for kind in DRAFTERS if kind in checkpoint.drafters), None)
+        head = config.dim * config.num_codes * dtype.itemsize
+        drafters = (
+            {} if kind is None else {kind: (_bytes(checkpoint.drafters[kind][1], dtype) + head) // parts}
+        )
+        sizes = Sizes(
+            _bytes(checkpoint.target_params, dtype) // parts, drafters, dtype.itemsize,
+            config.num_layers, config.dim // parts, config.num_tokens,
+        )  # fmt: skip
+        # A CPU's devices share its cores.
+        shares = self._devices[0, 0].platform == "cpu"
+        batch = key.batch if shares else math.ceil(key.batch / groups)
+        figures = figures_of(self._devices, dtype.itemsize >= 4, self._shelf.place.parent)
+        return expected_costs(sizes, figures, batch * (1 if key.guidance == 1 else 2))
+
+
+def _bytes(params: PyTree, dtype: np.dtype) -> int:
+    """Returns the bytes that parameters take on a device: of a dtype, or as they are in eight bits."""
+    return sum(
+        math.prod(leaf.shape) * min(np.dtype(leaf.dtype).itemsize, dtype.itemsize)
+        for leaf in jax.tree.leaves(params)
+    )

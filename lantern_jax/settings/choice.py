@@ -1,0 +1,196 @@
+"""``auto``: the way of guessing that should take the least time per token, plain decoding among them. Needs no JAX.
+
+Only strict decoding on the shared noise is chosen for: all guesses give plain decoding's tokens there.
+What a pass costs is expected by sizes and figures (``costs``), what it yields by the checkpoint's statistics; what runs
+noted here (``notes``) stands in place of both.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.settings.costs import Costs
+from lantern_jax.settings.draftings import DRAFTINGS, ROWS
+
+# (window, branches, levels, reach); reach 0 is no drafter, window 0 plain decoding.
+WindowPoint = tuple[int, int, int, int]
+PLAIN: WindowPoint = (0, 1, 0, 0)
+# Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's, with six
+# tenths of what they have over 1.
+TOKENS: Mapping[WindowPoint, float] = {
+    (2, 1, 0, 0): 1.46, (3, 1, 0, 0): 1.63, (5, 1, 0, 0): 1.88, (8, 1, 0, 0): 2.21, (16, 1, 0, 0): 2.79,
+    (4, 3, 2, 0): 2.25, (16, 3, 2, 0): 3.09, (46, 3, 2, 0): 3.94,
+    (3, 1, 0, 1): 1.8, (3, 1, 0, 2): 1.92, (5, 1, 0, 2): 2.14, (5, 1, 0, 4): 2.33, (8, 1, 0, 2): 2.49,
+    (16, 1, 0, 4): 3.31, (16, 3, 2, 4): 3.6, (46, 3, 2, 4): 4.37,
+}  # fmt: skip
+# Before anything was timed here guesses must promise as much over plain decoding, whose cost is the surest.
+_PROMISE = 1.15
+# Pictures differ in their rounds by this share; a batch is done when its slowest is.
+_SPREAD = 0.08
+
+
+def window_name(point: WindowPoint) -> str:
+    """Names a window for people."""
+    window, branches, levels, reach = point
+    if not window:
+        return "plain"
+    name = f"led, window {window}, reach {reach}" if reach else f"jacobi, window {window}"
+    return f"{name}, {branches} guesses for {levels}" if levels else name
+
+
+def window_knobs(point: WindowPoint) -> dict[str, Any]:
+    """Returns the knobs that decode with a window."""
+    window, branches, levels, reach = point
+    if not window:
+        return {"method": "ar"}
+    knobs = {"method": "led" if reach else "jacobi", "window": window, "branches": branches, "levels": levels}
+    return knobs | ({"reach": reach} if reach else {})
+
+
+def keeps_tokens(settings: Any) -> bool:
+    """Tells whether these settings give plain decoding's tokens with all guesses."""
+    kind = DRAFTINGS[settings.drafting]
+    return settings.rule == "strict" and settings.coupling == "gumbel" and kind.nodes != ROWS
+
+
+def point_of(settings: Any) -> WindowPoint | None:
+    """Returns the window that strict settings on the shared noise decode with; None for any others."""
+    if not keeps_tokens(settings):
+        return None
+    if settings.is_plain:
+        return PLAIN
+    point = settings.window, settings.branches, settings.levels, settings.reach
+    point = point if settings.drafting == "led" else (*point[:3], 0)
+    is_window = settings.drafting in ("led", "jacobi") and settings.tree == DraftTree.window(*point[:3])
+    return point if is_window else None
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of guessing, and what is expected of it.
+
+    Attributes:
+        point: its window.
+        nodes: of a pass, root included.
+        tokens: per pass.
+        ms: of a round of the batch.
+        speedup: over plain decoding.
+        is_noted: whether runs noted its speed here.
+    """
+
+    point: WindowPoint
+    nodes: int
+    tokens: float
+    ms: float
+    speedup: float
+    is_noted: bool = False
+
+    @property
+    def name(self) -> str:
+        return window_name(self.point)
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return window_knobs(self.point)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What ``auto`` chose for a call.
+
+    Attributes:
+        way: the chosen one.
+        ways: all, the fastest first.
+    """
+
+    way: Way
+    ways: tuple[Way, ...]
+
+    @property
+    def words(self) -> str:
+        """What was chosen, and why, in a line."""
+        plain = next(way for way in self.ways if way.point == PLAIN)
+
+        def words(way: Way) -> str:
+            said = "measured" if way.is_noted and plain.is_noted else "expected"
+            gives = (
+                f"{way.nodes} nodes: {way.tokens:.1f} tokens per pass at {way.ms / plain.ms:.1f} times a step"
+            )
+            return f"{'led' if way.point[3] else 'jacobi'}, {gives}, {way.speedup:.2f}x {said}"
+
+        if self.way.point != PLAIN:
+            return f"auto: {words(self.way)}"
+        guessing = next((way for way in self.ways if way.point != PLAIN), None)
+        return "auto: plain decoding" + ("" if guessing is None else f"; the best guesses, {words(guessing)}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What runs noted.
+
+    Attributes:
+        tokens: per pass, by window.
+        ms: of a token of every picture of a batch, by window, at the batch that is asked for.
+    """
+
+    tokens: Mapping[WindowPoint, float] = field(default_factory=dict)
+    ms: Mapping[WindowPoint, float] = field(default_factory=dict)
+
+
+def chosen(
+    costs: Costs, acceptance: Mapping[WindowPoint, float], known: Known, batch: int, codes: int
+) -> Choice:
+    """Returns the way with the least time per token.
+
+    Args:
+        costs: expected ones; the first kind of drafter leads windows.
+        acceptance: the checkpoint's tokens per pass, by window; where there are none, ``TOKENS``.
+        batch: pictures decoded together; ``codes``: V, no fewer than a place's guesses.
+    """
+    kind = next(iter(costs.drafts), None)
+    tokens = {PLAIN: 1.0, **(acceptance or TOKENS), **known.tokens}
+    fitting = (point for point in tokens if point[1] <= codes and (kind or not point[3]))
+    slowest = 1 + _SPREAD * math.sqrt(2 * math.log(batch))
+    made = {}
+    for point in fitting:
+        window, branches, levels, reach = point
+        tree = DraftTree.window(window, branches, levels) if window else DraftTree.empty()
+        ms = costs.window(tree, kind if reach else None, reach) if window else costs.a_pass(1)
+        made[point] = tree.num_nodes, ms, ms / tokens[point] * (slowest if window else 1)
+    # What was noted tells how far off expectations are. Where guesses were slower than plain decoding should be, it is
+    # tried: perhaps it was expected to be too slow.
+    noted = {point: ms for point, ms in known.ms.items() if point in made}
+    pace = statistics.median(ms / made[point][2] for point, ms in noted.items()) if noted else 1.0
+    paces = {PLAIN: min(pace, 1.0)}
+    spent = {point: noted.get(point, paces.get(point, pace) * ms) for point, (_, _, ms) in made.items()}
+    ways = sorted(
+        (
+            Way(point, nodes, tokens[point], ms * spent[point] / each, spent[PLAIN] / spent[point], point in noted)
+            for point, (nodes, ms, each) in made.items()
+        ),
+        key=lambda way: (-way.speedup, way.point),
+    )  # fmt: skip
+    plain = next(way for way in ways if way.point == PLAIN)
+    best = next((way for way in ways if way.speedup > (1 if noted else _PROMISE)), plain)
+    return Choice(best, tuple(ways))
+
+
+def read_acceptance(values: Any) -> dict[WindowPoint, float]:
+    """Reads tokens per pass by window, as ``write_acceptance`` writes them; leaves out what is anything else."""
+    found = {}
+    for name, tokens in values.items() if isinstance(values, Mapping) else ():
+        parts = name.split(",") if isinstance(name, str) else ()
+        if len(parts) == 4 and all(part.isdecimal() and len(part) < 3 for part in parts):
+            window, branches, levels, reach = point = tuple(map(int, parts))
+            sound = 1 <= window <= 64 and 1 <= branches <= 8 and levels <= min(window, 4) and reach <= window
+            if sound and isinstance(tokens, int | float) and 1 <= tokens <= window + 1:
+                found[point] = float(tokens)
+    return found
+
+
+def write_acceptance(tokens: Iterable[tuple[WindowPoint, float]]) -> dict[str, float]:
+    """Returns tokens per pass by window for JSON."""
+    return {",".join(map(str, point)): round(value, 3) for point, value in tokens}

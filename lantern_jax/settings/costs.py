@@ -1,0 +1,143 @@
+"""What a round costs: a pass by its nodes, a level of drafting by its width, a place of a window.
+
+``measuring.costs`` times them; ``expected_costs`` tells by a model's sizes and a device's figures what they should be.
+All milliseconds are of a whole batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.devices.figures import Figures
+
+# Operations of a program that wait for each other, counted in programs for an H100: of a pass beside its layers, of a
+# layer, of guesses, which are made and verified, of a level of a draft.
+_BESIDE, _OF_LAYER, _OF_GUESSES, _OF_LEVEL = 45, 9.5, 50, 30
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What a kind of drafter costs: milliseconds.
+
+    Attributes:
+        root: of a round's first level: what was committed is taken in, the root's children are drafted.
+        levels: of every further one, by the number of nodes that have children.
+    """
+
+    root: float
+    levels: Mapping[int, float]
+
+    def level(self, width: int) -> float:
+        """Returns the cost of a level of that width, on the line of the measured ones."""
+        return on_line(self.levels, width)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What rounds cost: milliseconds.
+
+    Attributes:
+        passes: of a round that drafts nothing of worth, by nodes, root included.
+        begin: of prefill and the first token.
+        place: what each place of a window adds; 0 where there was no time to measure it.
+        drafts: by kind of drafter.
+        error: relative standard error of a measured round.
+    """
+
+    passes: Mapping[int, float]
+    begin: float = 0.0
+    place: float = 0.0
+    drafts: Mapping[str, Drafts] = field(default_factory=dict)
+    error: float = 0.0
+
+    def a_pass(self, nodes: int) -> float:
+        """Returns the cost of a pass over ``nodes`` nodes."""
+        return on_line(self.passes, nodes)
+
+    def tree(self, kind: str, nodes: int, expanded: Sequence[int]) -> float:
+        """Returns the cost of a round with a static tree.
+
+        Args:
+            nodes: root included.
+            expanded: nodes of the levels 1, 2, ... that have children.
+        """
+        drafts = self.drafts[kind]
+        return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
+
+    def window(self, tree: DraftTree, kind: str | None = None, reach: int = 0) -> float:
+        """Returns the cost of a round with a window, of which a kind of drafter leads ``reach`` places."""
+        spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
+        if kind is None:
+            return spent
+        return spent + self.drafts[kind].root + (min(reach, tree.max_depth) - 1) * self.drafts[kind].level(1)
+
+    def to_json(self) -> dict:
+        """Returns plain numbers, for people: nothing reads them back."""
+        return {
+            "ms_a_pass": {str(nodes): round(ms, 4) for nodes, ms in self.passes.items()},
+            "ms_begin": round(self.begin, 4),
+            "ms_a_place_of_a_window": round(self.place, 4),
+            "ms_drafts": {
+                kind: {"root": round(drafts.root, 4)}
+                | {f"level of {width}": round(ms, 4) for width, ms in drafts.levels.items()}
+                for kind, drafts in self.drafts.items()
+            },
+            "relative_error": round(self.error, 4),
+        }
+
+
+def on_line(measured: Mapping[int, float], at: int) -> float:
+    """Interpolates measured points; beyond the last two it follows their line, never falling."""
+    known = sorted(measured)
+    if at <= known[-1] or len(known) == 1:
+        return float(np.interp(at, known, [measured[x] for x in known]))
+    low, high = known[-2:]
+    slope = max(0.0, (measured[high] - measured[low]) / (high - low))
+    return measured[high] + slope * (at - high)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What of a model decides how long its passes take.
+
+    Attributes:
+        target: bytes of its parameters that a pass reads.
+        drafters: likewise, by kind of drafter, with the head that it shares.
+        itemsize: bytes of a parameter, and of a cached number.
+        layers, width, tokens: of the target: layers, D, stream tokens T.
+    """
+
+    target: int
+    drafters: Mapping[str, int]
+    itemsize: float
+    layers: int
+    width: int
+    tokens: int
+
+
+def expected_costs(sizes: Sizes, figures: Figures, sequences: int) -> Costs:
+    """Returns what rounds should cost: reading, computing and starting operations, one after the other.
+
+    Args:
+        sequences: of a device; with guidance two of a picture.
+    """
+
+    def pass_ms(weights: int, layers: int, operations: float, nodes: int) -> float:
+        cached = 2 * layers * sizes.width * sizes.tokens
+        read = weights + sequences * cached * sizes.itemsize * figures.cached
+        computed = 2 * sequences * nodes * (weights / sizes.itemsize + cached)
+        return 1e3 * (read / figures.bandwidth + computed / figures.rate + operations * figures.launch)
+
+    target, operations = (sizes.target, sizes.layers), _BESIDE + sizes.layers * _OF_LAYER
+    passes = {1: pass_ms(*target, operations, 1)}
+    passes |= {nodes: pass_ms(*target, operations + _OF_GUESSES, nodes) for nodes in (2, 512)}
+    drafts = {
+        kind: Drafts(
+            pass_ms(weights, 1, _OF_LEVEL, 2),
+            {width: pass_ms(weights, 1, _OF_LEVEL, width) for width in (1, 16)},
+        )
+        for kind, weights in sizes.drafters.items()
+    }
+    return Costs(passes, drafts=drafts)

@@ -1,0 +1,271 @@
+"""``auto``: the account of a pass, the choice, what it says, and notes of runs that nothing can make harmful."""
+
+import dataclasses
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.devices.data_sheets import DEVICES
+from lantern_jax.devices.figures import Figures, data_sheet, figures_of, sheet_figures
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings import tuned
+from lantern_jax.settings.choice import (
+    PLAIN,
+    TOKENS,
+    Known,
+    chosen,
+    point_of,
+    read_acceptance,
+    window_knobs,
+    window_name,
+    write_acceptance,
+)
+from lantern_jax.settings.costs import Sizes, expected_costs
+from lantern_jax.settings.notes import Notes, Run
+from lantern_jax.settings.tuned import Key, Shelf
+from tests.tiny_checkpoint import tiny_pipeline
+
+LED, JACOBI = (3, 1, 0, 2), (5, 1, 0, 0)
+KEY = Key("tiny", "0123", "a cpu", 2, "float32", 2.0, 1.0, 0, 1.0)
+
+
+def costs(batch: int, device: str | None = None, is_full: bool = False, weights: int = 775_000_000):
+    """Of LlamaGen-XL's sizes, on a device of the table or on a CPU of two cores."""
+    item = 4 if is_full or device is None else 2
+    sizes = Sizes(weights * item, {"eagle": 51_000_000 * item}, item, 36, 1280, 256)
+    figures = Figures(2e10, 7e10, 2e-6) if device is None else sheet_figures(DEVICES[device], is_full)
+    return expected_costs(sizes, figures, 2 * batch)
+
+
+def test_passes_that_were_measured_on_an_h100_are_expected():
+    """Milliseconds of docs/results.md: plain steps, and rounds with 14 nodes."""
+    for batch, step, window in ((1, 1.41, 1.72), (8, 1.51, 2.35), (64, 2.74, 8.6)):
+        expected = costs(batch, "h100")
+        assert expected.a_pass(1) == pytest.approx(step, rel=0.15)
+        assert expected.window(DraftTree.window(4, 3, 2)) == pytest.approx(window, rel=0.3)
+    assert sheet_figures(DEVICES["h100"], True).rate < sheet_figures(DEVICES["h100"], False).rate / 15
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
+    ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("cpu", None),
+    ("NVIDIA L40S", None),
+])  # fmt: skip
+def test_devices_are_known_by_their_kind(kind, name):
+    sheet = data_sheet(kind)
+    assert (sheet and sheet.name) == name
+
+
+def test_few_pictures_get_guesses_and_many_none():
+    for device, few, many in (("h100", 1, 512), (None, 1, 64)):
+        small = 9_500_000 if device is None else 775_000_000
+        first = chosen(costs(few, device, weights=small), {}, Known(), few, 1024)
+        last = chosen(costs(many, device, weights=small), {}, Known(), many, 1024)
+        assert last.way.point == PLAIN and last.way.knobs == {"method": "ar"}
+        assert device is None or (first.way.point != PLAIN and first.way.speedup > 1.5)
+    without = dataclasses.replace(costs(1, "h100"), drafts={})
+    assert not any(way.point[3] for way in chosen(without, {}, Known(), 1, 1024).ways)
+    assert all(way.point[1] <= 2 for way in chosen(without, {}, Known(), 1, 2).ways)
+
+
+def test_what_was_noted_counts_before_what_is_expected():
+    account, tokens = costs(1, "h100"), {LED: 2.9, JACOBI: 2.5}
+    first = chosen(account, tokens, Known(), 1, 1024)
+    assert first.way.point == LED
+    words = "auto: led, 4 nodes: 2.9 tokens per pass at 1.2 times a step, "
+    assert first.words.startswith(words) and first.words.endswith("x expected")
+    # Slower here than plain decoding: then it is chosen no more, and the reason is said.
+    slow = {PLAIN: 1.0, LED: 1.25}
+    after = chosen(account, tokens, Known(ms=slow), 1, 1024)
+    assert (after.way.point, next(way for way in after.ways if way.point == LED).speedup) == (
+        JACOBI,
+        0.8,
+    ) or (after.way.point == PLAIN)
+    assert "0.80x measured" in chosen(account, {LED: 2.9}, Known(ms=slow), 1, 1024).words
+    # One noted way tells how far off the expectations of the others are.
+    by_pace = chosen(account, tokens, Known(ms={LED: 0.7}), 1, 1024)
+    assert by_pace.way.point == LED and by_pace.way.speedup < first.way.speedup
+    # Slower than plain decoding should be: that is tried.
+    assert chosen(account, tokens, Known(ms={LED: 1.4}), 1, 1024).way.point == PLAIN
+    known = chosen(account, tokens, Known(tokens={JACOBI: 4.5}), 1, 1024)
+    assert known.way.point == JACOBI and known.way.tokens == 4.5
+
+
+def test_windows_have_names_knobs_and_a_form_in_files():
+    pipeline = tiny_pipeline()
+    for point in (PLAIN, *TOKENS):
+        assert point_of(pipeline.settings(window_knobs(point))) == point
+    assert window_name((16, 3, 2, 4)) == "led, window 16, reach 4, 3 guesses for 2"
+    for knobs in (
+        {"rule": "near"},
+        {"coupling": "rejection", "tree": "chain"},
+        {"tree": "chain"},
+        {"method": "zipar"},
+    ):
+        assert point_of(pipeline.settings(knobs)) is None
+    assert read_acceptance(write_acceptance(TOKENS.items())) == dict(TOKENS)
+    wrong = {
+        "5,1,0": 2,
+        "a,1,0,0": 2,
+        "5,1,0,0": "2",
+        "3,1,0,9": 2,
+        "65,1,0,0": 2,
+        "2,1,0,0": 9,
+        "4,1,0,0": None,
+    }
+    assert read_acceptance(wrong) == read_acceptance(None) == read_acceptance([1]) == {}
+
+
+def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
+    import jax
+
+    from lantern_jax.devices import figures
+
+    grid, taken = np.array(jax.devices()[:1])[:, None], []
+    measured = figures._measured
+    monkeypatch.setattr(figures, "_SECONDS", 0.0)
+    monkeypatch.setattr(figures, "_measured", lambda *given: taken.append(given) or measured(*given))
+    first = figures_of(grid, True, tmp_path)
+    assert first.bandwidth > 1e8 and first.rate > 1e8
+    assert figures_of(grid, True, tmp_path) == first and len(taken) == 1
+    for damaged in (
+        "",
+        "[]",
+        "{",
+        json.dumps({"cpu": 1}),
+        (tmp_path / "figures.json").read_text().replace("e", "x"),
+    ):
+        (tmp_path / "figures.json").write_text(damaged)
+        assert figures_of(grid, True, tmp_path).rate > 0
+    assert len(taken) == 6
+    assert figures_of(grid, True, tmp_path / "figures.json" / "no folder").rate > 0
+
+
+@pytest.fixture
+def notes(tmp_path):
+    return Notes(tmp_path / "notes", KEY)
+
+
+def test_notes_of_runs_come_back(notes):
+    assert notes.known() == Known()
+    notes.add(Run(LED, 2.5, 4.0), Run(PLAIN, 1.0, 5.0))
+    notes.add(Run(LED, 3.5, 3.0))
+    known = notes.known()
+    assert known.tokens == {LED: 2.8} and known.ms[PLAIN] == 5.0 and 3.0 <= known.ms[LED] <= 3.5
+    # Tokens per pass are those of any batch, times of one; another device, dtype or version starts anew.
+    other = Notes(notes.folder, dataclasses.replace(KEY, batch=8)).known()
+    assert other.tokens == {LED: 2.8} and not other.ms
+    assert Notes(notes.folder, dataclasses.replace(KEY, dtype="bfloat16")).known() == Known()
+    for _ in range(20):
+        notes.add(Run(LED, 2.5, 4.0))
+    assert len(json.loads(notes.file.read_text())["ms"]["2"]["3,1,0,2"]) == 8
+    notes.add(Run(LED, float("nan"), 4.0), Run(JACOBI, 2.0, 0.0))
+    assert JACOBI not in notes.known().ms
+
+
+DAMAGED = [
+    b"", b"{", b"[]", b"\xff\xfe", b"{}" * 100_000, b'{"format": "lantern_jax notes of runs", "version": 2}',
+    *(json.dumps({"format": "lantern_jax notes of runs", "version": 1} | parts).encode() for parts in (
+        {"tokens": 3, "ms": []}, {"tokens": {"3,1,0,2": 1e300}}, {"ms": {"2": {"3,1,0,2": [-1]}}},
+        {"ms": {"2": {"3,1,0,2": ["1"], "9,9,9,9": [1], "x": [1]}}}, {"ms": {"2": {"3,1,0,2": 1}}}, {"ms": {"2": 1}},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_or_foreign_notes_are_as_none(notes, content):
+    notes.add(Run(LED, 2.5, 4.0))
+    notes.file.write_bytes(content)
+    assert notes.known() == Known()
+    notes.add(Run(LED, 2.5, 4.0))
+    assert notes.known() == Known({LED: 2.5}, {LED: 4.0})
+
+
+def test_notes_that_cannot_be_written_stop_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    Notes(tmp_path / "file", KEY).add(Run(LED, 2.5, 4.0))
+    Notes(tmp_path / "file" / "below", KEY).add(Run(LED, 2.5, 4.0))
+    folder = Notes(tmp_path / "is_folder", KEY)
+    folder.file.mkdir(parents=True)
+    folder.add(Run(LED, 2.5, 4.0))
+    assert folder.known() == Known()
+
+
+def test_many_writers_at_a_time_leave_whole_notes(notes):
+    """Some are not noted; what is there is whole at any moment."""
+
+    def write():
+        for _ in range(20):
+            notes.add(Run(LED, 2.5, 4.0))
+            assert set(notes.known().ms) <= {LED}
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert notes.known() == Known({LED: 2.5}, {LED: 4.0})
+    assert [path.name for path in notes.folder.iterdir()] == [notes.file.name]
+
+
+@pytest.fixture
+def opened(tiny_folder, tmp_path, monkeypatch):
+    """tuned -> a pipeline whose notes are the test's."""
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
+
+    def opening(how="auto"):
+        pipeline = Pipeline(load_checkpoint(tiny_folder, abstract=True), None, Shelf.of(how))
+        pipeline.engine.programs = tiny_pipeline().engine.programs
+        return pipeline
+
+    return opening
+
+
+def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_path):
+    plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
+    pipeline = opened()
+    choice = pipeline.auto.choice(1, {})
+    assert pipeline.check("a lake").method == choice.way.knobs["method"]
+    assert pipeline.check("a lake", method="auto") == pipeline.check("a lake")
+    made = pipeline.generate("a lake", seed=5)
+    assert made.notes == (choice.words,) and made.notes[0].startswith("auto: ")
+    (file,) = (tmp_path / "lantern_jax" / "tuned" / "notes").glob("*.json")
+    # Whatever notes say, the tokens are the same, and what they say is followed.
+    seen = set()
+    for best in (PLAIN, LED, JACOBI):
+        content = json.loads(file.read_text())
+        content |= {
+            "ms": {"1": {",".join(map(str, p)): [1.0 if p == best else 9.0] for p in (PLAIN, *TOKENS)}}
+        }
+        file.write_text(json.dumps(content))
+        again = opened()
+        assert again.auto.choice(1, {}).way.point == best
+        np.testing.assert_array_equal(again.generate("a lake", seed=5).tokens, plain)
+        seen.add(again.check("a lake").method)
+    assert seen == {"ar", "led", "jacobi"}
+    for damaged in (b"", b"{", os.urandom(100)):
+        file.write_bytes(damaged)
+        np.testing.assert_array_equal(opened().generate("a lake", seed=5).tokens, plain)
+
+
+def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):
+    pipeline, off = opened(), opened("off")
+    for knobs in (
+        {"rule": "near"},
+        {"tree": "chain"},
+        {"method": "jacobi"},
+        {"window": 3},
+        {"method": "near"},
+    ):
+        assert pipeline.auto.choice(1, knobs) is None and not pipeline.tuning(1, **knobs).knobs
+        assert pipeline.check("a lake", **knobs) == off.check("a lake", **knobs)
+    relaxed = dataclasses.replace(pipeline.checkpoint, defaults={"rule": "near", "guidance": 2.0})
+    assert Pipeline(relaxed, None, Shelf.of("auto")).auto.choice(1, {}) is None
+    assert off.auto.choice(1, {}) is None and not off.tuning(1).note
+    off.generate("a lake", seed=5)
+    assert not list(tmp_path.iterdir())
