@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from lantern_jax.kernels.tpu_attention import WIDTH, attend_kernel, fits
 from lantern_jax.models import attention
 from tests.kernels.attention_arguments import arguments, assert_same
-from tests.lowering import lower
+from tests.lowering import lower, mesh
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,19 @@ def test_a_tpu_gets_the_kernel_and_others_do_not():
         for name in ("cuda", "cpu", "tpu")
     }
     assert [text.count("tpu_custom_call") for text in texts.values()] == [0, 0, 1]
+
+
+def test_it_is_lowered_for_pictures_spread_over_chips():
+    given = arguments((2, 2), 5, (70,), jnp.bfloat16, heads=2, width=WIDTH)
+    rows, whole = PartitionSpec(None, "data"), PartitionSpec()
+    spread = jax.shard_map(
+        attention.rotate_and_attend,
+        mesh=mesh("tpu", data=2),
+        in_specs=(rows, rows, whole, rows, rows),
+        out_specs=rows,
+        check_vma=False,
+    )
+    assert lower(spread, *given, platform="tpu").as_text().count("tpu_custom_call") == 1
 
 
 def test_derivatives_are_those_of_products():
