@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.kernels import attention, tpu_attention
-from lantern_jax.models import transformer
+from lantern_jax.kernels import tpu_attention
+from lantern_jax.kernels.ways import attention_way
+from lantern_jax.models import attention, transformer
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.transformer import RMSNorm, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
@@ -52,7 +53,7 @@ def of_single_heads(config: TransformerConfig, params, given):
 
 @pytest.mark.parametrize("way", ["_by_products", "_by_tall_products"])
 def test_grouped_queries_are_those_of_repeated_keys(way, monkeypatch, assert_close):
-    monkeypatch.setattr(transformer, "rotate_and_attend", getattr(transformer, way))
+    monkeypatch.setattr(transformer, "rotate_and_attend", getattr(attention, way))
     given = inputs(0, CONFIG)
     params = random_leaves(jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *given), 1, 0.2)
     found, block = jax.jit(Transformer(CONFIG).apply)(params, *given)
@@ -77,11 +78,11 @@ def test_every_query_may_have_its_own_mask(assert_close):
     assert_close(found, expected, 1e-5)
 
 
-@pytest.mark.parametrize("kernel", [attention, tpu_attention])
-def test_kernels_leave_them_to_xla(kernel):
-    alone, grouped = ((1, 1, 4, parts, 8, width) for width in (tpu_attention.WIDTH,) for parts in (3, 5))
-    assert kernel.fits(jax.ShapeDtypeStruct(alone, jnp.bfloat16))
-    assert not kernel.fits(jax.ShapeDtypeStruct(grouped, jnp.bfloat16))
+def test_kernels_leave_them_to_xla():
+    shape = (1, 1, 4, 3, 8, tpu_attention.WIDTH)
+    alone, grouped = (jax.ShapeDtypeStruct((*shape[:3], parts, *shape[4:]), jnp.bfloat16) for parts in (3, 5))
+    assert attention_way(alone) and tpu_attention.fits(alone)
+    assert attention_way(grouped) is None and not tpu_attention.fits(grouped)
 
 
 def test_an_offset_is_added_to_the_scale(assert_close):
