@@ -216,7 +216,7 @@ def test_where_the_devices_of_a_mesh_stand(mesh, shape, numbers):
     (4, "mesh 4 is not valid: give a text"),
 ], ids=str)  # fmt: skip
 def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "load_checkpoint", None)
+    monkeypatch.setattr(pipeline_module.store, "load", None)
     with pytest.raises(ValueError, match=message) as error:
         lantern_jax.load("demo", mesh=mesh)
     assert len(str(error.value).splitlines()) == 1

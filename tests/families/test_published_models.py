@@ -152,7 +152,8 @@ def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, t
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", shared)
     words = f"--model {converted(name)} --out pictures/ --stats s.json --compare".split()
     assert main(["generate", *CAPTIONS, *DECODING, *words]) == 0
-    assert {"pictures/grid.png", "s.json"} <= files(tmp_path) and len(files(tmp_path)) == 6
+    assert {"pictures/grid.png", "pictures/grid-compare.png", "s.json"} <= files(tmp_path)
+    assert len(files(tmp_path)) == 7
     statistics = json.loads(Path("s.json").read_text())
     pipeline = loaded(name)
     config = pipeline.checkpoint.target_config
