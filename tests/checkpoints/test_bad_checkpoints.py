@@ -13,6 +13,7 @@ import pytest
 import lantern_jax.engine.engine
 from lantern_jax.checkpoints.checkpoint import describe
 from lantern_jax.checkpoints.store import load, save
+from lantern_jax.engine import compiler
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile.folders import hostile_folders, replace, save_sharded
@@ -119,8 +120,8 @@ def assert_not_loaded(parts) -> None:
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damaged_checkpoints_are_refused(what, folder, capsys, monkeypatch):
-    for name in ("compile_ahead", "run_timed"):
-        monkeypatch.setattr(lantern_jax.engine.engine, name, must_not_run)
+    for place, name in ((compiler, "compile_ahead"), (lantern_jax.engine.engine, "run_timed")):
+        monkeypatch.setattr(place, name, must_not_run)
     damage, parts = DAMAGES[what]
     damage(folder)
     line = assert_refused(["generate", "a foggy forest", "--model", "bad"], capsys)

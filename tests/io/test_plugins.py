@@ -60,7 +60,7 @@ def test_names_and_help_show_what_there_is(package, capsys):
     for line, status, said in (
         ("generate lake --rule crow", 2, "owl"),
         ("generate lake --rule owl --hoot 2", 2, "hoot 2.0 is not valid: give a number in [0, 1]"),
-        ("generate --help", 0, "--hoot"),
+        ("generate --help-all", 0, "--hoot"),
         ("methods --markdown", 0, "| `hoot` | `0.5` |"),
     ):
         assert main(line.split()) == status and said in capsys.readouterr()[status // 2]
