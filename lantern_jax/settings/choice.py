@@ -26,7 +26,8 @@ TOKENS: Mapping[WindowPoint, float] = {
     (3, 1, 0, 1): 1.8, (3, 1, 0, 2): 1.92, (5, 1, 0, 2): 2.14, (5, 1, 0, 4): 2.33, (8, 1, 0, 2): 2.49,
     (16, 1, 0, 4): 3.31, (16, 3, 2, 4): 3.6, (46, 3, 2, 4): 4.37,
 }  # fmt: skip
-# Before anything was timed here guesses must promise as much over plain decoding, whose cost is the surest.
+# What was never timed here must promise as much over the best of what was, or over plain decoding, whose cost is the
+# surest: to compile another program takes longer than a few pictures.
 _PROMISE = 1.15
 # Pictures differ in their rounds by this share; a batch is done when its slowest is.
 _SPREAD = 0.08
@@ -174,7 +175,8 @@ def chosen(
         key=lambda way: (-way.speedup, way.point),
     )  # fmt: skip
     plain = next(way for way in ways if way.point == PLAIN)
-    best = next((way for way in ways if way.speedup > (1 if noted else _PROMISE)), plain)
+    sure = max([1.0, *(way.speedup for way in ways if way.is_noted)])
+    best = next((way for way in ways if way.speedup > (1 if way.is_noted else _PROMISE * sure)), plain)
     return Choice(best, tuple(ways))
 
 
