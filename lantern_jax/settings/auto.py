@@ -13,7 +13,15 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.devices.figures import figures_of
 from lantern_jax.engine.generation import Statistics
 from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.settings.choice import Choice, Known, WindowPoint, chosen, keeps_tokens, read_acceptance
+from lantern_jax.settings.choice import (
+    Choice,
+    Known,
+    WindowPoint,
+    chosen,
+    keeps_tokens,
+    point_of,
+    read_acceptance,
+)
 from lantern_jax.settings.costs import Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.recipe import Recipe
@@ -57,14 +65,17 @@ class Auto:
 
     def choice(self, pictures: int, knobs: Mapping[str, Any]) -> Choice | None:
         """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes."""
-        if not self._chooses or steers(knobs) or not keeps_tokens(self._recipe.settings(knobs)):
+        if not self._chooses or steers(knobs):
+            return None
+        settings = self._recipe.settings(knobs)
+        if not keeps_tokens(settings):
             return None
         key = self._key(pictures, knobs)
         if key not in self._choices:
             given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
             known = self.notes(key).known() if key.checkpoint else Known()
             codes = self._checkpoint.target_config.num_codes
-            self._choices[key] = chosen(self.costs(key), given, known, key.batch, codes)
+            self._choices[key] = chosen(self.costs(key), given, known, key.batch, codes, point_of(settings))
         return self._choices[key]
 
     def noting(

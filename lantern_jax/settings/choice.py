@@ -29,6 +29,8 @@ TOKENS: Mapping[WindowPoint, float] = {
 # What was never timed here must promise as much over the best of what was, or over plain decoding, whose cost is the
 # surest: to compile another program takes longer than a few pictures.
 _PROMISE = 1.15
+# Expectations that differ by less are alike.
+_ALIKE = 0.95
 # Pictures differ in their rounds by this share; a batch is done when its slowest is.
 _SPREAD = 0.08
 
@@ -142,14 +144,17 @@ class Known:
 
 
 def chosen(
-    costs: Costs, acceptance: Mapping[WindowPoint, float], known: Known, batch: int, codes: int
-) -> Choice:
+    costs: Costs, acceptance: Mapping[WindowPoint, float], known: Known, batch: int, codes: int,
+    usual: WindowPoint | None = None,
+) -> Choice:  # fmt: skip
     """Returns the way with the least time per token.
 
     Args:
         costs: expected ones; the first kind of drafter leads windows.
         acceptance: the checkpoint's tokens per pass, by window; where there are none, ``TOKENS``.
         batch: pictures decoded together; ``codes``: V, no fewer than a place's guesses.
+        usual: the window of the platform, measured where the library was: taken where none is expected to be much
+            better.
     """
     kind = next(iter(costs.drafts), None)
     tokens = {PLAIN: 1.0, **(acceptance or TOKENS), **known.tokens}
@@ -177,6 +182,8 @@ def chosen(
     plain = next(way for way in ways if way.point == PLAIN)
     sure = max([1.0, *(way.speedup for way in ways if way.is_noted)])
     best = next((way for way in ways if way.speedup > (1 if way.is_noted else _PROMISE * sure)), plain)
+    alike = (way for way in ways if way.point == usual and not way.is_noted and not best.is_noted)
+    best = next((way for way in alike if way.speedup > _ALIKE * best.speedup and best != plain), best)
     return Choice(best, tuple(ways))
 
 

@@ -13,7 +13,7 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.data_sheets import DEVICES
 from lantern_jax.devices.figures import Figures, data_sheet, figures_of, sheet_figures
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings import tuned
+from lantern_jax.settings import choice, tuned
 from lantern_jax.settings.choice import (
     PLAIN,
     TOKENS,
@@ -269,3 +269,13 @@ def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(open
     assert off.auto.choice(1, {}) is None and not off.tuning(1).note
     off.generate("a lake", seed=5)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_platforms_window_is_taken_where_expectations_are_alike(monkeypatch):
+    """And never in place of one that was timed, or that is expected to be much better."""
+    best, second = (way for way in chosen(costs(1, "h100"), {}, Known(), 1, 1024).ways[:2])
+    timed = Known(ms={best.point: best.ms / best.tokens, PLAIN: best.ms / best.tokens * best.speedup})
+    for share, known, taken in ((-0.01, Known(), second), (0.01, Known(), best), (-0.01, timed, best)):
+        monkeypatch.setattr(choice, "_ALIKE", second.speedup / best.speedup + share)
+        made = chosen(costs(1, "h100"), {}, known, 1, 1024, second.point)
+        assert made.way.point == taken.point
