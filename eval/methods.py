@@ -1,4 +1,4 @@
-"""Methods on the same prompts: tokens a target pass, speed, and what they cost in quality, all with intervals.
+"""Methods on the same prompts: tokens per target pass, speed, and what they cost in quality, all with intervals.
 
     python -m eval.methods --work DIR [--model demo] [--methods a,b:knob=value] [--pictures 200] [--batch 8] [--seed 0]
                            [--dtype float32] [--minutes M] [--replicates 1000] [--out FILE.jsonl] [--plot FILE.svg]
@@ -288,7 +288,7 @@ def processor() -> str:
 
 def table(rows: Sequence[Mapping[str, Any]], setup: Setup) -> Table:
     """Returns the rows as a table for people."""
-    heads = ("method", "tokens a pass", "seconds", "speed-up", "substituted", "distance", "same tokens",
+    heads = ("method", "tokens per pass", "seconds", "speed-up", "substituted", "distance", "same tokens",
              "Fréchet, tokenizer's features", "less plain's", "outside")  # fmt: skip
     found = Table(*heads, title=f"{setup.model}, {setup.pictures} pictures, batch {setup.batch}")
     for row in rows:
@@ -302,13 +302,13 @@ def table(rows: Sequence[Mapping[str, Any]], setup: Setup) -> Table:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> Scatter:
-    """Returns tokens a pass against quality; plain decoding, under either seed, is in another colour."""
+    """Returns tokens per pass against quality; plain decoding, under either seed, is in another colour."""
     title = f"Methods on {setup.model}, {setup.pictures} pictures each"
     points = [
         Point(row["method"], row["tokens_a_pass"][0], *row["tokenizer_frechet"], row["method"] in (PLAIN, OTHER_SEED))
         for row in rows
     ]  # fmt: skip
-    x_title = "tokens a target pass (more is faster)"
+    x_title = "tokens per target pass (more is faster)"
     return Scatter(title, x_title, "Fréchet distance to rendered landscapes (less is better)", points)
 
 
@@ -326,7 +326,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--replicates", type=arguments.whole(), default=REPLICATES, help="of the bootstrap and of swaps")
     add("--minutes", type=arguments.number(), default=math.inf, help="then compare what all have")
     add("--out", type=arguments.new_file, help="file for the rows (default: DIR/quality.jsonl)")
-    add("--plot", type=arguments.new_file, help="draw tokens a pass against quality as SVG")
+    add("--plot", type=arguments.new_file, help="draw tokens per pass against quality as SVG")
     options = parser.parse_args(argv)
     options.methods = parse_methods(options.methods)
     return options

@@ -1,4 +1,4 @@
-"""What the refill of finished slots is worth: pictures a second with and without it, and what idle slots cost.
+"""What the refill of finished slots is worth: pictures per second with and without it, and what idle slots cost.
 
     python -m eval.refill [--model demo] [--method auto] [--pictures 64] [--batch 8] [--repeats 3] [--out FILE.json]
 
@@ -6,7 +6,7 @@ The same pictures are decoded both ways in turns, compile time apart, nothing dr
 
     idle        share of slot-rounds that no sequence uses: a slot waits until the slowest of its batch is done, or,
                 with refill, until the last sequences of all are
-    speed-up    pictures a second with refill over those without, the median of the repeats
+    speed-up    pictures per second with refill over those without, the median of the repeats
     expected    what it would be if all rounds cost the same and a refill cost nothing: the ratio
                 of the slot-rounds that both ways take for the same sequences
 """

@@ -49,7 +49,7 @@ The window is fixed by plain decoding alone: where its pictures under two seeds 
 the two sides differ by less in 99 % of all cases. It reaches as far to either side. What is outside is bold."""
 SPEED = """\
 Seconds a picture leave compiling and drawing out. *Speed-up* is plain decoding's seconds over a method's in the same
-run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens a pass; *of the floor* is the
+run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens per pass; *of the floor* is the
 share of a pass that reading the weights takes at the bandwidth measured beside it."""
 FORCED = (
     "Accepted lengths were replayed with random weights: these rows tell of the engine, not of a drafter."
@@ -135,7 +135,7 @@ def quality_columns(rows: Sequence[Row]) -> list[Column]:
     there = [measure for measure in MEASURES if measure in rows[0]]
     return [
         ("setting", lambda row: f"`{row['method']}`" + (" **outside**" if row["outside"] else "")),
-        ("tokens a pass", lambda row: number(row["tokens_a_pass"])),
+        ("tokens per pass", lambda row: number(row["tokens_a_pass"])),
         ("speed-up", lambda row: number(row["speedup"])),
         ("substituted", lambda row: None if row["strict"] else percent(row["substituted"])),
         ("their distance", lambda row: None if row["strict"] else number(row["distortion"][0])),
@@ -158,10 +158,10 @@ def speed_columns() -> list[Column]:
         ("method", lambda row: f"`{row['label']}`"),
         ("batch", lambda row: str(row["batch"])),
         ("nodes, depth", lambda row: f"{row['nodes']}, {row['depth']}" if row["nodes"] else None),
-        ("tokens a pass", given("tokens_a_pass", number)),
-        ("ms a pass", given("ms_a_pass", lambda value: number(value, 1 if value > 5 else 2))),
-        ("kernels a pass", given("kernels", lambda value: None if value is None else f"{value:.0f}")),
-        ("seconds a picture", given("seconds", lambda value: number(value, 3 if value > 0.05 else 4))),
+        ("tokens per pass", given("tokens_a_pass", number)),
+        ("ms per pass", given("ms_a_pass", lambda value: number(value, 1 if value > 5 else 2))),
+        ("kernels per pass", given("kernels", lambda value: None if value is None else f"{value:.0f}")),
+        ("seconds per picture", given("seconds", lambda value: number(value, 3 if value > 0.05 else 4))),
         ("speed-up", spread("speedup", 2)),
         ("efficiency", given("efficiency", number)),
         ("of the floor", given("floor_share", percent)),

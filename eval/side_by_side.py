@@ -6,7 +6,7 @@
 Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
 method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
 slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
-differ), so seconds a pass of the target are compared, prefill and everything around it included, without the VQ
+differ), so seconds per pass of the target are compared, prefill and everything around it included, without the VQ
 decoder: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have its
 memory decides a few hundredths for as long as it lives, so both are started anew several times. With ``--cpu`` both
 decode on that one processor (Linux): the work of a pass alone, not how two threads happen to share it.
@@ -67,7 +67,7 @@ class Worker:
         )
 
     def picture(self, prompt: str, seed: int, knobs: dict) -> dict[str, float]:
-        """Decodes a picture; returns wall and CPU seconds a pass, and passes."""
+        """Decodes a picture; returns wall and CPU seconds per pass, and passes."""
         self.process.stdin.write(json.dumps({"prompt": prompt, "seed": seed, "knobs": knobs}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
@@ -97,7 +97,7 @@ def measure(
                     made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
                     if picture:  # The first one compiles.
                         taken[name][version].append(made)
-            done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures a row"
+            done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures per row"
             print(done, end="", file=sys.stderr, flush=True)
             if picture == pictures:
                 for worker in workers.values():
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add, whole = parser.add_argument, arguments.whole
     add("--old", type=arguments.folder, help="checkout to compare with")
     add("--new", type=arguments.folder, default=".", help="checkout to judge (default: this directory)")
-    add("--pictures", type=whole(), default=12, help="pictures a row and start (default: 12)")
+    add("--pictures", type=whole(), default=12, help="pictures per row and start (default: 12)")
     add("--restarts", type=whole(), default=1, help="how often to start both processes (default: 1)")
     add("--rows", nargs="*", default=[], help="only rows whose name holds all of these words")
     add("--cpu", type=whole(0), help="the one processor that both decode on; any when left out")

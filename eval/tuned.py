@@ -4,7 +4,7 @@
                          [--out FILE.json]
 
 Tunes first unless ``--file`` names what a tuning wrote. Then every way makes the same pictures, which the tuning did
-not see, a batch of each in turns. A row: tokens a target pass, tokens a second, how many times as fast the tuned
+not see, a batch of each in turns. A row: tokens per target pass, tokens per second, how many times as fast the tuned
 setting is, and how far off the prediction of the tuning was, where it made one. With ``--no-trees`` it is compared with
 the default and plain decoding alone, which is enough for large batches and much quicker.
 """
@@ -77,7 +77,7 @@ def compare(subject: Subject, tuned: Tuned, repeats: int, trees: bool = True) ->
 
 def show(rows: Sequence[Mapping[str, Any]], tuned: Tuned) -> None:
     """Prints the table."""
-    heads = ("", "tokens a pass", "tokens/s", "tuned is faster", "predicted tokens/s", "off by")
+    heads = ("", "tokens per pass", "tokens/s", "tuned is faster", "predicted tokens/s", "off by")
     table = Table(*heads, title=f"tuned: {tuned.name}")
     for row in rows:
         said = ("", "") if row["off"] is None else (f"{row['predicted']:.0f}", f"{row['off']:+.1%}")

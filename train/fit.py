@@ -5,7 +5,7 @@
 Pictures are decoded strictly with a static tree, and rounds are logged at accepted nodes, whose context is the
 picture's own. The mixture (a, b) of each kind of agreement gives the target's distribution its least cross-entropy
 under log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both
-become defaults of the checkpoint OUT. Its metadata tell how many tokens a pass gives with each window that ``auto``
+become defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives with each window that ``auto``
 chooses from.
 
 Axes: B batch, M nodes with children, V codes, K values of beta, A and C values of a and b.

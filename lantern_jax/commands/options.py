@@ -53,7 +53,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS:PORT,i/N|auto",
         "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
-    "--num": {"metavar": "N", "about": "pictures a prompt", "default": 1, "type": whole()},
+    "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole()},
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
         "metavar": "FILE|auto|off", "default": "auto",

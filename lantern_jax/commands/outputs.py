@@ -21,7 +21,7 @@ class Outputs:
     """The files of a call.
 
     Attributes:
-        pictures: one file a picture; empty when several go into one file as a grid.
+        pictures: one file per picture; empty when several go into one file as a grid.
         grid: the file of the grid; None when there is none.
         folder: the folder of all pictures, which may not exist yet; None when they are one named file.
         compare, accepted: files of the same pictures beside plain decoding's, and with what each round accepted

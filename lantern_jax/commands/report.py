@@ -131,7 +131,7 @@ def show_statistics(generation: Generation, where: Path) -> None:
         "compile seconds, apart": [f"{seconds:.2f}" for seconds in compiling],
         "rounds": [str(run.rounds) for run in runs.values()],
         "tokens": [str(run.tokens) for run in runs.values()],
-        "tokens a second": [f"{run.tokens_per_second:.0f}" for run in runs.values()],
+        "tokens per second": [f"{run.tokens_per_second:.0f}" for run in runs.values()],
         "step compression": [f"{run.step_compression:.2f}" for run in runs.values()],
         "tokens substituted": [f"{run.substituted:.1%}" for run in runs.values()],
     }
@@ -150,7 +150,7 @@ def show_choice(choice: Choice | None) -> None:
     if choice is None:
         console.print("auto chooses nothing: the call says how to decode, has a relaxed rule, or --tuned off")
         return
-    heads = ("", "nodes", "tokens per pass", "ms a pass", "times plain", "")
+    heads = ("", "nodes", "tokens per pass", "ms per pass", "times plain", "")
     rows = (
         (
             f"{way.name} *" if way == choice.way else way.name, str(way.nodes), f"{way.tokens:.2f}", f"{way.ms:.2f}",

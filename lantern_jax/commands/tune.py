@@ -113,8 +113,8 @@ def _show(tuning) -> None:
     heads = (
         "",
         "nodes",
-        "tokens a pass",
-        "ms a round",
+        "tokens per pass",
+        "ms per round",
         "predicted tokens/s",
         "measured",
         "times plain",

@@ -108,7 +108,7 @@ def autoregressive_decode(
     mesh: Mesh | AbstractMesh | None = None,
     mesh_axis: str = "data",
 ) -> Decoded:
-    """Decodes plainly, one token a pass; arguments as in ``speculative_decode``."""
+    """Decodes plainly, one token per pass; arguments as in ``speculative_decode``."""
     return speculative_decode(
         target, target_params, conditioning, keys, drafting=PLAIN, guidance=guidance, sampling=sampling,
         active=active, rows=rows, mesh=mesh, mesh_axis=mesh_axis,

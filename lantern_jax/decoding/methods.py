@@ -23,7 +23,7 @@ class Method:
 
     Example:
         >>> lantern_jax.methods()["ar"]
-        Method(help='plain autoregressive decoding, a token a pass', knobs={'tree': 'none'})
+        Method(help='plain autoregressive decoding, a token per pass', knobs={'tree': 'none'})
     """
 
     help: str
@@ -42,7 +42,7 @@ _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels
 
 _METHODS = {
     AUTO: Method("the fastest strict method for this platform and checkpoint", {}),
-    "ar": Method("plain autoregressive decoding, a token a pass", {"tree": "none"}),
+    "ar": Method("plain autoregressive decoding, a token per pass", {"tree": "none"}),
     "gumbel": Method(
         "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",
         _STRICT,

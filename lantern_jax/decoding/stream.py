@@ -37,7 +37,7 @@ class Decoded(Record):
         ...     tokens=np.array([[5, 7, 7, 3]]), rounds=2 * one, accepted=np.array([[1, 1]]),
         ...     round_of_token=np.array([[0, 1, 1, 2]]), substituted=0 * one, distance=0.0 * one, finite=one > 0,
         ... )
-        >>> (decoded.tokens.size - 1) / decoded.rounds.sum()  # tokens a round
+        >>> (decoded.tokens.size - 1) / decoded.rounds.sum()  # tokens per round
         np.float64(1.5)
     """
 

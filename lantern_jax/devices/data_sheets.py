@@ -24,9 +24,9 @@ class Device:
         name: as ``--for`` takes it.
         platform: "tpu" or "cuda".
         memory: bytes that programs may use.
-        bandwidth: bytes a second.
-        peak: operations a second of 16-bit matrix products, without sparsity.
-        clock: the TPU's cycles a second; 0 for a GPU, whose programs have no estimate in cycles.
+        bandwidth: bytes per second.
+        peak: operations per second of 16-bit matrix products, without sparsity.
+        clock: the TPU's cycles per second; 0 for a GPU, whose programs have no estimate in cycles.
         one: the slice of a single chip.
         slices: those of several; sizes that are multiples of 4 exist where there are three axes, too.
         options: what ``topologies.get_topology_desc`` is told besides.

@@ -253,7 +253,7 @@ class Generation:
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """Draws over the pictures the number of draft tokens that each round accepted.
 
-        ``columns`` is the number of tokens a row; None for a square of tokens.
+        ``columns`` is the number of tokens per row; None for a square of tokens.
         """
         columns = int(self.tokens.shape[1] ** 0.5) if columns is None else columns
         deepest = len(self.statistics.accepted) - 1

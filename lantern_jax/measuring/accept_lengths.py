@@ -14,9 +14,7 @@ HELP = (
     "a pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, or "
     "a file with a JSON list)"
 )
-_WANTED = (
-    "a mean number of tokens a pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
-)
+_WANTED = "a mean number of tokens per pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
 # Bytes of a file of chances.
 _LARGEST = 1 << 16
 
@@ -26,7 +24,7 @@ class AcceptLengths:
     """A distribution of accepted lengths, as it was given.
 
     Attributes:
-        mean: tokens a pass, the accepted ones and the one after them; None where ``chances`` are given.
+        mean: tokens per pass, the accepted ones and the one after them; None where ``chances`` are given.
         chances: of 0, 1, 2, ... accepted tokens; empty where ``mean`` is given.
     """
 

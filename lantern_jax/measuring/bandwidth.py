@@ -46,7 +46,7 @@ class Bandwidth:
             self._ways[name] = (program, arguments, moved * self._array.nbytes)
 
     def measure(self, repeats: int = 3) -> float:
-        """Returns bytes a second, the most of ``repeats`` attempts with each way."""
+        """Returns bytes per second, the most of ``repeats`` attempts with each way."""
         found = 0.0
         for program, arguments, moved in self._ways.values():
             for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""Choosing by predicted tokens a second: what there is to choose from, and what each is expected to give.
+"""Choosing by predicted tokens per second: what there is to choose from, and what each is expected to give.
 
 Axes: n pictures.
 """
@@ -38,8 +38,8 @@ class Candidate:
         ms: of a round, predicted.
         substituted: [n], the share of tokens that a relaxed rule put in place of the strict one's; empty if strict.
         distance: their mean codebook distance.
-        tokens_a_pass, predicted: (value, standard error); the latter in tokens a second.
-        measured: (tokens a second, standard error) of the confirming run; None where it had no part in it.
+        tokens_a_pass, predicted: (value, standard error); the latter in tokens per second.
+        measured: (tokens per second, standard error) of the confirming run; None where it had no part in it.
         speedup: (times plain decoding's speed, standard error) there.
     """
 
@@ -93,7 +93,7 @@ class Budget:
 def tokens_a_second(
     rounds: Float[np.ndarray, " n"], ms: float, *, tokens: int, begin: float, batch: int, error: float = 0.0
 ) -> tuple[float, float]:
-    """Returns (tokens a second, standard error) of batches, which are done when their slowest picture is.
+    """Returns (tokens per second, standard error) of batches, which are done when their slowest picture is.
 
     Args:
         rounds: of pictures, each of as many ``tokens``.
@@ -123,7 +123,7 @@ def best_trees(
 
     Args:
         counts: of paths.
-        tokens: paths -> tokens a pass of their tree.
+        tokens: paths -> tokens per pass of their tree.
         cost: (nodes with the root, nodes with children of the levels 1, 2, ...) -> milliseconds of a round.
         most: how many at most.
         sizes: nodes below the root.
@@ -142,7 +142,7 @@ def best_trees(
             inner = {path[:-1] for path in paths}
             expanded = tuple(sum(len(node) == level for node in inner) for level in range(1, deepest))
             ms, (best, _) = cost(size + 1, expanded), found.get(deepest, (0.0, paths))
-            # No round gives more than a token a level, and its bonus.
+            # No round gives more than a token per level, and its bonus.
             if (1 + deepest) / ms > best and (rate := tokens(paths) / ms) > best:
                 found[deepest] = (rate, paths)
     rated = sorted(found.values(), key=lambda pair: -pair[0])[:most]

@@ -95,7 +95,7 @@ def rounds_of(
 
 
 def tokens_a_pass(rounds: Float[np.ndarray, " n"], tokens: int) -> tuple[float, float]:
-    """Returns (tokens a target pass, its standard error) of pictures with ``tokens`` sampled tokens after the first.
+    """Returns (tokens per target pass, its standard error) of pictures with ``tokens`` sampled tokens after the first.
 
     The error is that of the ratio of sums to first order: pictures are independent, rounds of a picture are not.
     """
@@ -122,5 +122,5 @@ def rank_probabilities(ranks: Int[np.ndarray, "R depth"]) -> list[list[float]]:
 
 
 def expected_tokens(counts: Counter[TreePath], total: int, paths: Sequence[TreePath]) -> float:
-    """Returns tokens a pass of a tree by the counts of ``total`` roots, were every position a root as often."""
+    """Returns tokens per pass of a tree by the counts of ``total`` roots, were every position a root as often."""
     return 1 + sum(counts[path] for path in paths) / total

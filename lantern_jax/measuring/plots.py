@@ -1,4 +1,4 @@
-"""Plots of rows as SVG: speed-up by batch size, milliseconds a pass by nodes, speed against what relaxing costs.
+"""Plots of rows as SVG: speed-up by batch size, milliseconds per pass by nodes, speed against what relaxing costs.
 
 The same rows give the same file: identifiers are hashed with a fixed salt, and no date is written.
 """
@@ -31,7 +31,7 @@ def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:
         ),
         "pass-by-nodes.svg": _lines(
             rows, lambda row: f"{row.model}, batch {row.batch}, guidance {row.guidance:g}",
-            lambda row: (row.nodes, row.ms_a_pass), "nodes drafted", "ms a pass", dots=True,
+            lambda row: (row.nodes, row.ms_a_pass), "nodes drafted", "ms per pass", dots=True,
         ),
         "speed-by-quality.svg": _lines(
             [row for row in drafted if row.substituted is not None], _series,

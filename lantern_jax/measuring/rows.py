@@ -52,7 +52,7 @@ class Row:
         efficiency: speedup / tokens_a_pass: 1 where a pass costs what a step of plain decoding does.
         floor_share: the share of a pass that reading its weights and cache takes at the bandwidth that was measured
             beside it; the median over the repeats.
-        bandwidth: bytes a second, the median over the repeats.
+        bandwidth: bytes per second, the median over the repeats.
         peak_memory: bytes: the most so far in this process, of the device, or of the process where the device does
             not tell.
         compile_cold, compile_warm: seconds of tracing and compiling with nothing kept, and with programs kept by

@@ -13,10 +13,10 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "nodes": lambda row: str(row.nodes),
     "depth": lambda row: str(row.depth),
     "passes": lambda row: f"{row.passes:.1f}",
-    "tokens a pass": lambda row: f"{row.tokens_a_pass:.2f}",
-    "ms a pass": lambda row: _number(row.ms_a_pass, 2),
-    "ms a level": lambda row: _number(row.ms_a_level, 2),
-    "s a picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
+    "tokens per pass": lambda row: f"{row.tokens_a_pass:.2f}",
+    "ms per pass": lambda row: _number(row.ms_a_pass, 2),
+    "ms per level": lambda row: _number(row.ms_a_level, 2),
+    "s per picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",
     "of floor": lambda row: f"{row.floor_share:.0%}",
@@ -42,12 +42,12 @@ def parts_table(rows: Sequence[Row]) -> Table:
     known = [row for row in rows if row.parts]
     names = sorted({name for row in known for name in row.parts})
     cells = ((*_place(row), *(_number(row.parts.get(name, 0.0), 2) for name in names)) for row in known)
-    return table(("method", "batch", "guidance", *names), cells, title="ms a pass, by part")
+    return table(("method", "batch", "guidance", *names), cells, title="ms per pass, by part")
 
 
 def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
     """Returns a table of new / old of rows that an older file has too."""
-    heads = ("seconds", "ms a pass", "tokens a pass", "speed-up", "efficiency")
+    heads = ("seconds", "ms per pass", "tokens per pass", "speed-up", "efficiency")
     cells = ((*_place(row), *(_number(ratios.get(name), 3) for name in COMPARED)) for row, ratios in pairs)
     return table(("method", "batch", "guidance", *heads), cells, title=f"new / {file}")
 

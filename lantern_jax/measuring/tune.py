@@ -1,4 +1,4 @@
-"""``tune``: measure costs and acceptance, choose by predicted tokens a second, confirm side by side.
+"""``tune``: measure costs and acceptance, choose by predicted tokens per second, confirm side by side.
 
 Pictures are of three kinds: trees grow on the first, everything is estimated on the second, and the best are decoded
 side by side on the third.
@@ -211,7 +211,7 @@ class Tuner:
         return made + [candidate(f"tree {name} ({kind})", name, tree) for name, tree in fitting.items()]
 
     def _path_statistics(self, ranks: Int[np.ndarray, "n T depth"], counts, grown_on) -> dict[str, Any]:
-        """Returns tokens a pass of the best trees of some sizes: on the pictures they grew on, and on others."""
+        """Returns tokens per pass of the best trees of some sizes: on the pictures they grew on, and on others."""
         count, sizes = self.plan.pictures, [size - 1 for size in costs.NODES[1:]]
         expected = []
         for size in sizes:
@@ -227,7 +227,7 @@ class Tuner:
         }
 
     def _windows(self) -> list[Candidate]:
-        """Climbs from the platform's own windows: tokens a pass are measured, costs predicted."""
+        """Climbs from the platform's own windows: tokens per pass are measured, costs predicted."""
         kind = next(iter(self.costs.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
         starts = dict.fromkeys(

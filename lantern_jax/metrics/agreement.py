@@ -86,7 +86,7 @@ def read_classifier(path: Path) -> PyTree:
 
 @cache
 def demo_features() -> FeatureReader:
-    """Returns the reader of the classifier's layer before its scores: 48 numbers a picture of 128 x 128 pixels."""
+    """Returns the reader of the classifier's layer before its scores: 48 numbers per picture of 128 x 128 pixels."""
     return _reader("penultimate", FEATURES, lambda features, scores: features)
 
 

@@ -56,7 +56,7 @@ class Grid:
     """The grid of codes that a model's picture is.
 
     Attributes:
-        side: codes a row, and rows.
+        side: codes per row, and rows.
         pixels: of a code, each way.
         codes: V.
         draws: whether there is a tokenizer, to encode pictures with.

@@ -127,7 +127,7 @@ class Pipeline:
 
         Args:
             prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
-            num: pictures a prompt.
+            num: pictures per prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
             start: pictures to complete, or their codes, one a prompt or one for all: PIL images or uint8 [H, W, 3],
@@ -135,7 +135,7 @@ class Pipeline:
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times a second, and at the end; with ``compare`` for both decodings as one.
+            progress: called several times per second, and at the end; with ``compare`` for both decodings as one.
             knobs: see ``Settings``; by keyword, None for the default.
 
         Raises:

@@ -50,7 +50,7 @@ class Plan:
         settings: every knob's value.
         notes: lines for people: tuned settings that are used or not, knobs without effect.
         prompts: names of the prompts.
-        num: pictures a prompt.
+        num: pictures per prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
         keep_rows: rows of codes that stay of given pictures; None without such pictures.
         recipe, engine: what decodes.

@@ -49,7 +49,7 @@ class PictureRequest:
         knobs: that were given, by name.
         stream: whether to send events while the pictures are made.
         partial_images: unfinished pictures that a stream shows of each, 0 to 3.
-        details: whether answers hold tokens and rounds too, and a stream reports progress several times a second.
+        details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
         start: codes of a picture whose first rows stay, or None.
         keep_rows: how many of them; None for half.
     """

@@ -40,7 +40,7 @@ class SetPlan:
 
     Attributes:
         prompts: texts, as the model takes them.
-        num: pictures a prompt.
+        num: pictures per prompt.
         seed: of all pictures.
         model: the digest of the checkpoint (``checksums.checkpoint_digest``).
         dtype: of parameters and products.

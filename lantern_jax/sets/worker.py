@@ -42,7 +42,7 @@ def make_set(
 
     Args:
         directory: where ``plan.begin`` wrote the plan.
-        progress: called several times a second; counts what this call makes.
+        progress: called several times per second; counts what this call makes.
         written: called with the number of each shard once it is written.
 
     Raises:

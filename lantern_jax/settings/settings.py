@@ -126,7 +126,7 @@ class Settings:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is drafted: a token a pass."""
+        """Whether nothing is drafted: a token per pass."""
         return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes != ROWS
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":

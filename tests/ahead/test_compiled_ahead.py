@@ -23,8 +23,8 @@ pytestmark = pytest.mark.ahead
 for_tpu = pytest.mark.skipif(not HAS_TPU, reason="libtpu is not installed: the extra ahead")
 for_gpu = pytest.mark.skipif(not HAS_CUDA, reason="JAX's CUDA plugin is not installed: jax[cuda13]")
 
-# MiB of temporaries and million cycles a round on a v5e, kernels included: what they were on 2026-11-25. Of copies, see
-# the test.
+# MiB of temporaries and million cycles per round on a v5e, kernels included: what they were on 2026-11-25. Of copies,
+# see the test.
 BUDGETS = {
     "llamagen-xl": {
         "ar": (38.4, 1.60),

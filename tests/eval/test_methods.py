@@ -32,7 +32,7 @@ def made(features, seconds=1.0, tokens=None):
 
 @pytest.fixture(scope="module")
 def sets():
-    """Real pictures a prompt, plain decoding's under two seeds, a far set and a narrow one, of the same prompts."""
+    """Real pictures per prompt, plain decoding's under two seeds, a far set and a narrow one, of the same prompts."""
     generator = np.random.default_rng(4)
 
     def drawn(spread=1.0):
@@ -164,7 +164,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     assert by_name["other seed"]["same_tokens"] < 1 and by_name["ar"]["command"].endswith("--dtype float32")
     assert "gumbel" in figure.read_text()
     printed = capsys.readouterr().out
-    assert "batch 3 of 3" in printed and "tokens a pass" in printed
+    assert "batch 3 of 3" in printed and "tokens per pass" in printed
 
     # Stopped within the second turn: only what is missing is made, and the numbers are those of before.
     lost = sorted(work.glob("gumbel-*.npz"))[1]

@@ -51,7 +51,7 @@ BAD = ["", "many", "0.9", "-1", "nan", "0.5,0.6", "1.5,-0.5", "[true, false]", '
 
 def test_what_is_no_profile_is_one_line():
     for text in BAD:
-        with refused("mean number of tokens a pass"):
+        with refused("mean number of tokens per pass"):
             parse_accept_lengths(text)
     with refused(r"mean 3.63 need a tree of depth 3, and this one has 2"):
         AcceptLengths(mean=3.63).over(2)

@@ -20,7 +20,7 @@ def _spectrum(slope: float, stretch: float, low: float) -> np.ndarray:
     fy = np.fft.fftfreq(CANVAS, 1 / CANVAS)[:, None]
     fx = np.fft.rfftfreq(CANVAS, 1 / CANVAS)[None, :]
     radius = np.sqrt((fx * stretch) ** 2 + fy**2)
-    # Below `low` cycles a picture the spectrum is flat, so that no single blob decides the whole picture.
+    # Below `low` cycles per picture the spectrum is flat, so that no single blob decides the whole picture.
     amplitude = np.where(radius > 0, np.maximum(radius, low) ** -slope, 0.0)
     twice = np.where((fx > 0) & (fx < CANVAS // 2), 2.0, 1.0)
     amplitude /= np.sqrt((amplitude**2 * twice).sum() * 2) / CANVAS**2
