@@ -77,7 +77,7 @@ def test_what_was_noted_counts_before_what_is_expected():
     account, tokens = costs(1, "h100"), {LED: 2.9, JACOBI: 2.5}
     first = chosen(account, tokens, Known(), 1, 1024)
     assert first.way.point == LED
-    words = "auto: led, 4 nodes: 2.9 tokens per pass at 1.2 times per step, "
+    words = "auto: led, 4 nodes: 2.9 tokens per pass at 1.2 times a step, "
     assert first.words.startswith(words) and first.words.endswith("x expected")
     # Slower here than plain decoding: then it is chosen no more, and the reason is said.
     slow = {PLAIN: 1.0, LED: 1.25}
