@@ -119,7 +119,9 @@ class Choice:
 
         def words(way: Way) -> str:
             said = "measured" if way.is_noted and plain.is_noted else "expected"
-            gives = f"{way.nodes} nodes: {way.tokens:.1f} tokens per pass at {way.ms / plain.ms:.1f} times a step"
+            gives = (
+                f"{way.nodes} nodes: {way.tokens:.1f} tokens per pass at {way.ms / plain.ms:.1f} times a step"
+            )
             return f"{'led' if way.point[3] else 'jacobi'}, {gives}, {way.speedup:.2f}x {said}"
 
         if self.way.point != PLAIN:

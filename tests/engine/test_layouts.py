@@ -27,8 +27,14 @@ def decoded(knobs, devices):
     return engine.finish(run).tokens, engine
 
 
-@pytest.mark.parametrize("devices", ["data=1,model=1", "data=2,model=1", "data=1,model=2"])
-@pytest.mark.parametrize("method", KNOBS)
+# Each way of decoding and each mesh once; the others are their combinations.
+ONCE = {"plain": "data=1,model=1", "window": "data=2,model=1", "eagle": "data=1,model=2"}
+
+
+@pytest.mark.parametrize(("method", "devices"), [
+    pytest.param(method, devices, marks=[] if devices == ONCE[method] else pytest.mark.exhaustive)
+    for method in KNOBS for devices in ONCE.values()
+])  # fmt: skip
 def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
     expected, _ = decoded(KNOBS[method], devices)
     monkeypatch.setattr(layouts, "_PLATFORMS", ("cpu",))
