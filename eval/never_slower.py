@@ -4,9 +4,9 @@
 
 At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns,
 a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). ``auto`` begins with an
-empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the median), what ``auto``
-decoded by at last, and the best one's seconds over its own: in its first run; the median of the others, each of its
-runs against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the median), and the best
+one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs against those beside
+it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
 """
 
 import argparse
@@ -106,15 +106,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             left = 60 * options.minutes * (1 - number / len(batches))
             rows.append(compare(learning, fixed, batch, left / (len(batches) - number)))
             print(rows[-1], flush=True)
-    heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "first", "later", "of medians", "last")
+    heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "first", "later", "of medians")
     cells = [
         (
             str(row["batch"]), *(f"{value:.2f}" for value in row["seconds"].values()), f"{row['first']:.2f}",
-            f"{row['later']:.2f}", f"{row['later_of_medians']:.2f}", row["said_last"],
+            f"{row['later']:.2f}", f"{row['later_of_medians']:.2f}",
         )
         for row in rows
     ]  # fmt: skip
-    Console(soft_wrap=True).print(table(heads, cells))
+    console = Console(soft_wrap=True)
+    console.print(table(heads, cells))
+    for row in rows:
+        console.print(f"batch {row['batch']}: {row['said_last']}", markup=False)
     if options.out is not None:
         write_file(options.out, to_json(rows))
 
