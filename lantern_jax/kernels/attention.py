@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from lantern_jax.kernels.shapes import LEAST_TILE, compiler_params, shape_like
+from lantern_jax.kernels.shapes import LEAST_TILE, compiler_params, flat_rows, shape_like
 
 # Slots read together: 32 and 128 are slower on an H100.
 _SLOTS = 64
@@ -27,7 +27,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         interpret: runs it anywhere, slowly, for tests.
     """
     *rows, count, _, heads, width = qkv.shape
-    flat = partial(_flat, tuple(rows))
+    flat = partial(flat_rows, tuple(rows))
     places = [
         (*(flat(states, 3) for states in place), flat(mask.astype(jnp.int8), 2), _reach(flat(mask, 2)))
         for place, mask in zip(past, past_masks, strict=True)
@@ -51,12 +51,6 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
     )
     out, keys, values = (array.reshape(*rows, *array.shape[1:]) for array in (out, keys, values))
     return out, (keys, values)
-
-
-def _flat(rows, array, axes: int):
-    """Broadcasts an array's leading axes to one axis of rows; XLA shares the results of masks between layers."""
-    own = array.shape[-axes:]
-    return jnp.broadcast_to(array, (*rows, *own)).reshape(-1, *own)
 
 
 def _reach(mask):

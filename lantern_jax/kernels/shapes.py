@@ -1,6 +1,7 @@
 """Triton, where JAX has it, and the shapes of its kernels' tiles and results."""
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 try:
@@ -22,3 +23,12 @@ def shape_like(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     """Returns a result's shape with the array's dtype and the ``shard_map`` axes along which it varies."""
     varying = getattr(jax.typeof(array), "vma", None)
     return jax.ShapeDtypeStruct(shape, array.dtype, **({"vma": varying} if varying else {}))
+
+
+def flat_rows(rows: tuple[int, ...], array: Array, axes: int) -> Array:
+    """Broadcasts an array's axes but the last ``axes`` to ``rows``, as one axis: [*rows, ...] to [R, ...].
+
+    XLA shares the results of masks between layers.
+    """
+    own = array.shape[-axes:]
+    return jnp.broadcast_to(array, (*rows, *own)).reshape(-1, *own)

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from lantern_jax.kernels.shapes import shape_like
+from lantern_jax.kernels.shapes import flat_rows, shape_like
 
 WIDTH = 64
 _LANES, _SUBLANES = 128, 16
@@ -43,7 +43,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         interpret: runs it anywhere, slowly, for tests.
     """
     *rows, count, _, heads, _ = qkv.shape
-    flat = partial(_flat, tuple(rows))
+    flat = partial(flat_rows, tuple(rows))
     padded = _whole(count, _SUBLANES)
     # Slots along the lanes: so the compiler lays out such caches, and no lane of theirs is empty.
     places = [
@@ -110,12 +110,6 @@ def _cost(rows: int, tiles: int, padded: int, slots: list[int]) -> pl.CostEstima
     scores = rows * tiles * queries * (seen + _LANES)
     moved = 2 * _LANES * rows * tiles * (2 * seen + 4 * padded + 2 * queries)
     return pl.CostEstimate(flops=4 * _LANES * scores, transcendentals=scores, bytes_accessed=moved)
-
-
-def _flat(rows, array, axes: int):
-    """Broadcasts an array's leading axes to one axis of rows; XLA shares the results of masks between layers."""
-    own = array.shape[-axes:]
-    return jnp.broadcast_to(array, (*rows, *own)).reshape(-1, *own)
 
 
 def _lanes_of(rotary, part: int):

@@ -57,11 +57,9 @@ class Auto:
             return Found()
         found = self._shelf.find(partial(self._key, pictures, knobs))
         choice = None if found.knobs else self.choice(1 if self.alone else pictures, knobs)
-        return (
-            found
-            if choice is None
-            else Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
-        )
+        if choice is None:
+            return found
+        return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
 
     def choice(self, pictures: int, knobs: Mapping[str, Any]) -> Choice | None:
         """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes."""

@@ -182,8 +182,9 @@ def chosen(
     plain = next(way for way in ways if way.point == PLAIN)
     sure = max([1.0, *(way.speedup for way in ways if way.is_noted)])
     best = next((way for way in ways if way.speedup > (1 if way.is_noted else _PROMISE * sure)), plain)
-    alike = (way for way in ways if way.point == usual and not way.is_noted and not best.is_noted)
-    best = next((way for way in alike if way.speedup > _ALIKE * best.speedup and best != plain), best)
+    likely = next((way for way in ways if way.point == usual and not way.is_noted), None)
+    if likely and best != plain and not best.is_noted and likely.speedup > _ALIKE * best.speedup:
+        best = likely
     return Choice(best, tuple(ways))
 
 
