@@ -1,15 +1,16 @@
 """Echo: memory of what the target already said of the coming positions, in slightly wrong contexts. Ours.
 
-A round scores many nodes and keeps a few; what the target said after the others is still of use. When children are
-drafted below a node, the last round's nodes at its position are looked up: those with its token and its parent's token,
-or, if there are none, with its token, or any. The average of their log p, p_old, is mixed with the drafter's q:
+A round scores many nodes and keeps a few; what the target said after the others is still of use. When guesses are made
+after a node, one of the last round's nodes at its position is recalled: the one whose last tokens agree longest with
+the node's. What the target said after it, p_old, is mixed with the drafter's q:
 
     log q' = a log q + b log p_old + a constant,
 
-where (a, b) depends on how well they match. Children are drawn from q', so strict decoding stays strict with every
-coupling. It costs no pass.
+where (a, b) depends on how long they agree: in position only, in token too, in parent's token, in grandparent's.
+Guesses are drawn from q', so strict decoding stays strict with every coupling. It costs no pass.
 
-Axes: B batch, N nodes of the last round (root included), M nodes whose children are drafted, V codes.
+Axes: G guidance rows, B batch, N nodes of the last round (root included), M nodes after which something is guessed,
+H = 3 tokens compared, V codes, D feature width.
 """
 
 import dataclasses
@@ -21,18 +22,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.protocols import Outcome
-from lantern_jax.decoding.topology import take_nodes, with_batch
+from lantern_jax.decoding.protocols import Draft, Outcome, Pending
+from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
 # Least log-probability of an old node: a code that was filtered out there must not rule out a likely one.
-_LEAST = -20.0
+LEAST = -20.0
+# H: the tokens of a node, its parent and its grandparent.
+COMPARED = 3
 
 
 @dataclass(frozen=True)
 class Echo:
-    """The mixture of old and new: (a, b) for old nodes that agree in position only, in token too, in parent too.
+    """The mixture of old and new: (a, b) by what the recalled node agrees in.
+
+    The numbers are fitted on the demo (``train.fit``): where the last tokens are the same, nearly all is p_old.
+
+    Attributes:
+        position: of a node that agrees in position only; ``token``: in its token too; ``parent``: in its parent's
+            too; ``grandparent``: in all that is compared.
 
     Raises:
         LanternError: shares that are not two finite numbers >= 0.
@@ -45,14 +54,15 @@ class Echo:
         4
     """
 
-    position: tuple[float, float] = (0.8, 0.25)
-    token: tuple[float, float] = (0.3, 0.8)
-    parent: tuple[float, float] = (0.2, 0.9)
+    position: tuple[float, float] = (0.84, 0.17)
+    token: tuple[float, float] = (0.19, 0.8)
+    parent: tuple[float, float] = (0.04, 0.96)
+    grandparent: tuple[float, float] = (0.02, 0.98)
 
     @classmethod
     def of(cls, mixture: tuple[float, ...] | None) -> "Echo":
-        """Returns the mixture of six numbers, the parts in order; None is the library's own."""
-        return cls() if mixture is None else cls(mixture[:2], mixture[2:4], mixture[4:])
+        """Returns the mixture of eight numbers, the parts in order; None is the library's own."""
+        return cls() if mixture is None else cls(*zip(mixture[::2], mixture[1::2], strict=True))
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -71,73 +81,106 @@ class Memory:
     """The nodes of the last round.
 
     Attributes:
-        tokens, before: int32 [B, N], the tokens of a node and of its parent.
+        history: int32 [B, N, H], the tokens of a node, its parent and its grandparent.
         positions: int32 [B, N], the position after the node; -1 where there is no node.
+        common: int32 [B, N], how many nodes of the path to it were accepted, the root and itself included.
         log_probs: float32 [B, N, V], the target's after the node.
+        features: [G, B, N, D], the target's at the node; None where nothing reads them.
     """
 
-    tokens: Int[Array, "B N"]
-    before: Int[Array, "B N"]
+    history: Int[Array, "B N H"]
     positions: Int[Array, "B N"]
+    common: Int[Array, "B N"]
     log_probs: Float[Array, "B N V"]
+    features: Float[Array, "G B N D"] | None
 
 
-def nothing(batch: int, nodes: int, vocab_size: int) -> Memory:
-    """Makes the memory before the first round."""
+def nothing(
+    batch: int, nodes: int, vocab_size: int, features: Float[Array, "G B S D"] | None = None
+) -> Memory:
+    """Makes the memory before the first round; with ``features`` it has room for such."""
     none = jnp.full((batch, nodes), -1, jnp.int32)
-    return Memory(none, none, none, split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1))
+    return Memory(
+        history=jnp.full((batch, nodes, COMPARED), -1, jnp.int32),
+        positions=none,
+        common=none,
+        log_probs=split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1),
+        features=None
+        if features is None
+        else jnp.zeros((*features.shape[:2], nodes, features.shape[-1]), features.dtype),
+    )
 
 
-def remember(outcome: Outcome, position: Int[Array, " B"], before: Int[Array, " B"]) -> Memory:
-    """Remembers a round's nodes; its root predicted ``position`` and followed the token ``before``."""
-    draft = outcome.draft
-    parents = draft.topology.parents
-    above = take_nodes(draft.tokens, jnp.maximum(with_batch(parents, 2), 0) + jnp.zeros_like(draft.tokens))
-    above = above.at[:, 0].set(before)
-    depth = with_batch(draft.topology.depth, 2)
-    return Memory(draft.tokens, above, position[:, None] + depth, outcome.log_probs)
+def remember(outcome: Outcome, with_features: bool = False) -> Memory:
+    """Remembers a round's nodes."""
+    topology, path = outcome.draft.topology, outcome.verdict.path
+    ids = jnp.arange(topology.num_nodes, dtype=jnp.int32)
+    accepted = jnp.any(path[:, :, None] == ids, axis=1)
+    common = jnp.sum(with_batch(topology.ancestors, 3) & accepted[:, None], axis=-1, dtype=jnp.int32)
+    return Memory(
+        history=histories(outcome.draft, outcome.pending),
+        positions=outcome.pending.position[:, None] + with_batch(topology.depth, 2),
+        common=common,
+        log_probs=outcome.log_probs,
+        features=outcome.node_features if with_features else None,
+    )
+
+
+def histories(draft: Draft, pending: Pending) -> Int[Array, "B N H"]:
+    """Returns the tokens of every node, its parent and its grandparent, known ones above the root."""
+    above = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
+    above = jnp.broadcast_to(above, draft.tokens.shape)
+    tokens = [draft.tokens]
+    for step in range(1, COMPARED):
+        upper = jnp.take_along_axis(tokens[-1], above, axis=1)
+        tokens.append(upper.at[:, 0].set(pending.history[:, step]))
+    return jnp.stack(tokens, axis=-1)
+
+
+def recalled(
+    memory: Memory, history: Int[Array, "B M H"], positions: Int[Array, "B M"]
+) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
+    """Finds the old node that agrees longest with each node.
+
+    Ties go to the one with the longest accepted path, whose own context is the truest, then to the lowest id.
+
+    Args:
+        history: tokens of the nodes, their parents and grandparents.
+        positions: after them.
+
+    Returns:
+        the old nodes' ids, and their agreement: 0 for none at the position, 1 in position alone, up to 1 + H.
+    """
+    same = positions[:, :, None] == memory.positions[:, None, :]
+    agreement = same.astype(jnp.int32)
+    for step in range(COMPARED):
+        same = same & (history[:, :, None, step] == memory.history[:, None, :, step])
+        agreement = agreement + same.astype(jnp.int32)
+    nodes = memory.positions.shape[1]
+    order = agreement * jnp.int32(nodes + 1) + memory.common[:, None, :]
+    node = jnp.argmax(order, axis=-1).astype(jnp.int32)
+    return node, jnp.take_along_axis(agreement, node[..., None], axis=-1)[..., 0]
 
 
 def mixed(
     echo: Echo,
     memory: Memory,
     log_q: Float[Array, "B M V"],
-    tokens: Int[Array, "B M"],
-    before: Int[Array, "B M"],
-    positions: Int[Array, " B"],
+    history: Int[Array, "B M H"],
+    positions: Int[Array, "B M"],
 ) -> Float[Array, "B M V"]:
-    """Returns log q', normalized.
-
-    Args:
-        log_q: the drafter's, of the children of M nodes.
-        tokens, before: those nodes' tokens and their parents'.
-        positions: the position after them.
-    """
-    return blended(echo, log_q, *recalled(memory, tokens, before, positions))
+    """Returns log q', normalized; ``log_q`` is the drafter's after nodes as ``recalled`` takes them."""
+    node, agreement = recalled(memory, history, positions)
+    old = jnp.take_along_axis(memory.log_probs, node[..., None], axis=1)
+    return blended(echo, log_q, old, agreement)
 
 
 def blended(
     echo: Echo, log_q: Float[Array, "*rows V"], old: Float[Array, "*rows V"], agreement: Int[Array, "*rows"]
 ) -> Float[Array, "*rows V"]:
-    """Returns log q', normalized, for nodes that agree in nothing (0), position (1), token too (2), parent too (3)."""
-    shares = jnp.float32([(1, 0), echo.position, echo.token, echo.parent])[agreement]
-    a, b, old = shares[..., :1], shares[..., 1:], jnp.maximum(old, _LEAST)
+    """Returns log q', normalized, for nodes whose agreement is as ``recalled`` returns it."""
+    shares = [(1, 0), *(getattr(echo, field.name) for field in dataclasses.fields(echo))]
+    shares = jnp.float32(shares)[agreement]
+    a, b, old = shares[..., :1], shares[..., 1:], jnp.maximum(old, LEAST)
     # Without a share q rules nothing out: 0 times -inf would be NaN.
     return jax.nn.log_softmax(jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * old, axis=-1)
-
-
-def recalled(
-    memory: Memory, tokens: Int[Array, "B M"], before: Int[Array, "B M"], positions: Int[Array, "B *M"]
-) -> tuple[Float[Array, "B M V"], Int[Array, "B M"]]:
-    """Returns the mean log p of the best-matching old nodes, and how they match, as in ``blended``."""
-    positions = positions.reshape(*positions.shape, *(1,) * (3 - positions.ndim))
-    there = positions == memory.positions[:, None, :]
-    same = there & (tokens[..., None] == memory.tokens[:, None, :])
-    parent = same & (before[..., None] == memory.before[:, None, :])
-    weights, agreement = jnp.zeros(there.shape, jnp.float32), jnp.zeros(tokens.shape, jnp.int32)
-    for matches in (there, same, parent):
-        number = jnp.sum(matches, axis=-1, dtype=jnp.int32)
-        share = matches.astype(jnp.float32) / jnp.maximum(number, 1).astype(jnp.float32)[..., None]
-        weights = jnp.where(number[..., None] > 0, share, weights)
-        agreement = agreement + (number > 0).astype(jnp.int32)
-    return jnp.einsum("bmn,bnv->bmv", weights, jnp.maximum(memory.log_probs, _LEAST)), agreement

@@ -243,6 +243,8 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
             features=jnp.take_along_axis(features, path[None, :, :, None], axis=2),
             count=count,
             log_probs=log_probs,
+            node_features=features[:, :, stream.longest - 1 :],
+            pending=pending,
             draft=draft,
             verdict=verdict,
         )

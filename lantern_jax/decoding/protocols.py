@@ -139,9 +139,13 @@ class Pending(Record):
             before them are committed already.
         count: int32 [B], 1 to R.
         position: int32 [B], the position that the root predicts, counted from 0 along the stream.
+        history: int32 [B, 3], the last known tokens: the root, the one before it, and the one before that; -1 where
+            the stream has none.
 
     Example:
-        >>> pending = lantern_jax.Pending(np.array([[7, 32]]), count=np.array([2]), position=np.array([5]))
+        >>> pending = lantern_jax.Pending(
+        ...     np.array([[7, 32]]), count=np.array([2]), position=np.array([2]), history=np.array([[32, 7, -1]])
+        ... )
         >>> pending.tokens[:, -1]  # the root, here a row end that was forced after code 7
         array([32])
     """
@@ -149,6 +153,7 @@ class Pending(Record):
     tokens: Int[Array, "B R"]
     count: Int[Array, " B"]
     position: Int[Array, " B"]
+    history: Int[Array, "B 3"]
 
 
 class Draft(Record):
@@ -182,13 +187,15 @@ class Outcome(Record):
         count: int32 [B], their number; 0 for a finished sequence. The token after the last one is the first of the
             next round's pending tokens.
         log_probs: float32 [B, N, V], the target's log-probabilities after every node.
+        node_features: [G, B, N, D], the target's features at every node.
+        pending: what the round began with.
         draft: what was proposed.
         verdict: the round's ``Verification``; its ``wanted`` are the target's own tokens after every node.
 
     Example:
         >>> outcome = lantern_jax.Outcome(
         ...     tokens=np.array([[5, 7, 0]]), features=np.zeros((1, 1, 3, 16)), count=np.array([2]),
-        ...     log_probs=np.zeros((1, 3, 32)), draft=None, verdict=None,
+        ...     log_probs=np.zeros((1, 3, 32)), node_features=None, pending=None, draft=None, verdict=None,
         ... )
         >>> outcome.tokens[0, : outcome.count[0]]  # what was committed
         array([5, 7])
@@ -198,6 +205,8 @@ class Outcome(Record):
     features: Float[Array, "G B S D"]
     count: Int[Array, " B"]
     log_probs: Float[Array, "B N V"]
+    node_features: Float[Array, "G B N D"]
+    pending: Pending
     draft: Draft
     verdict: Any
 
@@ -225,7 +234,8 @@ class Drafting:
         ...     lambda params, prefix, slots, span: (), propose, lambda params, state, outcome: state, max_depth=2
         ... )
         >>> one = jnp.ones(1, jnp.int32)
-        >>> draft, _ = drafting.propose((), (), lantern_jax.Pending(5 * one[None], one, 9 * one), None, None)
+        >>> pending = lantern_jax.Pending(5 * one[None], count=one, position=9 * one, history=jnp.array([[5, 8, 2]]))
+        >>> draft, _ = drafting.propose((), (), pending, None, None)
         >>> draft.tokens.tolist()
         [[5, 5, 5]]
     """

@@ -89,7 +89,9 @@ class Stream:
     def pending(self, decoded: Decoded, length: Int[Array, " B"], count: Int[Array, " B"]) -> Pending:
         """Returns the pending tokens of sequences of which ``length`` tokens are known."""
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
-        return Pending(_take(decoded.tokens, length[:, None] + behind), count, length)
+        before = length[:, None] - np.arange(1, 4, dtype=np.int32)[None]
+        history = jnp.where(before >= 0, _take(decoded.tokens, before), jnp.int32(-1))
+        return Pending(_take(decoded.tokens, length[:, None] + behind), count, length, history)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
         """Returns the most draft tokens that may be accepted: the bonus token after them must fit the stream."""

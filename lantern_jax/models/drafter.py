@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
-from lantern_jax.decoding.drafting.eagle import Drafter
+from lantern_jax.decoding.drafting.eagle import Drafter, Stale
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
 from lantern_jax.io.errors import LanternError
@@ -123,6 +123,10 @@ class DrafterModel(nn.Module):
         """Runs the layer on its inputs."""
         return self.transformer(x, rotary, mask, past, past_masks)
 
+    def fuse(self, features):
+        """Returns the target's own features as the call reads them."""
+        return features
+
     def committed(self, *inputs):
         """Runs committed positions: the call with the target's own features."""
         return self(*inputs)
@@ -209,9 +213,9 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 def chained_drafter(model: nn.Module) -> Drafter:
     """Returns the record of a module whose output at a node is what its children read.
 
-    The module has the call, ``committed`` and ``head_input`` of ``DrafterModel``.
+    The module has the call, ``fuse``, ``committed`` and ``head_input`` of ``DrafterModel``.
     """
-    return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
+    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
 
 
 def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:
@@ -284,25 +288,13 @@ def _absorb(model: nn.Module, params, state: DrafterState, features, tokens, cou
 
 
 def _expand(model: nn.Module, params, state: DrafterState, tokens, parents):
-    (rows, batch), nodes = state.features.shape[:2], tokens.shape[1]
+    batch, nodes = tokens.shape
     parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
     features = jnp.take_along_axis(state.features, parents[None, :, :, None], axis=2)
     depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
     seen = jnp.take_along_axis(state.ancestors, parents[:, :, None], axis=1)
     itself = jnp.broadcast_to(jnp.eye(nodes, dtype=bool)[None], (batch, nodes, nodes))
-    # The root is the last absorbed token.
-    positions = (state.cache.length + state.count)[:, None] - 1 + depth
-    span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
-    recent_mask = (span[None] < state.count[:, None])[None, :, None]
-    predicted, (block,) = model.apply(
-        params["drafter"],
-        features,
-        jnp.broadcast_to(tokens[None], (rows, batch, nodes)),
-        stream_rotary(model.config, state.cache.prefix_mask, positions),
-        itself[None],
-        (state.cache.layers, (state.recent,), (state.nodes,)),
-        (state.cache.mask, recent_mask, seen[None]),
-    )
+    predicted, block = _run_below(model, params, state, features, tokens, depth, seen, itself)
     at = state.expanded
 
     def write(places, new, axis, offset=0):
@@ -316,6 +308,47 @@ def _expand(model: nn.Module, params, state: DrafterState, tokens, parents):
         expanded=at + nodes,
     )
     return grown, _guided_logits(model, params, state, predicted)
+
+
+def _refine(model: nn.Module, params, state: DrafterState, root, tokens, stale: Stale, predicted):
+    batch, nodes = tokens.shape
+    before = model.apply(params["drafter"], stale.features.astype(model.dtype), method="fuse")
+    of_root = jnp.take_along_axis(state.features, root[None, :, None, None], axis=2)
+    if predicted is not None:
+        last = jnp.concatenate([of_root, predicted[:, :, :-1]], axis=2)
+        before = jnp.where(stale.known[None, ..., None], before, last)
+    before = jnp.concatenate([of_root, before[:, :, 1:]], axis=2)
+    below = jnp.arange(1, nodes + 1, dtype=jnp.int32)[None]
+    depth = jnp.take_along_axis(state.depth, root[:, None], axis=1) + below
+    seen = jnp.take_along_axis(state.ancestors, root[:, None, None], axis=1)
+    seen = jnp.broadcast_to(seen, (batch, nodes, seen.shape[-1]))
+    causal = jnp.asarray(np.tri(nodes, dtype=bool))[None]
+    predicted, _ = _run_below(model, params, state, before, tokens, depth, seen, causal)
+    return _guided_logits(model, params, state, predicted), predicted
+
+
+def _run_below(model: nn.Module, params, state: DrafterState, features, tokens, depth, seen, among):
+    """Runs nodes below the root; returns their predicted features [G, B, M, D], and keys and values.
+
+    Args:
+        features: [G, B, M, D], before each node's token.
+        depth: int32 [B, M], below the root.
+        seen, among: bool [B, M, X] and [B, M, M], the expanded nodes and the new ones that each sees.
+    """
+    # The root is the last absorbed token.
+    positions = (state.cache.length + state.count)[:, None] - 1 + depth
+    span = jnp.arange(state.recent[0].shape[-2], dtype=jnp.int32)
+    recent_mask = (span[None] < state.count[:, None])[None, :, None]
+    predicted, (block,) = model.apply(
+        params["drafter"],
+        features,
+        jnp.broadcast_to(tokens[None], (features.shape[0], *tokens.shape)),
+        stream_rotary(model.config, state.cache.prefix_mask, positions),
+        among[None],
+        (state.cache.layers, (state.recent,), (state.nodes,)),
+        (state.cache.mask, recent_mask, seen[None]),
+    )
+    return predicted, block
 
 
 def _guided_logits(model: nn.Module, params, state: DrafterState, features):

@@ -160,10 +160,20 @@ def expand_depths(state: OnePassState, tokens: Int[Array, "B M"], parents, after
     """
     parents = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), tokens.shape)
     depth = jnp.take_along_axis(state.depth, parents, axis=1) + 1
-    rows = jnp.minimum(depth, state.logits.shape[1] - 1)
-    logits = jnp.take_along_axis(state.logits, rows[..., None], axis=1) + after
     grown = jax.lax.dynamic_update_slice_in_dim(state.depth, depth, state.expanded + 1, 1)
-    return state.replace(depth=grown, expanded=state.expanded + tokens.shape[1]), logits
+    state = state.replace(depth=grown, expanded=state.expanded + tokens.shape[1])
+    return state, _at_depth(state, depth) + after
+
+
+def refine_depths(state: OnePassState, root: Int[Array, " B"], after: Float[Array, "B M V"]):
+    """Returns logits [B, M, V] after a chain of M guesses below an expanded node, as ``expand_depths`` does."""
+    below = jnp.arange(1, after.shape[1] + 1, dtype=jnp.int32)[None]
+    return _at_depth(state, jnp.take_along_axis(state.depth, root[:, None], axis=1) + below) + after
+
+
+def _at_depth(state: OnePassState, depth: Int[Array, "B M"]) -> Float[Array, "B M V"]:
+    rows = jnp.minimum(depth, state.logits.shape[1] - 1)
+    return jnp.take_along_axis(state.logits, rows[..., None], axis=1)
 
 
 @cache
@@ -176,7 +186,7 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         4
     """
     model = MedusaModel(config, dtype)
-    return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
+    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
 
 
 def medusa_shapes(config: MedusaConfig) -> dict[str, Any]:
@@ -202,3 +212,8 @@ def _absorb(model: MedusaModel, params, state: OnePassState, features, tokens, c
 
 def _expand(model: MedusaModel, params, state: OnePassState, tokens, parents):
     return expand_depths(state, tokens, parents, model.apply(params["drafter"], tokens, method="after"))
+
+
+def _refine(model: MedusaModel, params, state: OnePassState, root, tokens, stale, predicted):
+    after = model.apply(params["drafter"], tokens, method="after")
+    return refine_depths(state, root, after), predicted

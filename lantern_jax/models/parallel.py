@@ -33,7 +33,7 @@ from lantern_jax.models.drafter import (
     write_recent,
 )
 from lantern_jax.models.heads import head_logits
-from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths
+from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths, refine_depths
 from lantern_jax.models.positions import stream_rotary
 
 
@@ -113,7 +113,7 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
         4
     """
     model = ParallelModel(config, dtype)
-    return Drafter(partial(_init, model), partial(_absorb, model), partial(_expand, model))
+    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
 
 
 def parallel_shapes(config: ParallelConfig) -> dict[str, Any]:
@@ -175,3 +175,8 @@ def _expand(model: ParallelModel, params, state: ParallelState, tokens, parents)
     after = model.apply(params["drafter"], tokens, method="after")
     draft, logits = expand_depths(state.draft, tokens, parents, after)
     return state.replace(draft=draft), logits
+
+
+def _refine(model: ParallelModel, params, state: ParallelState, root, tokens, stale, predicted):
+    after = model.apply(params["drafter"], tokens, method="after")
+    return refine_depths(state.draft, root, after), predicted

@@ -98,7 +98,7 @@ DRAFTINGS: Table[DraftingKind] = Table(
             one_level=_led_one_level,
         ),
         "jacobi": DraftingKind(
-            at("lantern_jax.decoding.drafting.windows:from_settings"),
+            at("lantern_jax.decoding.drafting.jacobi:from_settings"),
             reads=(*_WINDOW, "redraw"),
             nodes=WINDOW,
         ),

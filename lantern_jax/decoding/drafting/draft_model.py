@@ -92,4 +92,17 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         logits = lax.dynamic_slice_in_dim(logits, state.expanded, new, axis=1)
         return DraftModelState(state.cache, drafted, ancestors, state.expanded + new), logits
 
-    return Drafter(init, absorb, expand)
+    def refine(params, state: DraftModelState, root, tokens, stale, predicted):
+        (batch, length), places = tokens.shape, state.tokens.shape[1]
+        seen = jnp.take_along_axis(state.ancestors, root[:, None, None], axis=1)
+        seen = jnp.broadcast_to(seen, (batch, length, places))
+        causal = jnp.broadcast_to(jnp.asarray(np.tri(length, dtype=bool))[None], (batch, length, length))
+        mask = jnp.concatenate([seen, causal], axis=2)
+        expanded = state.ancestors[:, 1:] | np.eye(places, dtype=bool)[None]
+        mask = jnp.concatenate([jnp.pad(expanded, ((0, 0), (0, 0), (0, length))), mask], axis=1)
+        depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
+        drafted = jnp.concatenate([state.tokens, tokens], axis=1)
+        logits, _, _ = small.score(params, state.cache, drafted, depth, mask)
+        return logits[:, places:], predicted
+
+    return Drafter(init, absorb, expand, refine)

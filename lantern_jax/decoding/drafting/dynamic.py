@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.drafting.growing import AtRoot, Expand, LogQ, expanded_numbers
+from lantern_jax.decoding.drafting.growing import AtRoot, Expand, LogQ, expanded_numbers, extended
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
@@ -28,15 +28,14 @@ class Frontier(NamedTuple):
     """The nodes of a level that are expanded.
 
     Attributes:
-        tokens, before: int32 [B, F], their tokens and their parents'.
+        history: int32 [B, F, 3], their tokens, their parents' and grandparents'.
         numbers: int32 [B, F], their numbers among expanded nodes.
         places: int32 [B, F], their places in the pool of drafted nodes; -1 for the root.
         worth: float32 [B, F], the log of what each is worth.
         going: bool [B], whether the sequence's tree still gets deeper.
     """
 
-    tokens: Int[Array, "B F"]
-    before: Int[Array, "B F"]
+    history: Int[Array, "B F 3"]
     numbers: Int[Array, "B F"]
     places: Int[Array, "B F"]
     worth: Float[Array, "B F"]
@@ -56,7 +55,6 @@ def grow_dynamic(
     expand: Expand,
     log_q_below: LogQ,
     start: AtRoot,
-    before: Int[Array, " B"],
     pending: Pending,
     draws: Any,
 ) -> Draft:
@@ -71,8 +69,7 @@ def grow_dynamic(
         )
     (batch, expanded), root = pending.tokens.shape, pending.tokens[:, -1:]
     frontier = Frontier(
-        tokens=root,
-        before=before[:, None],
+        history=pending.history[:, None],
         numbers=start.number[:, None],
         places=jnp.full((batch, 1), -1, jnp.int32),
         worth=jnp.zeros((batch, 1), jnp.float32),
@@ -80,13 +77,14 @@ def grow_dynamic(
     )
     state, logits, levels, drafted = start.state, start.logits[:, None], [], 0
     for depth in range(tree.depth):
-        log_q = log_q_below(logits, frontier.tokens, frontier.before, depth)
+        log_q = log_q_below(logits, frontier.history, depth)
         levels.append(_children(tree, frontier, log_q, draws, depth))
         if depth + 1 < tree.depth:
             above = frontier.numbers
             frontier, parent = _next(tree, frontier, levels[-1], drafted, expanded, depth)
             drafted, expanded = drafted + levels[-1].tokens.shape[1], expanded + tree.expanded[depth]
-            state, logits = expand(state, frontier.tokens, jnp.take_along_axis(above, parent, axis=1))
+            tokens = frontier.history[..., 0]
+            state, logits = expand(state, tokens, jnp.take_along_axis(above, parent, axis=1))
     return _kept(tree, root, Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*levels, strict=True))))
 
 
@@ -115,9 +113,9 @@ def _next(
     if tree.threshold and depth + 1 in tree.checks:
         # Nothing may branch on data: the passes are made all the same, and the nodes go elsewhere in the tree.
         going = going & (jnp.sum(jnp.exp(worth), axis=1) >= tree.threshold)
+    tokens = jnp.take_along_axis(level.tokens, best, axis=1)
     return Frontier(
-        tokens=jnp.take_along_axis(level.tokens, best, axis=1),
-        before=jnp.take_along_axis(frontier.tokens, parent, axis=1),
+        history=extended(jnp.take_along_axis(frontier.history, parent[..., None], axis=1), tokens),
         numbers=expanded_numbers(expanded, *best.shape),
         places=drafted + best,
         worth=worth,

@@ -7,13 +7,13 @@ S = R - 1 + L positions, L = max depth + 1, V codes, D feature width.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
@@ -36,6 +36,11 @@ class Drafter:
             logits of the position after the last. Starts a new, empty set of expanded nodes.
         expand: (params, state, tokens [B, M], parents [B, M]) -> (state, logits [B, M, V]): adds nodes below
             already expanded ones (0 = the root, then in order of expansion). The state keeps its shapes.
+        refine: (params, state, root [B], tokens [B, M], ``Stale``, predicted) -> (logits [B, M, V], predicted): passes
+            over a chain of guesses below the expanded node ``root``, all of them together, and gives the logits after
+            each; nothing is expanded. Before a token stands the target's own feature where ``Stale`` has it, else
+            what the last of such passes predicted, whose ``predicted`` is handed on (None for the first). None for
+            a drafter that leads no window.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -47,6 +52,19 @@ class Drafter:
     init: Callable[..., Any]
     absorb: Callable[..., Any]
     expand: Callable[..., Any]
+    refine: Callable[..., Any] | None = None
+
+
+class Stale(NamedTuple):
+    """The target's features before the tokens of a chain, each of an older, slightly wrong context.
+
+    Attributes:
+        features: [G, B, M, D]; those before the first token are not read.
+        known: bool [B, M], where they are better than what the drafter predicts.
+    """
+
+    features: Float[Array, "G B M D"]
+    known: Bool[Array, "B M"]
 
 
 @flax.struct.dataclass
@@ -78,13 +96,6 @@ class Committed:
     def after(self, outcome: Outcome) -> "Committed":
         """Returns the state with what a round committed."""
         return self.replace(features=outcome.features, tokens=outcome.tokens, count=outcome.count)
-
-    def before(self, pending: Pending) -> Int[Array, " B"]:
-        """Returns the token before the root: a pending one, or the last committed."""
-        last = jnp.take_along_axis(self.tokens, jnp.maximum(self.count - 1, 0)[:, None], axis=1)[:, 0]
-        if pending.tokens.shape[1] == 1:
-            return last
-        return jnp.where(pending.count > 1, pending.tokens[:, -2], last)
 
 
 def catch_up(drafter: Drafter, params, state: Committed, pending: Pending) -> tuple[Committed, AtRoot]:
@@ -122,13 +133,10 @@ class EagleState:
 
     Attributes:
         committed: the drafter's part.
-        position, before: int32 [B], the position that the last root predicted, and the token before that root.
         memory: ``echo.Memory`` of the last round's nodes; None without echo.
     """
 
     committed: Committed
-    position: Int[Array, " B"]
-    before: Int[Array, " B"]
     memory: Memory | None
 
 
@@ -166,26 +174,26 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
             given = committed.drafter, committed.features, committed.tokens, committed.count
             _, logits = jax.eval_shape(drafter.absorb, params, *given)
             memory = nothing(batch, tree.num_nodes, logits.shape[-1])
-        return EagleState(committed, jnp.zeros(batch, jnp.int32), jnp.full(batch, -1, jnp.int32), memory)
+        return EagleState(committed, memory)
 
     def propose(params, state: EagleState, pending: Pending, draws, sampling):
         committed, start = catch_up(drafter, params, state.committed, pending)
-        before = committed.before(pending)
 
-        def log_q_below(logits, tokens, before, depth):
+        def log_q_below(logits, history, depth):
             log_q = process_logits(logits, sampling)
             if echo is None:
                 return log_q
-            return mixed(echo, state.memory, log_q, tokens, before, pending.position + depth)
+            positions = jnp.broadcast_to((pending.position + depth)[:, None], history.shape[:2])
+            return mixed(echo, state.memory, log_q, history, positions)
 
-        draft = grow(tree, partial(drafter.expand, params), log_q_below, start, before, pending, draws)
-        return draft, state.replace(committed=committed, position=pending.position, before=before)
+        draft = grow(tree, partial(drafter.expand, params), log_q_below, start, pending, draws)
+        return draft, state.replace(committed=committed)
 
     def observe(params, state: EagleState, outcome: Outcome) -> EagleState:
         state = state.replace(committed=state.committed.after(outcome))
         if echo is None:
             return state
-        return state.replace(memory=remember(outcome, state.position, state.before))
+        return state.replace(memory=remember(outcome))
 
     return Drafting(init, propose, observe, tree.max_depth)
 

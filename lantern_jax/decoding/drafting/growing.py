@@ -16,7 +16,7 @@ from lantern_jax.decoding.tree import DraftTree
 
 # (drafter's state, tokens [B, M], numbers of their parents among expanded nodes [B, M]) -> (state, logits [B, M, V]).
 Expand = Callable[..., tuple[Any, Float[Array, "B M V"]]]
-# (logits [B, M, V], tokens [B, M], the tokens before them [B, M], depth) -> log q [B, M, V] of the nodes' children.
+# (logits [B, M, V], tokens of nodes, parents and grandparents [B, M, 3], depth) -> log q [B, M, V] of their children.
 LogQ = Callable[..., Float[Array, "B M V"]]
 
 
@@ -39,25 +39,25 @@ def grow_static(
     expand: Expand,
     log_q_below: LogQ,
     start: AtRoot,
-    before: Int[Array, " B"],
     pending: Pending,
     draws: Any,
 ) -> Draft:
-    """Fills ``tree`` below the root, the last token of ``pending``; ``before`` is the token before it."""
+    """Fills ``tree`` below the root, the last token of ``pending``."""
     batch, expanded = pending.tokens.shape
     tokens, log_q, state = [pending.tokens[:, -1:]], [], start.state
-    # The level's nodes with children: logits after them, their numbers, their tokens, and the tokens before those.
-    logits, numbers, inner, before = start.logits[:, None], start.number[:, None], tokens[-1], before[:, None]
+    # The level's nodes with children: logits after them, their numbers, and their tokens with those before them.
+    logits, numbers, history = start.logits[:, None], start.number[:, None], pending.history[:, None]
     for depth, internal in enumerate(tree.internal_levels):
         level = np.asarray(tree.levels[depth + 1])
         parent = np.searchsorted(np.asarray(internal), tree.parents[level])
-        log_q.append(log_q_below(logits, inner, before, depth))
+        log_q.append(log_q_below(logits, history, depth))
         ranked = draws.perturb(log_q[-1], depth, np.asarray(internal))
         _, best = top_children(ranked, int(tree.rank[level].max()) + 1)
         tokens.append(best[:, parent, tree.rank[level]])
         if depth + 1 < tree.max_depth:
             below = np.searchsorted(level, np.asarray(tree.internal_levels[depth + 1]))
-            inner, before = tokens[-1][:, below], inner[:, parent[below]]
+            inner = tokens[-1][:, below]
+            history = extended(history[:, parent[below]], inner)
             state, logits = expand(state, inner, numbers[:, parent[below]])
             numbers = expanded_numbers(expanded, batch, len(below))
             expanded += len(below)
@@ -67,3 +67,8 @@ def grow_static(
 def expanded_numbers(first: int, batch: int, count: int) -> Int[Array, "B M"]:
     """Returns the numbers of ``count`` nodes expanded together, from ``first`` on."""
     return jnp.broadcast_to((first + jnp.arange(count, dtype=jnp.int32))[None], (batch, count))
+
+
+def extended(history: Int[Array, "B M 3"], tokens: Int[Array, "B M"]) -> Int[Array, "B M 3"]:
+    """Returns the last tokens of nodes whose parents' ``history`` is."""
+    return jnp.concatenate([tokens[..., None], history[..., :-1]], axis=-1)

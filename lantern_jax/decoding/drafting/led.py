@@ -1,33 +1,43 @@
-"""A window led by a drafter, ours: the drafter helps with the nearest places, the target's last pass guesses all.
+"""A window led by a drafter and refined by it, ours: strict decoding in the fewest passes of the target.
 
-A Jacobi window (``jacobi``) remembers what the target's last pass said of every coming position, and distant positions
-are refined by several passes before they come near. What it lacks is the effect of the tokens just chosen, which a
-drafter knows. So the first ``reach`` guesses are drawn one by one from a mixture (``echo``) of the drafter's q after
-the guesses before them and the window's p, weighted by whether p stands after those same guesses. Later places cost no
-pass of the drafter. Coupling ``Gumbel``; strict decoding is plain decoding.
+A Jacobi window (``jacobi``) remembers what the target's last pass said of the coming places, and far places are refined
+by several passes before they come near. What it lacks is the effect of the tokens just chosen, which a drafter knows.
+On the shared noise the noise of all places is known too, so the whole window can be guessed again and again before the
+target sees it. A round:
 
-Axes: B batch, W window, N nodes (root included), F places with several guesses, V codes.
+1. Place 0 has the drafter's q after the root. All others begin with what the target last said of them.
+2. ``refine`` times: for each place the old node is recalled whose last tokens agree longest with the guesses before it
+   (``echo.recalled``); the drafter passes over all guesses together, with the target's own feature of the recalled node
+   before a token where that token agrees, and gives q of all places; and each place is guessed anew by
+   log q' = a log q + b log p_old and the noise.
+3. The best guesses are put on a static window's tree, or on one chosen by the gaps of the race (``gap_tree``).
+
+After k passes the first k + 1 guesses are what as many passes one after the other would have given, and all others are
+better than before. Coupling ``Gumbel``; strict decoding is plain decoding.
+
+Axes: G guidance rows, B batch, W window, V codes, D feature width.
 """
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.drafting.eagle import Committed, Drafter, catch_up
-from lantern_jax.decoding.drafting.jacobi import (
+from lantern_jax.decoding.drafting.eagle import AtRoot, Committed, Drafter, Stale, catch_up
+from lantern_jax.decoding.drafting.window import (
     Window,
     WindowState,
     coming,
     init_window,
+    newest,
     observe_window,
-    spines,
     window_draft,
+    window_of,
 )
-from lantern_jax.decoding.drafting.windows import window_of
-from lantern_jax.decoding.echo import Echo, blended
+from lantern_jax.decoding.echo import COMPARED, Echo, Memory, blended, nothing, recalled, remember
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import first_argmax, process_logits
@@ -40,86 +50,152 @@ class LedState:
 
     Attributes:
         committed: the drafter's part.
-        window: the last round's.
-        told: int32 [B, W + 1], the tokens that ``window.log_p`` stands after, the round's root first.
+        memory: the last round's nodes, with the target's features.
+        window: the newest distributions, for places that no node stood before.
     """
 
     committed: Committed
+    memory: Memory
     window: WindowState
-    told: Int[Array, "B W+1"]
+
+
+class Guessed(NamedTuple):
+    """The distributions of a window's places.
+
+    Attributes:
+        log_q: float32 [B, W, V], the drafter's.
+        old: float32 [B, W, V], what the target last said.
+        agreement: int32 [B, W], as ``echo.recalled`` returns it.
+        mixed: float32 [B, W, V], log q'.
+    """
+
+    log_q: Float[Array, "B W V"]
+    old: Float[Array, "B W V"]
+    agreement: Int[Array, "B W"]
+    mixed: Float[Array, "B W V"]
+
+
+@dataclass(frozen=True)
+class Led:
+    """A led window's parts, for ``led_window`` and for who logs its rounds.
+
+    Attributes:
+        drafter: one that refines.
+        settings: the window; its ``redraw`` is None.
+        refine: passes of the drafter over the window.
+        echo: the mixture.
+    """
+
+    drafter: Drafter
+    settings: Window
+    refine: int
+    echo: Echo
+
+    def init(self, params, prefix, slots: int, span: int) -> LedState:
+        """Makes the state before the first round."""
+        # The forced tokens before a root are expanded.
+        chain = max(1, span - 1 - self.settings.width)
+        committed = Committed.begin(self.drafter, params, prefix, slots, span, chain)
+        batch, nodes = len(committed.count), self.settings.tree.num_nodes
+        memory = nothing(batch, nodes, self.settings.vocab_size, committed.features)
+        return LedState(committed, memory, init_window(self.settings, params, prefix, slots, span))
+
+    def guess(self, params, state: LedState, pending: Pending, noise: Float[Array, "#B W V"], sampling):
+        """Guesses every place; returns (``Guessed``, state)."""
+        committed, start = catch_up(self.drafter, params, state.committed, pending)
+        log_q = process_logits(start.logits, sampling)[:, None]
+        unseen, _ = coming(self.settings, state.window, pending.position)
+        # Before the first round the target has said nothing.
+        unseen = jnp.where((state.window.position < 0)[:, None, None], log_q, unseen)
+        state = state.replace(committed=committed, window=state.window.replace(position=pending.position))
+        log_q = jnp.broadcast_to(log_q, unseen.shape)
+        # What comes before the guesses is known for place 0 alone.
+        history = jnp.full((*unseen.shape[:2], COMPARED), -2, jnp.int32).at[:, 0].set(pending.history)
+        guessed, node = self._mixed(state, pending, unseen, history, log_q)
+        guessed = guessed._replace(mixed=jnp.concatenate([guessed.mixed[:, :1], guessed.old[:, 1:]], axis=1))
+        predicted = None
+        for _ in range(self.refine if self.settings.width > 1 else 0):
+            tokens = first_argmax(guessed.mixed + noise)
+            log_q, predicted = self._refined(params, state, start, tokens, node, guessed, predicted, sampling)
+            log_q = jnp.concatenate([guessed.log_q[:, :1], log_q], axis=1)
+            guessed, node = self._mixed(state, pending, unseen, _histories(pending, tokens), log_q)
+        return guessed, state
+
+    def _mixed(self, state: LedState, pending: Pending, unseen, history, log_q):
+        """Recalls a node for each place and mixes what the target said after it with the drafter's q."""
+        places = jnp.arange(self.settings.width, dtype=jnp.int32)[None]
+        node, agreement = recalled(state.memory, history, pending.position[:, None] + places)
+        old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
+        old = jnp.where((agreement > 0)[..., None], old, unseen)
+        return Guessed(log_q, old, agreement, blended(self.echo, log_q, old, agreement)), node
+
+    def _refined(self, params, state, start: AtRoot, tokens, node, guessed: Guessed, predicted, sampling):
+        """Passes over the window's guesses; returns log q of all places but the first, and predicted features."""
+        features = jnp.take_along_axis(state.memory.features, node[None, :, :-1, None], axis=2)
+        stale = Stale(features, guessed.agreement[:, :-1] > 1)
+        logits, predicted = self.drafter.refine(
+            params, start.state, start.number, tokens[:, :-1], stale, predicted
+        )
+        return process_logits(logits, sampling), predicted
+
+
+def _histories(pending: Pending, tokens: Int[Array, "B W"]) -> Int[Array, "B W H"]:
+    """Returns the last tokens before each place."""
+    known = jnp.concatenate([pending.history[:, ::-1], tokens], axis=1)
+    before = [known[:, COMPARED - 1 - step :][:, : tokens.shape[1]] for step in range(COMPARED)]
+    return jnp.stack(before, axis=-1)
 
 
 @cache
-def led_window(drafter: Drafter, settings: Window, reach: int = 4, echo: Echo | None = None) -> Drafting:
+def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo | None = None) -> Drafting:
     """Makes the drafting of a led window; its parameters are the drafter's.
 
     Args:
+        drafter: one that can pass over a window (``Drafter.refine``).
         settings: the window; its ``redraw`` is None.
-        reach: places that the drafter helps with, 1 or more, a pass of it each; at most the window's.
+        refine: passes of the drafter over the window, 0 or more, beside the one that takes in what was committed.
         echo: the mixture; None is the library's.
 
     Raises:
-        LanternError: a window for ``Rejection``, or a reach below 1; when traced, the coupling ``Rejection``.
+        LanternError: a window for ``Rejection``, a drafter that cannot refine, or a ``refine`` below 0; when traced,
+            the coupling ``Rejection``.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
         >>> drafter = lantern_jax.eagle_drafter(config)
         >>> window = lantern_jax.Window(64, lantern_jax.DraftTree.window(8))
-        >>> lantern_jax.led_window(drafter, window, reach=2).max_depth
+        >>> lantern_jax.led_window(drafter, window, refine=1).max_depth
         8
     """
     if settings.redraw is not None:
         raise LanternError("a led window needs the coupling gumbel: give a window without redraw")
-    if reach < 1:
-        raise LanternError(f"reach {reach} is not valid: give 1 or more")
-    reach, echo = min(reach, settings.width), Echo() if echo is None else echo
-
-    def init(params, prefix, slots, span) -> LedState:
-        chain = span - 1 - settings.width
-        committed = Committed.begin(drafter, params, prefix, slots, span, chain + reach - 1)
-        window = init_window(settings, params, prefix, slots, span)
-        return LedState(
-            committed, window, jnp.full((len(committed.count), settings.width + 1), -1, jnp.int32)
-        )
+    if drafter.refine is None:
+        raise LanternError("this drafter cannot pass over a window: give it refine, or draft a tree with it")
+    if refine < 0:
+        raise LanternError(f"refine {refine} is not valid: give 0 or more")
+    led = Led(drafter, settings, refine, Echo() if echo is None else echo)
 
     def propose(params, state: LedState, pending: Pending, draws, sampling):
-        committed, (walked, logits, node) = catch_up(drafter, params, state.committed, pending)
-        log_q, is_new = coming(settings, state.window, pending.position)
-        told, noise = _told(state, pending.position), _noise(draws, settings)
-        token, parents_agree = pending.tokens[:, -1], jnp.ones(len(log_q), bool)
-        for depth in range(reach):
-            agrees = told[:, depth] == token
-            agreement = jnp.where(agrees, jnp.where(parents_agree, 3, 2), 1)
-            agreement = jnp.where(is_new[:, depth], 0, agreement)
-            both = blended(echo, process_logits(logits, sampling), log_q[:, depth], agreement)
-            log_q = log_q.at[:, depth].set(both)
-            token, parents_agree = first_argmax(both + noise[:, depth]), agrees
-            if depth + 1 < reach:
-                walked, logits = drafter.expand(params, walked, token[:, None], node[:, None])
-                logits, node = logits[:, 0], jnp.full_like(node, pending.tokens.shape[1] + depth)
-        draft = window_draft(settings, pending.tokens[:, -1:], log_q + noise)
-        window = state.window.replace(position=pending.position)
-        return draft, state.replace(committed=committed, window=window)
+        noise = window_noise(draws, settings)
+        guessed, state = led.guess(params, state, pending, noise, sampling)
+        return window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise), state
 
     def observe(params, state: LedState, outcome: Outcome) -> LedState:
-        rows = jnp.asarray(spines(settings.tree))[outcome.verdict.path[:, -1]]
         return LedState(
             committed=state.committed.after(outcome),
-            window=observe_window(settings, params, state.window, outcome),
-            told=jnp.take_along_axis(outcome.draft.tokens, rows, axis=1),
+            memory=remember(outcome, with_features=True),
+            window=observe_window(settings, state.window, newest(settings, outcome)),
         )
 
-    return Drafting(init, propose, observe, settings.width)
+    return Drafting(led.init, propose, observe, settings.width)
 
 
-def _told(state: LedState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
-    """Returns the token that the window's distribution of each place stands after."""
-    width = state.told.shape[1] - 1
-    places = (position - state.window.position)[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
-    return jnp.take_along_axis(state.told, jnp.minimum(places, width), axis=1)
+def window_noise(draws: Any, settings: Window) -> Float[Array, "#B W #V"]:
+    """Returns the noise of a window's places; none when greedy.
 
-
-def _noise(draws: Any, settings: Window) -> Float[Array, "B W V"]:
+    Raises:
+        LanternError: draws of another coupling.
+    """
     if isinstance(draws, Greedy):
         return jnp.zeros((1, settings.width, 1), jnp.float32)
     if not isinstance(draws, SharedNoise):
@@ -129,4 +205,4 @@ def _noise(draws: Any, settings: Window) -> Float[Array, "B W V"]:
 
 def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
     """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
-    return led_window(drafter, window_of(settings, target, grid), settings.reach, Echo.of(settings.mixture))
+    return led_window(drafter, window_of(settings, target, grid), settings.refine, Echo.of(settings.mixture))

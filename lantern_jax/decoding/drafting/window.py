@@ -1,0 +1,250 @@
+"""What all windows share: their settings, what a round leaves them, and how their guesses are put on a tree.
+
+Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
+positions that may have several, H rows remembered, V codes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding.drafting.gaps import gap_draft
+from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
+from lantern_jax.decoding.gap_tree import GapTree
+from lantern_jax.decoding.names import INITIALS
+from lantern_jax.decoding.protocols import Draft, Outcome, Target
+from lantern_jax.decoding.sampling import first_argmax, top_children
+from lantern_jax.decoding.topology import with_batch
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.devices.partition import split
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+
+_LOOK_UP = ("above", "mixed")
+
+
+@flax.struct.dataclass
+class WindowState:
+    """What the last round left.
+
+    Attributes:
+        position: int32 [B], the position that its root predicted; row i of the others belongs to i positions later.
+        tokens: int32 [B, W], its guesses.
+        log_q: float32 [B, W, V], the distributions they were drawn from; None on the shared noise.
+        log_p: float32 [B, W + 1, V], the target's distributions of the same positions and the next, each after the
+            guesses before it.
+        memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
+            looks at the row above.
+    """
+
+    position: Int[Array, " B"]
+    tokens: Int[Array, "B W"]
+    log_q: Float[Array, "B W V"] | None
+    log_p: Float[Array, "B W+1 V"]
+    memory: Float[Array, "B H V"] | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The settings of a window, checked.
+
+    Attributes:
+        vocab_size: V.
+        tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
+            rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. A
+            ``GapTree`` is chosen in each round; on the shared noise only.
+        redraw: one of ``REDRAWS``; None on the shared noise.
+        initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
+            them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
+            the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
+            ``random`` uniformly from the codes that ``left`` allows.
+        row: positions of a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
+
+    Raises:
+        LanternError: a number or a name outside its range, or a tree without the path of best guesses.
+
+    Example:
+        >>> tree = lantern_jax.DraftTree.window(8, branches=3, levels=2)
+        >>> window = lantern_jax.Window(16384, tree)
+        >>> window.width, window.branches, window.tree.num_nodes
+        (8, 3, 19)
+    """
+
+    vocab_size: int
+    tree: DraftTree | GapTree
+    redraw: str | None = None
+    initial: str = "left"
+    row: int | None = None
+
+    def __post_init__(self):
+        if self.redraw is not None and self.redraw not in REDRAWS:
+            raise errors.unknown("redraw", self.redraw, REDRAWS)
+        if self.initial not in INITIALS:
+            raise errors.unknown("initial", self.initial, INITIALS)
+        if self.initial == "above" and (self.row is None or self.row < 1):
+            raise LanternError(
+                f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
+            )
+        if isinstance(self.tree, GapTree):
+            if self.redraw is not None:
+                raise LanternError("a gap tree needs the shared noise: give a window without redraw")
+        elif not self.tree.max_depth or (0,) * self.tree.max_depth not in self.tree.paths:
+            raise LanternError(
+                "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
+            )
+        if self.branches > self.vocab_size and not isinstance(self.tree, GapTree):
+            raise LanternError(
+                f"{self.branches} guesses for a position are more than {self.vocab_size} codes"
+            )
+
+    @property
+    def width(self) -> int:
+        """W."""
+        return self.tree.max_depth
+
+    @property
+    def branches(self) -> int:
+        """K, the most guesses for a position."""
+        return self.tree.max_rank + 1
+
+    @property
+    def front(self) -> int:
+        """F, the number of first positions that may have more than one guess."""
+        if isinstance(self.tree, GapTree):
+            return self.width
+        return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
+
+    @property
+    def remembered(self) -> int:
+        """H, a row of the picture, but at least what one round sees; 0 for none."""
+        return max(self.row, self.width + 1) if self.initial in _LOOK_UP else 0
+
+    @property
+    def spine(self) -> Int[np.ndarray, " W+1"]:
+        """Nodes of a static tree's path of best guesses, root first."""
+        below = [1 + self.tree.paths.index((0,) * depth) for depth in range(1, self.width + 1)]
+        return np.asarray([0, *below], np.int32)
+
+
+def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
+    """Makes the state before the first round."""
+    batch, width, vocab = prefix.tokens.shape[1], settings.width, settings.vocab_size
+
+    def unknown(rows: int) -> Float[Array, "B rows V"]:
+        return split(jnp.full((batch, rows, vocab), -np.log(vocab), jnp.float32), -1)
+
+    return WindowState(
+        # So far back that no row reaches the first guess.
+        position=jnp.full(batch, -width - 1, jnp.int32),
+        tokens=jnp.zeros((batch, width), jnp.int32),
+        log_q=None if settings.redraw is None else unknown(width),
+        log_p=unknown(width + 1),
+        memory=unknown(settings.remembered) if settings.remembered else None,
+    )
+
+
+def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
+    """Returns the distributions [B, W, V] to draw this round's guesses from, and which places [B, W] are new.
+
+    ``position`` is the one that the round's root predicts; no pass has seen a new place.
+    """
+    row = _rows(settings, state, position)
+    is_new = row > settings.width
+    # Where no row is left this is the last one: the newest distribution before the place.
+    log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
+    fill = _FILLS.get(settings.initial)
+    return log_p if fill is None else fill(settings, state, position, log_p, is_new), is_new
+
+
+def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Guesses:
+    """Returns the last round's guesses, moved to their places in this round's window."""
+    row = jnp.minimum(_rows(settings, state, position), settings.width)
+    before = jnp.minimum(row, settings.width - 1)
+    log_q = jnp.take_along_axis(state.log_q, before[..., None], axis=1)
+    return Guesses(jnp.take_along_axis(state.tokens, before, axis=1), log_q, row < settings.width)
+
+
+def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
+    """Returns each place's row in the last round's arrays; past the last where it has none."""
+    return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
+
+
+def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
+    allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
+    return jnp.where(is_new[..., None], allowed, log_p)
+
+
+def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
+    above = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None] - settings.row
+    seen = is_new & (above >= 1) & (above <= state.position[:, None] + settings.width)
+    slot = jnp.maximum(above, 0) % settings.remembered
+    remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
+    if settings.initial == "mixed":
+        mean = (log_p + remembered) / 2
+        # Filters may leave two distributions without a common code.
+        seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
+        remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
+    return jnp.where(seen[..., None], remembered, log_p)
+
+
+# What new places are drawn from, where it is not the newest distribution before them.
+_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform}
+
+
+def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
+    """Drafts the best codes of every place, as point masses."""
+    if isinstance(settings.tree, GapTree):
+        return gap_draft(settings.tree, root, ranked)
+    return on_tree(settings, root, first_argmax(ranked), ranked[:, : settings.front])
+
+
+def on_tree(
+    settings: Window, root: Int[Array, "B 1"], tokens: Int[Array, "B W"], ranked: Float[Array, "B F V"]
+) -> Draft:
+    """Puts guesses on the nodes of a static tree; where a place has several, those ranked best."""
+    tree = settings.tree
+    drafted = tokens[:, tree.depth[1:] - 1]
+    if settings.front:
+        _, best = top_children(ranked, settings.branches)
+        sibling = np.flatnonzero(tree.rank > 0)
+        more = best[:, tree.depth[sibling] - 1, tree.rank[sibling]]
+        drafted = drafted.at[:, sibling - 1].set(more, unique_indices=True)
+    return Draft(jnp.concatenate([root, drafted], axis=1), tree)
+
+
+def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
+    """Returns the target's distribution of each place that a round left: of the truest of the nodes before it.
+
+    Of these the deepest, of the deepest the one with the longest accepted path, of those the first.
+    """
+    log_p, topology = outcome.log_probs, outcome.draft.topology
+    if not settings.front:
+        return log_p
+    levels = jnp.arange(settings.width + 1, dtype=jnp.int32)[None, :, None]
+    depth = with_batch(topology.depth, 2)[:, None]
+    ids = jnp.arange(topology.num_nodes, dtype=jnp.int32)
+    accepted = jnp.any(outcome.verdict.path[:, :, None] == ids, axis=1)
+    common = jnp.sum(with_batch(topology.ancestors, 3) & accepted[:, None], axis=-1, dtype=jnp.int32)[:, None]
+    order = jnp.where(depth <= levels, depth * jnp.int32(settings.width + 2) + common, -1)
+    return jnp.take_along_axis(log_p, jnp.argmax(order, axis=-1)[..., None], axis=1)
+
+
+def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B W+1 V"]) -> WindowState:
+    """Returns the state with the newest distributions, whose first is of the state's position."""
+    memory = state.memory
+    if memory is not None:
+        slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
+        batch = jnp.arange(slot.shape[0], dtype=jnp.int32)[:, None]
+        memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
+    return state.replace(log_p=log_p, memory=memory)
+
+
+def window_of(settings: Any, target: Target, grid: int) -> Window:
+    """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
+    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // grid)

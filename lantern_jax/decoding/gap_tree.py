@@ -1,0 +1,143 @@
+"""Gap trees, ours: windows whose tree is chosen in each round by the gaps of the race, around a spine that is kept.
+
+Each place of a window has its best few guesses, and a guess is worth softmax(beta (log q' + g)): how far it leads in
+the race with the noise that draft and target share. A path is worth the product of its guesses', and the best nodes are
+kept. The spine, the path of all best guesses, is kept to most of its length at any worth, for the target's pass over it
+is what refines the far places.
+
+Which paths there may be is fixed, the *pool*, so that a tree is chosen by a product of matrices and a top-k: those that
+leave the spine in any way within the first ``FRONT`` places, or once after them, and then go on with best guesses for
+up to ``TAIL`` places. Needs no JAX.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from lantern_jax.io.errors import LanternError
+
+# Guesses for a place at most; places where a path may leave the best guesses again and again; best guesses after.
+BRANCHES, FRONT, TAIL = 4, 3, 8
+
+
+class Pool(NamedTuple):
+    """The nodes that may be kept, parents before children, shallower ones first, siblings by rank.
+
+    Attributes:
+        ranks: float32 [P, W * K], 1 where a node's path has that guess for that place.
+        paths: int32 [P, W + 1], ids from the root, which is -1 here, to a node, padded by repeating it.
+        parents: int32 [P], -1 where it is the root.
+        children: int32 [P + 1, K], ids of a node's children, the root's last; -1 for none.
+        depth: int32 [P].
+        place, rank: int32 [P], a node's guess.
+        on_spine: bool [P].
+    """
+
+    ranks: Float[np.ndarray, "P W*K"]
+    paths: Int[np.ndarray, "P W+1"]
+    parents: Int[np.ndarray, " P"]
+    children: Int[np.ndarray, "P+1 K"]
+    depth: Int[np.ndarray, " P"]
+    place: Int[np.ndarray, " P"]
+    rank: Int[np.ndarray, " P"]
+    on_spine: np.ndarray
+
+
+@dataclass(frozen=True)
+class GapTree:
+    """The sizes of a gap tree.
+
+    Attributes:
+        window: W, places that are guessed, 1 to 64.
+        nodes: kept, the root not counted, 1 to 1024.
+        sharpness: beta, a finite number > 0.
+
+    Raises:
+        LanternError: a size that is out of range.
+
+    Example:
+        >>> tree = lantern_jax.GapTree(window=40, nodes=56)
+        >>> tree.num_nodes, tree.max_depth, tree.spine
+        (57, 40, 33)
+    """
+
+    window: int
+    nodes: int
+    sharpness: float = 2.0
+
+    def __post_init__(self):
+        for name, most in (("window", 64), ("nodes", 1024)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise LanternError(f"{name} {value!r} of a gap tree is not valid: give 1 to {most}")
+        if not 0 < self.sharpness < math.inf:
+            raise LanternError(f"sharpness {self.sharpness} is not valid: give a finite number > 0")
+        if self.nodes > len(self.pool.depth):
+            raise LanternError(
+                f"a gap tree of {self.window} places has {len(self.pool.depth)} nodes: give no more, not {self.nodes}"
+            )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return self.nodes + 1
+
+    @property
+    def max_depth(self) -> int:
+        """Greatest depth of a node."""
+        return self.window
+
+    @property
+    def max_rank(self) -> int:
+        """Greatest rank of a guess."""
+        return BRANCHES - 1
+
+    @property
+    def spine(self) -> int:
+        """Nodes of the spine that are always kept."""
+        return min(self.nodes, max(1, self.window * 5 // 6))
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The nodes that may be kept."""
+        paths = sorted(_paths(self.window), key=lambda path: (len(path), path))
+        ids = {path: i for i, path in enumerate(paths)} | {(): -1}
+        count, places = len(paths), self.window
+        chosen = np.zeros((count, places, BRANCHES), np.float32)
+        from_root = np.full((count, places + 1), -1, np.int32)
+        children = np.full((count + 1, BRANCHES), -1, np.int32)
+        for path, i in ids.items():
+            if not path:
+                continue
+            chosen[i, np.arange(len(path)), path] = 1
+            from_root[i, : len(path) + 1] = [ids[path[:depth]] for depth in range(len(path) + 1)]
+            from_root[i, len(path) :] = i
+            children[ids[path[:-1]], path[-1]] = i
+        return Pool(
+            ranks=chosen.reshape(count, -1),
+            paths=from_root,
+            parents=np.asarray([ids[path[:-1]] for path in paths], np.int32),
+            children=children,
+            depth=np.asarray([len(path) for path in paths], np.int32),
+            place=np.asarray([len(path) - 1 for path in paths], np.int32),
+            rank=np.asarray([path[-1] for path in paths], np.int32),
+            on_spine=np.asarray([not any(path) for path in paths]),
+        )
+
+
+def _paths(window: int) -> set[tuple[int, ...]]:
+    """Returns the ranks along every path of the pool."""
+    found = {(0,) * depth for depth in range(1, window + 1)}
+    front = min(FRONT, window)
+    leaving = [ranks for ranks in itertools.product(range(BRANCHES), repeat=front) if any(ranks)]
+    leaving += [(0,) * place + (rank,) for place in range(front, window) for rank in range(1, BRANCHES)]
+    for ranks in leaving:
+        last = max(place for place, rank in enumerate(ranks) if rank) + 1
+        for depth in range(1, min(last + TAIL, window) + 1):
+            found.add((*ranks, *(0,) * window)[:depth])
+    return found
