@@ -35,9 +35,6 @@ _REJECTION = {"rule": "strict", "coupling": "rejection"}
 _DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
             "nodes": {"cpu": 16, "gpu": 58, "tpu": 26}}  # fmt: skip
 _HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
-# Few nodes where each costs; a long window with a bushy front where a pass costs no more than a step. A TPU v5e is
-# done with 32 nodes of LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
-_FRONT = {"branches": {"cpu": 1, "gpu": 3}, "levels": {"cpu": 0, "gpu": 2}}
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
@@ -47,10 +44,11 @@ _METHODS = {
         "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",
         _STRICT,
     ),
+    # Few nodes where each costs, many where a pass costs no more than a step. A TPU v5e is done with 32 nodes of
+    # LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
     "led": Method(
-        "a window of the target's latest predictions, led by a drafter: the fewest passes, plain decoding's tokens",
-        _STRICT | {"drafting": "led", **_FRONT, "window": {"cpu": 5, "gpu": 46, "tpu": 21},
-                   "reach": {"cpu": 2, "gpu": 4}},
+        "a window of the target's latest predictions, refined by a drafter: the fewest passes, plain decoding's tokens",
+        _STRICT | {"drafting": "led", "nodes": {"cpu": 5, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3}},
     ),
     "echo": Method(
         "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
@@ -58,7 +56,7 @@ _METHODS = {
     ),
     "jacobi": Method(
         "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens",
-        _STRICT | {"drafting": "jacobi", **_FRONT, "window": {"cpu": 8, "gpu": 46, "tpu": 21}},
+        _STRICT | {"drafting": "jacobi", "nodes": {"cpu": 8, "gpu": 56, "tpu": 31}},
     ),
     "lantern-g": Method(
         "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}

@@ -21,7 +21,9 @@ SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NOD
 _WRITTEN = ("name", "nodes", "tokens_a_pass", "predicted", "measured", "speedup")
 # Windows that are looked at; neighbours stand beside each other.
 WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
-REACHES = (1, 2, 3, 4, 5, 6, 8)
+PASSES = (1, 2, 3, 4, 5, 6)
+# Nodes of trees that are chosen by gaps.
+BY_GAPS = (24, 32, 40, 56, 72, 96)
 # Guesses for a place, and how many of the first places have several.
 FRONTS = ((1, 0), (2, 1), (3, 1), (2, 2), (3, 2), (4, 2))
 
@@ -189,10 +191,13 @@ def beside(scale: Sequence[Point], value: Point) -> list[Point]:
 
 
 def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
-    """Returns windows with one knob changed by a notch; a front is never deeper than its window, nor led further."""
-    window, branches, levels, reach = point
-    near = [(other, branches, levels, reach) for other in beside(WINDOWS, window)]
-    near += [(window, *front, reach) for front in beside(FRONTS, (branches, levels))]
-    if reach:
-        near += [(window, branches, levels, other) for other in beside(REACHES, reach)]
-    return [at for at in near if at[2] <= at[0] and at[3] <= at[0]]
+    """Returns windows with one knob changed by a notch; a front is never deeper than its window."""
+    near = [point._replace(window=window) for window in beside(WINDOWS, point.window)]
+    if point.nodes:
+        near += [point._replace(nodes=nodes) for nodes in beside(BY_GAPS, point.nodes)]
+    else:
+        fronts = beside(FRONTS, (point.branches, point.levels))
+        near += [point._replace(branches=branches, levels=levels) for branches, levels in fronts]
+    if point.passes:
+        near += [point._replace(passes=passes) for passes in beside(PASSES, point.passes)]
+    return [at for at in near if at.levels <= at.window and (not at.nodes or at.window <= at.nodes)]

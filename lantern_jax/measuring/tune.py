@@ -26,7 +26,7 @@ from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
 from lantern_jax.settings.choice import PLAIN as NO_WINDOW
-from lantern_jax.settings.choice import WindowPoint, window_knobs, window_name
+from lantern_jax.settings.choice import WindowPoint, point_of, point_of_knobs, window_knobs, window_name
 from lantern_jax.settings.notes import Run
 from lantern_jax.settings.tuned import Key, Tuned
 
@@ -80,10 +80,8 @@ class Tuning:
         """Returns what the confirming run measured of plain decoding and of windows, as runs are noted."""
         batch, found = self.tuned.key.batch, []
         for row in self.rows:
-            knobs = dict(row.knobs)
-            point = tuple(knobs.get(name, 0) for name in ("window", "branches", "levels", "reach"))
-            point = NO_WINDOW if row.name == PLAIN else point
-            if row.measured is not None and window_knobs(point) == knobs:
+            point = NO_WINDOW if row.name == PLAIN else point_of_knobs(row.knobs)
+            if row.measured is not None and point is not None:
                 found.append(Run(point, row.tokens_a_pass[0], 1e3 * batch / row.measured[0]))
         return found
 
@@ -231,25 +229,22 @@ class Tuner:
         kind = next(iter(self.costs.drafts), None)
         made: dict[WindowPoint, Candidate] = {}
         starts = dict.fromkeys(
-            self.starts if kind else [point for point in self.starts if not point[3]], "known"
+            self.starts if kind else [point for point in self.starts if not point.passes], "known"
         )
         for method in ("led", "jacobi") if kind else ("jacobi",):
-            settings = self.subject.settings(self.base | {"method": method})
-            reach = settings.reach if method == "led" else 0
-            starts[settings.window, settings.branches, settings.levels, reach] = method
+            starts[point_of(self.subject.settings(self.base | {"method": method}))] = method
         codes = self.subject.recipe.config.num_codes
 
         def value(point: WindowPoint) -> float:
-            window, branches, levels, reach = point
-            self.report(f"a window of {window}")
-            tree, knobs = DraftTree.window(window, branches, levels), window_knobs(point)
-            ms = self.costs.window(tree, kind if reach else None, reach)
+            self.report(f"a window of {point.window}")
+            tree, knobs = point.tree, window_knobs(point)
+            ms = self.costs.window(tree, kind if point.passes else None, point.passes)
             rounds = self._decoded(knobs).rounds
             made[point] = self._candidate(window_name(point), knobs, tree.num_nodes, rounds, ms)
             return made[point].predicted[0]
 
         def near(point: WindowPoint) -> list[WindowPoint]:
-            return [other for other in choose.window_neighbours(point) if other[1] <= codes]
+            return [other for other in choose.window_neighbours(point) if other.branches <= codes]
 
         def more() -> bool:
             return self.clock.fits(_WINDOWS_UNTIL, pictures=1)

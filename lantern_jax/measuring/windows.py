@@ -9,7 +9,7 @@ def window_acceptance(subject: Subject, pictures: int, batch: int = 8) -> dict[s
     """Decodes ``pictures`` pictures with each window that there is for this model; returns tokens per pass for JSON."""
     codes, found = subject.recipe.config.num_codes, []
     for point in TOKENS:
-        if point[1] <= codes and (subject.recipe.drafters or not point[3]):
+        if point.branches <= codes and (subject.recipe.drafters or not point.passes):
             job = subject.job(subject.settings(window_knobs(point) | {"batch": batch}))
             rounds = subject.decode(job, 0, pictures, min(batch, pictures)).rounds
             found.append((point, tokens_a_pass(rounds, len(subject.free) - 1)[0]))

@@ -9,22 +9,49 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.settings.costs import Costs
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 
-# (window, branches, levels, reach); reach 0 is no drafter, window 0 plain decoding.
-WindowPoint = tuple[int, int, int, int]
-PLAIN: WindowPoint = (0, 1, 0, 0)
+
+class WindowPoint(NamedTuple):
+    """A window to decode with.
+
+    Attributes:
+        window: W; 0 is plain decoding.
+        branches, levels: guesses for each of so many first places.
+        passes: of the drafter in a round, the one included that takes in what was committed; 0 is no drafter.
+        nodes: of a tree chosen by the gaps; 0 where it is static.
+    """
+
+    window: int
+    branches: int = 1
+    levels: int = 0
+    passes: int = 0
+    nodes: int = 0
+
+    @property
+    def tree(self) -> DraftTree | GapTree:
+        """What stands in a round's draft."""
+        if self.nodes:
+            return GapTree(self.window, self.nodes)
+        return DraftTree.window(*self[:3]) if self.window else DraftTree.empty()
+
+
+PLAIN = WindowPoint(0)
 # Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's, with six
 # tenths of what they have over 1.
 TOKENS: Mapping[WindowPoint, float] = {
-    (2, 1, 0, 0): 1.46, (3, 1, 0, 0): 1.63, (5, 1, 0, 0): 1.88, (8, 1, 0, 0): 2.21, (16, 1, 0, 0): 2.79,
-    (4, 3, 2, 0): 2.25, (16, 3, 2, 0): 3.09, (46, 3, 2, 0): 3.94,
-    (3, 1, 0, 1): 1.8, (3, 1, 0, 2): 1.92, (5, 1, 0, 2): 2.14, (5, 1, 0, 4): 2.33, (8, 1, 0, 2): 2.49,
-    (16, 1, 0, 4): 3.31, (16, 3, 2, 4): 3.6, (46, 3, 2, 4): 4.37,
+    WindowPoint(*point): tokens
+    for point, tokens in {
+        (2, 1, 0, 0, 0): 1.46, (3, 1, 0, 0, 0): 1.63, (5, 1, 0, 0, 0): 1.88, (8, 1, 0, 0, 0): 2.21,
+        (16, 1, 0, 0, 0): 2.79, (6, 3, 2, 0, 0): 2.25, (21, 3, 2, 0, 0): 3.2, (46, 3, 2, 0, 0): 3.94,
+        (3, 1, 0, 1, 0): 1.8, (3, 1, 0, 2, 0): 2.0, (5, 1, 0, 2, 0): 2.3, (7, 1, 0, 2, 0): 2.6, (9, 1, 0, 2, 0): 2.85,
+        (9, 1, 0, 3, 0): 3.0, (16, 1, 0, 4, 0): 3.9, (23, 3, 1, 4, 0): 4.5, (40, 1, 0, 4, 56): 5.35,
+    }.items()
 }  # fmt: skip
 # What was never timed here must promise as much over the best of what was, or over plain decoding, whose cost is the
 # surest: to compile another program takes longer than a few pictures.
@@ -37,20 +64,38 @@ _SPREAD = 0.08
 
 def window_name(point: WindowPoint) -> str:
     """Names a window for people."""
-    window, branches, levels, reach = point
-    if not window:
+    if not point.window:
         return "plain"
-    name = f"led, window {window}, reach {reach}" if reach else f"jacobi, window {window}"
-    return f"{name}, {branches} guesses for {levels}" if levels else name
+    name = (
+        f"led, window {point.window}, refine {point.passes - 1}"
+        if point.passes
+        else f"jacobi, window {point.window}"
+    )
+    if point.nodes:
+        return f"{name}, {point.nodes} nodes by gaps"
+    return f"{name}, {point.branches} guesses for {point.levels}" if point.levels else name
 
 
 def window_knobs(point: WindowPoint) -> dict[str, Any]:
     """Returns the knobs that decode with a window."""
-    window, branches, levels, reach = point
-    if not window:
+    if not point.window:
         return {"method": "ar"}
-    knobs = {"method": "led" if reach else "jacobi", "window": window, "branches": branches, "levels": levels}
-    return knobs | ({"reach": reach} if reach else {})
+    knobs: dict[str, Any] = {"method": "led" if point.passes else "jacobi", "window": point.window}
+    knobs |= {"nodes": point.nodes} if point.nodes else {"branches": point.branches, "levels": point.levels}
+    return knobs | ({"refine": point.passes - 1} if point.passes else {})
+
+
+def point_of_knobs(knobs: Mapping[str, Any]) -> WindowPoint | None:
+    """Returns the window that ``window_knobs`` made these knobs of; None for any others."""
+    passes = knobs["refine"] + 1 if "refine" in knobs else 0
+    point = WindowPoint(
+        knobs.get("window", 0),
+        knobs.get("branches", 1),
+        knobs.get("levels", 0),
+        passes,
+        knobs.get("nodes", 0),
+    )
+    return point if window_knobs(point) == dict(knobs) else None
 
 
 def keeps_tokens(settings: Any) -> bool:
@@ -65,9 +110,10 @@ def point_of(settings: Any) -> WindowPoint | None:
         return None
     if settings.is_plain:
         return PLAIN
-    point = settings.window, settings.branches, settings.levels, settings.reach
-    point = point if settings.drafting == "led" else (*point[:3], 0)
-    is_window = settings.drafting in ("led", "jacobi") and settings.tree == DraftTree.window(*point[:3])
+    passes = settings.refine + 1 if settings.drafting == "led" else 0
+    nodes = settings.tree.nodes if isinstance(settings.tree, GapTree) else 0
+    point = WindowPoint(settings.window, settings.branches, settings.levels, passes, nodes)
+    is_window = settings.drafting in ("led", "jacobi") and settings.tree == point.tree
     return point if is_window else None
 
 
@@ -122,7 +168,7 @@ class Choice:
             gives = (
                 f"{way.nodes} nodes: {way.tokens:.1f} tokens per pass at {way.ms / plain.ms:.1f} times a step"
             )
-            return f"{'led' if way.point[3] else 'jacobi'}, {gives}, {way.speedup:.2f}x {said}"
+            return f"{'led' if way.point.passes else 'jacobi'}, {gives}, {way.speedup:.2f}x {said}"
 
         if self.way.point != PLAIN:
             return f"auto: {words(self.way)}"
@@ -158,13 +204,12 @@ def chosen(
     """
     kind = next(iter(costs.drafts), None)
     tokens = {PLAIN: 1.0, **(acceptance or TOKENS), **known.tokens}
-    fitting = (point for point in tokens if point[1] <= codes and (kind or not point[3]))
+    fitting = (point for point in tokens if point.branches <= codes and (kind or not point.passes))
     slowest = 1 + _SPREAD * math.sqrt(2 * math.log(batch))
     made = {}
     for point in fitting:
-        window, branches, levels, reach = point
-        tree = DraftTree.window(window, branches, levels) if window else DraftTree.empty()
-        ms = costs.window(tree, kind if reach else None, reach) if window else costs.a_pass(1)
+        tree, window = point.tree, point.window
+        ms = costs.window(tree, kind if point.passes else None, point.passes) if window else costs.a_pass(1)
         made[point] = tree.num_nodes, ms, ms / tokens[point] * (slowest if window else 1)
     # What was noted tells how far off expectations are. Where guesses were slower than plain decoding should be, it is
     # tried: perhaps it was expected to be too slow.
@@ -193,10 +238,13 @@ def read_acceptance(values: Any) -> dict[WindowPoint, float]:
     found = {}
     for name, tokens in values.items() if isinstance(values, Mapping) else ():
         parts = name.split(",") if isinstance(name, str) else ()
-        if len(parts) == 4 and all(part.isdecimal() and len(part) < 3 for part in parts):
-            window, branches, levels, reach = point = tuple(map(int, parts))
-            sound = 1 <= window <= 64 and 1 <= branches <= 8 and levels <= min(window, 4) and reach <= window
-            if sound and isinstance(tokens, int | float) and 1 <= tokens <= window + 1:
+        if len(parts) == 5 and all(part.isdecimal() and len(part) < 4 for part in parts):
+            point = WindowPoint(*map(int, parts))
+            sound = (
+                1 <= point.window <= 64 and 1 <= point.branches <= 8 and point.levels <= min(point.window, 4)
+            )
+            sound = sound and point.passes <= 65 and (not point.nodes or point.window <= point.nodes <= 256)
+            if sound and isinstance(tokens, int | float) and 1 <= tokens <= point.window + 1:
                 found[point] = float(tokens)
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.figures import Figures
 
@@ -66,12 +67,12 @@ class Costs:
         drafts = self.drafts[kind]
         return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
 
-    def window(self, tree: DraftTree, kind: str | None = None, reach: int = 0) -> float:
-        """Returns the cost of a round with a window, of which a kind of drafter leads ``reach`` places."""
+    def window(self, tree: DraftTree | GapTree, kind: str | None = None, passes: int = 0) -> float:
+        """Returns the cost of a round with a window, of which a kind of drafter makes so many passes."""
         spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
         if kind is None:
             return spent
-        return spent + self.drafts[kind].root + (min(reach, tree.max_depth) - 1) * self.drafts[kind].level(1)
+        return spent + self.drafts[kind].root + (passes - 1) * self.drafts[kind].level(tree.max_depth)
 
     def to_json(self) -> dict:
         """Returns plain numbers, for people: nothing reads them back."""

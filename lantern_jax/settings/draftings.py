@@ -14,6 +14,8 @@ from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.plugins import Late, Table, at
 
 TREE, WINDOW, ROWS = "tree", "window", "rows"
+# Places of a window at most.
+MOST_PLACES = 64
 ANY = "any"
 
 
@@ -33,11 +35,27 @@ def one_level(settings: Any) -> Any:
 
 
 def _led_levels(settings: Any) -> int:
-    return min(settings.reach, settings.tree.max_depth)
+    return 1 + (settings.refine if settings.tree.max_depth > 1 else 0)
 
 
 def _led_one_level(settings: Any) -> Any:
-    return dataclasses.replace(settings, reach=1)
+    return dataclasses.replace(settings, refine=0)
+
+
+def _led_of_nodes(nodes: int) -> dict[str, int]:
+    # Measured on the demo (docs/methods.md): a chain while there are few, then a front; many follow the gaps.
+    if nodes <= 16:
+        return {"window": nodes}
+    if nodes < 32:
+        return {"window": nodes - 2, "branches": 3, "levels": 1}
+    return {"window": min(nodes * 5 // 7, MOST_PLACES), "nodes": nodes}
+
+
+def _window_of_nodes(nodes: int) -> dict[str, int]:
+    if nodes <= 16:
+        return {"window": nodes}
+    # Three guesses for each of two places are ten nodes more than a chain.
+    return {"window": min(nodes - 10, MOST_PLACES), "branches": 3, "levels": 2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +69,8 @@ class DraftingKind(Late):
         reads: names of the settings that some draftings read and others do not, and that this one reads.
         nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree
             is given; or ROWS of the picture, which nothing verifies.
+        of_nodes: number of nodes -> window, branches and levels of the best WINDOW that is known for so many; with
+            nodes too where it is a ``GapTree``.
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
         couplings: names of those it goes with; empty for all.
         levels: settings -> how many passes of the drafter a draft takes, one after the other.
@@ -66,6 +86,7 @@ class DraftingKind(Late):
     knobs: tuple[Knob, ...] = ()
     reads: tuple[str, ...] = ()
     nodes: str = TREE
+    of_nodes: Callable[[int], dict[str, int]] = _window_of_nodes
     drafter: str = ""
     couplings: tuple[str, ...] = ()
     levels: Callable[[Any], int] = lambda settings: 0
@@ -90,8 +111,9 @@ DRAFTINGS: Table[DraftingKind] = Table(
     {
         "led": DraftingKind(
             at("lantern_jax.decoding.drafting.led:from_settings"),
-            reads=(*_WINDOW, "mixture", "reach"),
+            reads=(*_WINDOW, "mixture", "refine"),
             nodes=WINDOW,
+            of_nodes=_led_of_nodes,
             drafter=ANY,
             couplings=("gumbel",),
             levels=_led_levels,

@@ -18,7 +18,7 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from lantern_jax.io.locks import sole
-from lantern_jax.settings.choice import Known, WindowPoint, read_acceptance, write_acceptance
+from lantern_jax.settings.choice import PLAIN, Known, WindowPoint, read_acceptance, write_acceptance
 from lantern_jax.settings.tuned import Key
 
 FORMAT, VERSION = "lantern_jax notes of runs", 1
@@ -70,7 +70,7 @@ class Notes:
             for run in runs:
                 if not all(math.isfinite(value) and value > 0 for value in (run.tokens, run.ms)):
                     continue
-                if run.point[0]:
+                if run.point.window:
                     before = tokens.get(run.point, run.tokens)
                     tokens[run.point] = _BEFORE * before + (1 - _BEFORE) * run.tokens
                 ms[run.point] = [*ms.get(run.point, []), run.ms][-_KEPT:]
@@ -94,7 +94,7 @@ def _times(content: Mapping[str, Any], batch: int) -> dict[WindowPoint, list[flo
     """Returns the milliseconds of a batch that can be trusted, by window."""
     found = {}
     for name, times in _mapping(_mapping(content.get("ms")).get(str(batch))).items():
-        point = (0, 1, 0, 0) if name == _text((0, 1, 0, 0)) else next(iter(read_acceptance({name: 1})), None)
+        point = PLAIN if name == _text(PLAIN) else next(iter(read_acceptance({name: 1})), None)
         sound = isinstance(times, list) and all(isinstance(ms, int | float) and 0 < ms < 1e7 for ms in times)
         if point is not None and sound and times:
             found[point] = [float(ms) for ms in times[-_KEPT:]]

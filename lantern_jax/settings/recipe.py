@@ -10,6 +10,7 @@ import numpy as np
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook, check_codebook
 from lantern_jax.decoding.couplings import COUPLINGS
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.rules.table import RULES, rule_knobs
@@ -110,18 +111,22 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
     given, rule = {name for name, value in knobs.items() if value is not None}, settings.rule_value()
     kind, rejects = DRAFTINGS[settings.drafting], settings.coupling != "gumbel"
     dynamic, windowed = isinstance(settings.tree, DynamicTree), kind.nodes == WINDOW
+    gaps = isinstance(settings.tree, GapTree) or (dynamic and settings.ranking == "gap")
     other_drafting, other_rule = f"drafting {settings.drafting}", f"rule {settings.rule}"
     # Knob -> what makes it idle, and whether that is so.
     idle = dict.fromkeys(
         ("nodes", "depth", "frontier", "children", "ranking", "threshold"), ("a fixed tree", not dynamic)
     )
-    idle["sharpness"] = "a tree that is not ranked by gap", not dynamic or settings.ranking != "gap"
+    idle["sharpness"] = "a tree that is not ranked by gap", not gaps
     if windowed:
-        idle |= dict.fromkeys(("window", "branches", "levels"), ("a tree of its own", "tree" in given))
+        idle |= dict.fromkeys(
+            ("window", "branches", "levels", "nodes"), ("a tree of its own", "tree" in given)
+        )
         if "tree" not in given:
             idle |= {
                 "branches": ("levels 0", settings.levels == 0),
                 "levels": ("branches 1", settings.branches == 1),
+                "nodes": ("branches and levels", bool(given & {"branches", "levels"})),
             }
     idle |= {
         "mixture": ("echo off", "echo" in kind.reads and settings.echo == "off"),

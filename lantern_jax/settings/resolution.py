@@ -7,9 +7,10 @@ default may depend on the platform: ``{"cpu": ..., "gpu": ...}``. Nothing here n
 import math
 import sys
 from collections import ChainMap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.rules.table import RULES
 from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
@@ -19,6 +20,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.settings import KNOBS, OURS, Settings
 
+# What a window's shape is given by.
+_SHAPE = ("window", "branches", "levels", "nodes")
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
 
@@ -69,13 +72,15 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
             raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: {near}choose from {', '.join(KNOBS)}"
             )
-    values = _filled_in(given, defaults, platform, drafters)
+    values, shaped_by = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)
     for name, declared in KNOBS.items():
         # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
         declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
+    if DRAFTINGS[values["drafting"]].nodes == WINDOW and given.get("tree") is None:
+        values |= _window(values, shaped_by)
     values["tree"] = _tree(values, given)
     values["mixture"] = _mixture(values["mixture"])
     _check_drafter(values, given, drafters)
@@ -83,8 +88,8 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
     return values
 
 
-def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dict[str, Any]:
-    """Returns every knob's value: that of the first layer which has one."""
+def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> tuple[dict[str, Any], set[str]]:
+    """Returns every knob's value, that of the first layer which has one, and what a window is shaped by."""
     method, was_named = _method(given, defaults, platform, drafters)
     preset = methods()[method].knobs
     for source in (given, defaults):
@@ -106,7 +111,13 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> dic
     plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
     if values["drafting"] is None or plain:
         values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), next(iter(DRAFTERS)))
-    return values
+    return values, _shaped_by((given, *layers.maps[:-1]))
+
+
+def _shaped_by(layers: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Returns the names of ``_SHAPE`` that are given by the first layer that gives any of them."""
+    found = ({name for name in _SHAPE if layer.get(name) is not None} for layer in layers)
+    return next(filter(None, found), set())
 
 
 def _method(given, defaults, platform: str, drafters: Collection[str]) -> tuple[str, bool]:
@@ -126,7 +137,21 @@ def _steers(knobs: Mapping[str, Any]) -> bool:
     return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 
-def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree:
+def _window(values: Mapping[str, Any], shaped_by: set[str]) -> dict[str, Any]:
+    """Returns a window's tree and shape: by its nodes, if these and no guesses are given; with a window, a gap tree."""
+    shape, gaps = {name: values[name] for name in ("window", "branches", "levels")}, False
+    if "nodes" in shaped_by and not shaped_by & {"branches", "levels"}:
+        if "window" not in shaped_by:
+            shape |= DRAFTINGS[values["drafting"]].of_nodes(values["nodes"])
+        gaps = "window" in shaped_by or "nodes" in shape
+    if gaps:
+        tree = GapTree(shape["window"], values["nodes"], values["sharpness"])
+        return shape | {"branches": 1, "levels": 0, "tree": tree}
+    tree = DraftTree.window(shape["window"], shape["branches"], min(shape["levels"], shape["window"]))
+    return shape | {"tree": tree}
+
+
+def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree | GapTree:
     """Returns what a round drafts: the tree asked for, or a window's."""
     tree, drafting = values["tree"], values["drafting"]
     nodes = DRAFTINGS[drafting].nodes
@@ -137,7 +162,7 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
             )
         return DraftTree.empty()
     if nodes == WINDOW and given.get("tree") is None:
-        return DraftTree.window(values["window"], values["branches"], min(values["levels"], values["window"]))
+        return tree
     if not (isinstance(tree, str) and tree == "dynamic"):
         return tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if nodes == WINDOW:
@@ -147,16 +172,16 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
 
 
 def _mixture(value: Any) -> tuple[float, ...] | None:
-    """Reads six finite numbers >= 0 from a sequence or the command's text."""
+    """Reads eight finite numbers >= 0 from a sequence or the command's text."""
     if value is None:
         return None
     try:
         numbers = tuple(float(part) for part in (value.split(",") if isinstance(value, str) else value))
     except (TypeError, ValueError):
         numbers = ()
-    if len(numbers) != 6 or not all(0 <= number < math.inf for number in numbers):
+    if len(numbers) != 8 or not all(0 <= number < math.inf for number in numbers):
         raise errors.invalid(
-            "mixture", value, "six finite numbers >= 0: a and b for position, token and parent"
+            "mixture", value, "eight finite numbers >= 0: a and b for position, token, parent, grandparent"
         )
     return numbers
 
@@ -189,6 +214,10 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
     if dynamic and tree.ranking == "gap" and coupling != "gumbel":
         raise LanternError(
             f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+        )
+    if isinstance(tree, GapTree) and coupling != "gumbel":
+        raise LanternError(
+            f"a gap tree needs the coupling gumbel: with {coupling}, give a window without nodes"
         )
     if coupling == "rejection" and not dynamic and tree.has_rank_gaps:
         raise LanternError(

@@ -68,12 +68,15 @@ class Settings:
         "NAME|FILE|dynamic|none",
         by_platform=_TREES,
     )
-    nodes: int = knob(25, "nodes that a dynamic tree keeps, the root not counted", "N", low=1, high=4096)
+    nodes: int = knob(
+        25, "nodes of a dynamic tree, or of the best window known for so many, the root not counted", "N",
+        low=1, high=4096,
+    )  # fmt: skip
     depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)
     frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
     children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
     ranking: str = knob("gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=RANKINGS)
-    sharpness: float = knob(2.0, "beta of ranking gap", "B", low=0, low_open=True)
+    sharpness: float = knob(2.0, "beta of ranking gap, and of led's gap trees", "B", low=0, low_open=True)
     threshold: float = knob(
         0.0, "worth of a level under which a dynamic tree gets no deeper", "T", low=0, high=1, high_open=True,
         note="0 is never",
@@ -81,8 +84,8 @@ class Settings:
     echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
     mixture: Any = knob(  # noqa: RUF009
         None,
-        "a and b of echo for old nodes that agree in position, in token too, in parent too",
-        "A,B,A,B,A,B",
+        "a and b of echo and led for old nodes that agree in position, token, parent, grandparent too",
+        "A,B,A,B,A,B,A,B",
     )
     window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=64)
     redraw: str = knob(
@@ -95,7 +98,9 @@ class Settings:
     )  # fmt: skip
     branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
     levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
-    reach: int = knob(4, "places of a window that the drafter of led speaks of", "N", low=1, high=64)
+    refine: int = knob(
+        3, "passes of led's drafter over the whole window", "K", high=64, by_platform={"cpu": 1, "gpu": 3},
+    )  # fmt: skip
     ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
     rule: str = knob("strict", "acceptance rule", choices=RULES)
     k: int = _of_rules("k")
@@ -173,7 +178,7 @@ class Knobs(TypedDict, total=False):
     initial: str | None
     branches: int | None
     levels: int | None
-    reach: int | None
+    refine: int | None
     ahead: int | None
     rule: str | None
     k: int | None

@@ -26,7 +26,7 @@ import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.drafting.eagle import AtRoot, Committed, Drafter, Stale, catch_up
+from lantern_jax.decoding.drafting.eagle import Committed, Drafter, Stale, catch_up
 from lantern_jax.decoding.drafting.window import (
     Window,
     WindowState,
@@ -108,35 +108,33 @@ class Led:
         # Before the first round the target has said nothing.
         unseen = jnp.where((state.window.position < 0)[:, None, None], log_q, unseen)
         state = state.replace(committed=committed, window=state.window.replace(position=pending.position))
-        log_q = jnp.broadcast_to(log_q, unseen.shape)
         # What comes before the guesses is known for place 0 alone.
         history = jnp.full((*unseen.shape[:2], COMPARED), -2, jnp.int32).at[:, 0].set(pending.history)
-        guessed, node = self._mixed(state, pending, unseen, history, log_q)
-        guessed = guessed._replace(mixed=jnp.concatenate([guessed.mixed[:, :1], guessed.old[:, 1:]], axis=1))
-        predicted = None
+        node, agreement, old = self._recalled(state, pending, history, unseen)
+        mixed = jnp.concatenate([blended(self.echo, log_q, old[:, :1], agreement[:, :1]), old[:, 1:]], axis=1)
+        guessed, predicted = Guessed(jnp.broadcast_to(log_q, mixed.shape), old, agreement, mixed), None
         for _ in range(self.refine if self.settings.width > 1 else 0):
             tokens = first_argmax(guessed.mixed + noise)
-            log_q, predicted = self._refined(params, state, start, tokens, node, guessed, predicted, sampling)
-            log_q = jnp.concatenate([guessed.log_q[:, :1], log_q], axis=1)
-            guessed, node = self._mixed(state, pending, unseen, _histories(pending, tokens), log_q)
+            node, agreement, old = self._recalled(state, pending, _histories(pending, tokens), unseen)
+            features = jnp.take_along_axis(state.memory.features, node[None, :, :-1, None], axis=2)
+            logits, predicted = self.drafter.refine(
+                params,
+                start.state,
+                start.number,
+                tokens[:, :-1],
+                Stale(features, agreement[:, :-1] > 1),
+                predicted,
+            )
+            all_q = jnp.concatenate([log_q, process_logits(logits, sampling)], axis=1)
+            guessed = Guessed(all_q, old, agreement, blended(self.echo, all_q, old, agreement))
         return guessed, state
 
-    def _mixed(self, state: LedState, pending: Pending, unseen, history, log_q):
-        """Recalls a node for each place and mixes what the target said after it with the drafter's q."""
+    def _recalled(self, state: LedState, pending: Pending, history: Int[Array, "B W H"], unseen):
+        """Recalls a node for each place; returns it, its agreement, and what the target said there."""
         places = jnp.arange(self.settings.width, dtype=jnp.int32)[None]
         node, agreement = recalled(state.memory, history, pending.position[:, None] + places)
         old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
-        old = jnp.where((agreement > 0)[..., None], old, unseen)
-        return Guessed(log_q, old, agreement, blended(self.echo, log_q, old, agreement)), node
-
-    def _refined(self, params, state, start: AtRoot, tokens, node, guessed: Guessed, predicted, sampling):
-        """Passes over the window's guesses; returns log q of all places but the first, and predicted features."""
-        features = jnp.take_along_axis(state.memory.features, node[None, :, :-1, None], axis=2)
-        stale = Stale(features, guessed.agreement[:, :-1] > 1)
-        logits, predicted = self.drafter.refine(
-            params, start.state, start.number, tokens[:, :-1], stale, predicted
-        )
-        return process_logits(logits, sampling), predicted
+        return node, agreement, jnp.where((agreement > 0)[..., None], old, unseen)
 
 
 def _histories(pending: Pending, tokens: Int[Array, "B W"]) -> Int[Array, "B W H"]:
