@@ -169,7 +169,7 @@ def _grow_dynamic_tree(config, params, case):
         count=jnp.asarray([count], jnp.int32),
     )
     state = state.replace(committed=committed)
-    pending = Pending(tokens[:, -1:], jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32))
+    pending = Pending(tokens[:, -1:], jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32), tokens[:, :-4:-1])
     propose = jax.jit(lambda *given: drafting.propose(*given, Greedy(), GREEDY)[0])
     draft = propose(params, state, pending)
     np.testing.assert_array_equal(draft.tokens[0], arrays["dynamic_tree_tokens"])

@@ -1,14 +1,14 @@
-"""Fit the weights of drafting on the shared noise: beta of trees ranked by gaps, and the mixture of echo.
+"""Fit the weights of drafting on the shared noise: beta of trees ranked by gaps, and the mixture of echo and led.
 
     python -m train.fit --checkpoint DIR|demo --out DIR [--pictures=32] [--drafter=eagle] [--prompts=FILE]
 
-Pictures are decoded strictly with a static tree, and rounds are logged at accepted nodes, whose context is the
-picture's own. The mixture (a, b) of each kind of agreement gives the target's distribution its least cross-entropy
-under log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both
-become defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives with each window that ``auto``
-chooses from.
+Pictures are decoded strictly with a led window, and its last guesses are logged at accepted places, whose context is
+the picture's own. The mixture (a, b) of each agreement gives the target's distribution its least cross-entropy under
+log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both become
+defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives with each window that ``auto`` chooses
+from.
 
-Axes: B batch, M nodes with children, V codes, K values of beta, A and C values of a and b.
+Axes: B batch, W places of the window, V codes, K values of beta, A and C values of a and b, I kinds of agreement.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
@@ -27,12 +28,13 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.eagle import eagle
-from lantern_jax.decoding.echo import Echo, blended, recalled
+from lantern_jax.decoding.drafting.led import Guessed, Led, led_window, window_noise
+from lantern_jax.decoding.drafting.window import Window, window_draft
+from lantern_jax.decoding.echo import COMPARED, LEAST, Echo
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.tree import DraftTree, named_tree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
@@ -47,37 +49,35 @@ from train import script
 from train.sources import random_labels, read_prompts
 
 BETAS = np.geomspace(0.5, 8, 17).astype(np.float32)
-SHARES = np.linspace(0, 1.2, 13).astype(np.float32)
+SHARES = np.linspace(0, 1.2, 31).astype(np.float32)
+# The window whose rounds are logged, and the agreements there are: none, position, and each token that is compared.
+WINDOW, REFINE, KINDS = 16, 3, 2 + COMPARED
 
 
 @flax.struct.dataclass
 class Logged:
-    """The drafting's own state, the round's draws, and sums over logged nodes.
+    """The drafting's own state, the round's guesses, and sums over logged places.
 
     Attributes:
         inner: of the drafting that is logged.
-        log_q: float32 [B, M, V], of the round, echo left out.
-        noise: float32 [B, L, V], of the round.
+        guessed, noise: of the round.
         likelihood: float32 [B, K], log-likelihood of the wanted tokens for every beta.
-        entropy: float32 [B, 4, A, C], cross-entropy of the target's distributions for every (a, b), by agreement.
-        nodes: float32 [B, 4], how many nodes there were.
+        entropy: float32 [B, I, A, C], cross-entropy of the target's distributions for every (a, b), by agreement.
+        places: float32 [B, I], how many places there were.
     """
 
     inner: Any
-    log_q: Float[Array, "B M V"]
-    noise: Float[Array, "B L V"]
+    guessed: Guessed
+    noise: Float[Array, "B W V"]
     likelihood: Float[Array, "B K"]
-    entropy: Float[Array, "B 4 A C"]
-    nodes: Float[Array, "B 4"]
+    entropy: Float[Array, "B I A C"]
+    places: Float[Array, "B I"]
 
 
-def logged(drafting: Drafting, tree: DraftTree, vocab_size: int, echo: Echo) -> Drafting:
-    """Wraps an ``eagle`` drafting with echo's memory but not its mixture, to log its rounds.
-
-    Args:
-        echo: the mixture with which beta is fitted.
-    """
-    inner_nodes = np.asarray(tree.internal, np.int32)
+def logged(led: Led) -> Drafting:
+    """Makes the drafting of a led chain that logs its rounds; beta is fitted with its own mixture."""
+    drafting = led_window(led.drafter, led.settings, led.refine, led.echo)
+    width, vocab = led.settings.width, led.settings.vocab_size
 
     def init(params, prefix, slots, span):
         batch = prefix.tokens.shape[1]
@@ -85,56 +85,47 @@ def logged(drafting: Drafting, tree: DraftTree, vocab_size: int, echo: Echo) -> 
         def zeros(*shape):
             return jnp.zeros((batch, *shape), jnp.float32)
 
+        rows, agreement = zeros(width, vocab), jnp.zeros((batch, width), jnp.int32)
         return Logged(
-            drafting.init(params, prefix, slots, span),
-            zeros(len(inner_nodes), vocab_size),
-            zeros(tree.max_depth + 1, vocab_size),
-            zeros(len(BETAS)),
-            zeros(4, len(SHARES), len(SHARES)),
-            zeros(4),
-        )
+            drafting.init(params, prefix, slots, span), Guessed(rows, rows, agreement, rows), rows,
+            zeros(len(BETAS)), zeros(KINDS, len(SHARES), len(SHARES)), zeros(KINDS),
+        )  # fmt: skip
 
     def propose(params, state, pending, draws, sampling):
-        draft, inner = drafting.propose(params, state.inner, pending, draws, sampling)
-        return draft, state.replace(inner=inner, log_q=draft.log_q, noise=draws.noise)
+        noise = window_noise(draws, led.settings)
+        guessed, inner = led.guess(params, state.inner, pending, noise, sampling)
+        draft = window_draft(led.settings, pending.tokens[:, -1:], guessed.mixed + noise)
+        return draft, state.replace(inner=inner, guessed=guessed, noise=noise)
 
     def observe(params, state, outcome):
-        verdict = outcome.verdict
-        reached = jnp.any(verdict.path[:, None, :] == inner_nodes[None, :, None], axis=-1)
-        reached = (reached & (outcome.count > 0)[:, None]).astype(jnp.float32)
-        tokens = outcome.draft.tokens[:, inner_nodes]
-        parents = np.maximum(tree.parents[inner_nodes], 0)
-        above = outcome.draft.tokens[:, parents]
-        before = jnp.where(inner_nodes[None] == 0, state.inner.before[:, None], above)
-        depth = tree.depth[inner_nodes]
-        positions = state.inner.position[:, None] + depth[None]
-        old, agreement = recalled(state.inner.memory, tokens, before, positions)
-        p = jnp.exp(outcome.log_probs[:, inner_nodes])
-        kinds = jax.nn.one_hot(agreement, 4, dtype=jnp.float32) * reached[..., None]
-        entropy = jnp.stack(
-            [jnp.stack([_cross_entropy(p, a * state.log_q + b * old) for b in SHARES], -1) for a in SHARES],
-            -2,
-        )
-        scores = blended(echo, state.log_q, old, agreement) + state.noise[:, depth]
-        wanted = verdict.wanted[:, inner_nodes, None]
-        chosen = jnp.stack(
-            [
-                jnp.take_along_axis(jax.nn.log_softmax(beta * scores), wanted, axis=-1)[..., 0]
-                for beta in BETAS
-            ],
-            -1,
-        )
+        # Place i stands after node i, which is one of a chain; it counts where that was accepted.
+        places = jnp.arange(width, dtype=jnp.int32)[None]
+        reached = (places <= outcome.verdict.count[:, None]) & (outcome.count > 0)[:, None]
+        log_q, old, agreement, mixed = state.guessed
+        kinds = jax.nn.one_hot(agreement, KINDS, dtype=jnp.float32) * reached.astype(jnp.float32)[..., None]
+        p, old = jnp.exp(outcome.log_probs[:, :width]), jnp.maximum(old, LEAST)
+
+        def of_share(a):
+            return lax.map(lambda b: _cross_entropy(p, a * log_q + b * old), jnp.asarray(SHARES))
+
+        entropy = lax.map(of_share, jnp.asarray(SHARES))
+        scores, wanted = mixed + state.noise, outcome.verdict.wanted[:, :width, None]
+
+        def likelihood(beta):
+            return jnp.take_along_axis(jax.nn.log_softmax(beta * scores, axis=-1), wanted, axis=-1)[..., 0]
+
+        likely = lax.map(likelihood, jnp.asarray(BETAS))
         return state.replace(
             inner=drafting.observe(params, state.inner, outcome),
-            likelihood=state.likelihood + jnp.einsum("bm,bmk->bk", reached, chosen),
-            entropy=state.entropy + jnp.einsum("bmt,bmac->btac", kinds, entropy),
-            nodes=state.nodes + jnp.sum(kinds, axis=1),
+            likelihood=state.likelihood + jnp.einsum("bm,kbm->bk", reached.astype(jnp.float32), likely),
+            entropy=state.entropy + jnp.einsum("bmt,acbm->btac", kinds, entropy),
+            places=state.places + jnp.sum(kinds, axis=1),
         )
 
-    return Drafting(init, propose, observe, tree.max_depth)
+    return Drafting(init, propose, observe, width)
 
 
-def _cross_entropy(p: Float[Array, "B M V"], scores: Float[Array, "B M V"]) -> Float[Array, "B M"]:
+def _cross_entropy(p: Float[Array, "B W V"], scores: Float[Array, "B W V"]) -> Float[Array, "B W"]:
     return -jnp.sum(jnp.where(p > 0, p * jax.nn.log_softmax(scores, axis=-1), jnp.float32(0)), axis=-1)
 
 
@@ -145,21 +136,21 @@ class Fit:
     Attributes:
         sharpness: beta.
         echo: the mixtures; agreements that never came up have the library's.
-        nodes: logged nodes by agreement, none first.
+        places: logged ones by agreement, none first.
     """
 
     sharpness: float
     echo: Echo
-    nodes: tuple[int, ...]
+    places: tuple[int, ...]
 
 
-def best_mixture(entropy: Float[np.ndarray, "4 A C"], nodes: Float[np.ndarray, " 4"]) -> Echo:
+def best_mixture(entropy: Float[np.ndarray, "I A C"], places: Float[np.ndarray, " I"]) -> Echo:
     """Returns the (a, b) of least cross-entropy for every agreement that was met."""
     found = {}
-    for row, name in enumerate(("position", "token", "parent"), 1):
-        if nodes[row]:
+    for row, field in enumerate(dataclasses.fields(Echo), 1):
+        if places[row]:
             a, b = np.unravel_index(np.argmin(entropy[row]), entropy[row].shape)
-            found[name] = (round(float(SHARES[a]), 2), round(float(SHARES[b]), 2))
+            found[field.name] = (round(float(SHARES[a]), 2), round(float(SHARES[b]), 2))
     return Echo(**found)
 
 
@@ -169,18 +160,17 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
     Args:
         conditioning: leaves [n, ...], conditional rows: a picture of each; n is rounded down to whole batches.
     """
-    checkpoint, tree = pipeline.checkpoint, named_tree("mc_sim_7b_63")
+    checkpoint = pipeline.checkpoint
     config, parameters = checkpoint.target_config, pipeline.engine.parameters
     guidance = checkpoint.defaults.get("guidance", Settings().guidance)
     count = len(jax.tree.leaves(conditioning)[0])
     batch = min(batch, count)
     target = pipeline.family.target(config, pipeline.dtype, getattr(checkpoint.drafters[kind][0], "taps", ()))
-    drafting = eagle(
-        DRAFTERS[kind].make(checkpoint.drafters[kind][0], pipeline.dtype), tree, Echo(*[(1.0, 0.0)] * 3)
-    )
+    drafter = DRAFTERS[kind].make(checkpoint.drafters[kind][0], pipeline.dtype)
+    window = Window(config.num_codes, DraftTree.chain(min(WINDOW, config.num_tokens - 1)))
 
-    def run(echo: Echo) -> Logged:
-        program = Program(target, logged(drafting, tree, config.num_codes, echo))
+    def run(echo: Echo) -> list[np.ndarray]:
+        program = Program(target, logged(Led(drafter, window, REFINE, echo)))
         go = jax.jit(lambda inputs: loop.advance(program, inputs, loop.start(program, inputs)).drafting)
         states = []
         for first in range(0, count - batch + 1, batch):
@@ -195,16 +185,16 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
                     )
                 )
             )  # fmt: skip
-        sums = [(state.likelihood, state.entropy, state.nodes) for state in states]
+        sums = [(state.likelihood, state.entropy, state.places) for state in states]
         return [
             np.sum([np.asarray(part).sum(axis=0) for part in parts], axis=0)
             for parts in zip(*sums, strict=True)
         ]
 
-    _, entropy, nodes = run(Echo())
-    echo = best_mixture(entropy, nodes)
+    _, entropy, places = run(Echo())
+    echo = best_mixture(entropy, places)
     likelihood, _, _ = run(echo)
-    return Fit(round(float(BETAS[np.argmax(likelihood)]), 2), echo, tuple(int(count) for count in nodes))
+    return Fit(round(float(BETAS[np.argmax(likelihood)]), 2), echo, tuple(int(count) for count in places))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -230,10 +220,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         conditioning = encoder.encode(prompts, pipeline.dtype)
     with locks.sole(options.out):
         found = fit(pipeline, options.drafter, conditioning)
-        mixture = (*found.echo.position, *found.echo.token, *found.echo.parent)
-        print(f"sharpness {found.sharpness}, mixture {mixture}, nodes by agreement {found.nodes}")
+        mixture = [share for field in dataclasses.fields(Echo) for share in getattr(found.echo, field.name)]
+        print(f"sharpness {found.sharpness}, mixture {mixture}, places by agreement {found.places}")
         checkpoint = pipeline.checkpoint
-        defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": list(mixture)}
+        defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": mixture}
         pixels = checkpoint.target_config.grid
         subject = Subject(checkpoint.model, pipeline.recipe, pipeline.engine, conditioning, pixels)
         metadata = checkpoint.metadata | {ACCEPTANCE: window_acceptance(subject, options.pictures)}

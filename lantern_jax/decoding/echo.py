@@ -113,17 +113,22 @@ def nothing(
 
 def remember(outcome: Outcome, with_features: bool = False) -> Memory:
     """Remembers a round's nodes."""
-    topology, path = outcome.draft.topology, outcome.verdict.path
-    ids = jnp.arange(topology.num_nodes, dtype=jnp.int32)
-    accepted = jnp.any(path[:, :, None] == ids, axis=1)
-    common = jnp.sum(with_batch(topology.ancestors, 3) & accepted[:, None], axis=-1, dtype=jnp.int32)
+    topology = outcome.draft.topology
     return Memory(
         history=histories(outcome.draft, outcome.pending),
         positions=outcome.pending.position[:, None] + with_batch(topology.depth, 2),
-        common=common,
+        common=accepted_above(outcome),
         log_probs=outcome.log_probs,
         features=outcome.node_features if with_features else None,
     )
+
+
+def accepted_above(outcome: Outcome) -> Int[Array, "B N"]:
+    """Counts the accepted nodes on the path to every node, the root and itself included."""
+    topology = outcome.draft.topology
+    ids = jnp.arange(topology.num_nodes, dtype=jnp.int32)[None, None]
+    accepted = jnp.any(outcome.verdict.path[:, :, None] == ids, axis=1)
+    return jnp.sum(with_batch(topology.ancestors, 3) & accepted[:, None], axis=-1, dtype=jnp.int32)
 
 
 def histories(draft: Draft, pending: Pending) -> Int[Array, "B N H"]:

@@ -66,17 +66,18 @@ def test_the_best_nodes_are_kept(name):
     def expand(state, tokens, parents):
         return state, jnp.asarray(table)[tokens]
 
-    def log_q_below(logits, tokens, before, depth):
+    def log_q_below(logits, history, depth):
         return jax.nn.log_softmax(logits, axis=-1)
 
     one = jnp.zeros(batch, jnp.int32)
     draws = SharedNoise(jnp.asarray(noise)) if tree.ranking == "gap" else Greedy()
-    pending = Pending(jnp.asarray(roots)[:, None], one + 1, one)
+    history = jnp.asarray(roots)[:, None] * jnp.array([[1, 0, 0]])
+    pending = Pending(jnp.asarray(roots)[:, None], one + 1, one, history)
 
     @jax.jit
     def grow(draws):
         start = AtRoot(None, jnp.asarray(table)[roots], one)
-        return grow_dynamic(tree, expand, log_q_below, start, one, pending, draws)
+        return grow_dynamic(tree, expand, log_q_below, start, pending, draws)
 
     draft = grow(draws)
     depths = []

@@ -19,7 +19,7 @@ ROWS, SEEDS = 8, (0, 1, 2)
 ROW, CODES = 5, {"llamagen": toys.VOCAB, "chain": toys.VOCAB, "lumina": toys.LUMINA.num_codes}
 # Most rounds, as a share of plain decoding's, with the least noise.
 MOST = {"published": 0.8, "gap": 0.6, "ddd, wide": 0.8}
-FORCED = [name for name in GUMBEL if name.startswith(("jacobi", "led", "own"))]
+FORCED = [name for name in GUMBEL if name.startswith(("jacobi", "led", "own")) and WAYS[name].kind is None]
 # (way, stream, temperature, guided, devices): what quick runs decode. Greedy drafting differs in its draws alone.
 MAIN = {
     ("ar", "llamagen", 1.0, True, 8), ("bushy", "llamagen", 1.0, True, 8), ("traced", "llamagen", 1.0, True, 1),
@@ -28,6 +28,9 @@ MAIN = {
     ("published", "llamagen", 1.0, True, 1), ("gap", "llamagen", 1.0, True, 1),
     ("ddd, wide", "llamagen", 1.0, False, 1),
     ("echo bushy", "llamagen", 0.0, False, 1), ("echo gap", "llamagen", 1.0, True, 8),
+    ("led by gaps", "llamagen", 1.0, True, 8), ("led by place 0 alone", "llamagen", 1.0, True, 1),
+    ("led by gaps", "lumina", 1.0, True, 1),
+    *((f"led {kind}", "lumina", 1.0, True, 1) for kind in ("eagle3", "medusa", "parallel")),
     ("led chain", "llamagen", 1.0, True, 1), ("led", "llamagen", 0.0, True, 1), ("led", "llamagen", 1.0, True, 8),
     ("jacobi left", "llamagen", 1.0, True, 1), ("jacobi above", "llamagen", 1.0, True, 1),
     ("jacobi forked", "llamagen", 1.0, True, 1), ("jacobi bushy", "llamagen", 0.0, True, 1),

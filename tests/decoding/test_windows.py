@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, Window, jacobi, led_window, pac, speculative_jacobi
+from lantern_jax import Drafter, DraftTree, GapTree, Window, jacobi, led_window, pac, speculative_jacobi
 
 from . import toy_models as toys
 
@@ -14,8 +14,8 @@ def of_chain(make, coupling):
     toys.decode(make(toys.VOCAB, 6), name="chain", coupling=coupling)
 
 
-def led(window, *reach):
-    led_window(toys.copy_drafter(), window, *reach)
+def led(window, *refine):
+    led_window(toys.copy_drafter(), window, *refine)
 
 
 @pytest.mark.parametrize(("coupling", "make"), [("gumbel", jacobi), ("rejection", speculative_jacobi)])
@@ -47,7 +47,9 @@ REFUSED = {
     "branches 0 is not valid: give 1 to 4096": lambda: pac(12, 4, 0),
     "the tree has no path of best guesses as long as any other": lambda: jacobi(12, SIDEWAYS),
     "a led window needs the coupling gumbel": lambda: led(Window(toys.VOCAB, CHAIN, "maximal")),
-    "reach 0 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), 0),
+    "refine -1 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), -1),
+    "this drafter cannot pass over a window": lambda: led_window(Drafter(print, print, print), Window(12, CHAIN)),
+    "a gap tree needs the shared noise": lambda: Window(12, GapTree(6, 8), "maximal"),
 }  # fmt: skip
 
 

@@ -9,9 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import Draft, Drafter, Drafting, DraftTree, DynamicTree, Echo, eagle, led_window
-from lantern_jax.decoding.drafting.jacobi import INITIALS, Window, jacobi, pac, speculative_jacobi
+from lantern_jax import (
+    Draft,
+    Drafter,
+    Drafting,
+    DraftTree,
+    DynamicTree,
+    Echo,
+    GapTree,
+    Window,
+    eagle,
+    led_window,
+)
+from lantern_jax.decoding.drafting.jacobi import jacobi, pac, speculative_jacobi
 from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.names import INITIALS
 from lantern_jax.decoding.sampling import process_logits, top_children
 
 from . import toy_models as toys
@@ -45,6 +57,7 @@ class Way:
         tree: what a drafter drafts; on a traced topology if ``traced``.
         kind: whose drafter, untrained; None for a noisy copy of the target, with every one of ``noises``.
         window: (number of codes, length of a row) -> a drafting without a drafter, or the window of a led one.
+        refine: passes over a led window.
     """
 
     coupling: Any = "gumbel"
@@ -53,13 +66,14 @@ class Way:
     kind: str | None = None
     window: Callable[[int, int], Any] | None = None
     traced: bool = False
+    refine: int = 2
     noises: tuple[float, ...] = (0.7, 1e3)
 
     def drafting(self, drafter: Drafter, codes: int, row: int) -> Drafting:
         """Makes the drafting for a target of so many codes."""
         if self.window is not None:
             made = self.window(codes, row)
-            return led_window(drafter, made, 2) if isinstance(made, Window) else made
+            return led_window(drafter, made, self.refine) if isinstance(made, Window) else made
         if self.tree is None:
             return PLAIN
         drafting = eagle(drafter, self.tree, self.echo)
@@ -81,8 +95,8 @@ def bushy(width, branches, levels, redraw=None, initial="left"):
     return lambda codes, row: pac(codes, width, branches, levels, redraw, initial, row)
 
 
-def led(tree):
-    return lambda codes, row: Window(codes, tree)
+def led(tree, initial="left"):
+    return lambda codes, row: Window(codes, tree, None, initial, row)
 
 
 CHAIN, BUSH = DraftTree.chain(3), toys.BUSHY
@@ -92,7 +106,7 @@ DEEP = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (0, 1, 0), (
 SHALLOW = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1)])
 GROWN, SMALL = {"frontier": 3, "children": 4}, {"frontier": 2, "children": 2}
 # A share of 0 for the drafter, and for what the target said.
-EXTREME = Echo(position=(0.0, 1.0), token=(0.5, 0.5), parent=(0.0, 0.0))
+EXTREME = Echo(position=(0.0, 1.0), token=(0.5, 0.5), parent=(0.0, 0.0), grandparent=(1.0, 0.0))
 FORK_OF_WINDOW = DraftTree.from_paths([*DraftTree.chain(4).paths, (2,), (2, 0), (0, 0, 1)])
 
 GUMBEL = {
@@ -107,6 +121,12 @@ GUMBEL = {
     "echo gap": Way(tree=DynamicTree(5, 3, ranking="gap", **SMALL), echo=Echo(), noises=(1.5,)),
     "led chain": Way(window=led(DraftTree.chain(6))),
     "led": Way(window=led(DraftTree.window(6, 2, 2))),
+    "led by place 0 alone": Way(window=led(DraftTree.chain(6)), refine=0),
+    "led by gaps": Way(window=led(GapTree(6, 12), "mixed"), refine=3),
+    **{
+        f"led {kind}": Way(window=led(DraftTree.window(6, 3, 1), "above"), kind=kind)
+        for kind in ("eagle3", "medusa", "parallel")
+    },
     **{f"jacobi {initial}": Way(window=window(6, None, initial)) for initial in INITIALS},
     "jacobi narrow": Way(window=window(1)),
     "jacobi over rows": Way(window=window(9, None, "above")),

@@ -64,7 +64,7 @@ def _topology(tree: GapTree, chosen: Int[Array, "B N-1"]) -> Topology:
     return Topology(
         depth=jnp.asarray(np.append(pool.depth, 0))[chosen],
         parents=parents.at[:, 0].set(-1),
-        ancestors=jnp.any(node_paths[..., None] == ids, axis=2),
+        ancestors=jnp.any(node_paths[..., None] == ids[None, None, None], axis=2),
         node_paths=node_paths,
         children=jnp.where(children < 0, -1, there),
         draft_rows=jnp.full((len(chosen), tree.num_nodes), -1, jnp.int32),

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import flax.struct
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.eagle import Committed, Drafter, Stale, catch_up
@@ -130,9 +131,13 @@ class Led:
         return guessed, state
 
     def _recalled(self, state: LedState, pending: Pending, history: Int[Array, "B W H"], unseen):
-        """Recalls a node for each place; returns it, its agreement, and what the target said there."""
+        """Recalls a node for each place; returns it, its agreement, and what the target said there.
+
+        Where none stood, agreement is 0 and the node that of the last place that has one.
+        """
         places = jnp.arange(self.settings.width, dtype=jnp.int32)[None]
         node, agreement = recalled(state.memory, history, pending.position[:, None] + places)
+        node = jnp.take_along_axis(node, lax.cummax(jnp.where(agreement > 0, places, 0), axis=1), axis=1)
         old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
         return node, agreement, jnp.where((agreement > 0)[..., None], old, unseen)
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.gaps import gap_draft
 from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
+from lantern_jax.decoding.echo import accepted_above
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.names import INITIALS
 from lantern_jax.decoding.protocols import Draft, Outcome, Target
@@ -227,9 +228,7 @@ def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
         return log_p
     levels = jnp.arange(settings.width + 1, dtype=jnp.int32)[None, :, None]
     depth = with_batch(topology.depth, 2)[:, None]
-    ids = jnp.arange(topology.num_nodes, dtype=jnp.int32)
-    accepted = jnp.any(outcome.verdict.path[:, :, None] == ids, axis=1)
-    common = jnp.sum(with_batch(topology.ancestors, 3) & accepted[:, None], axis=-1, dtype=jnp.int32)[:, None]
+    common = accepted_above(outcome)[:, None]
     order = jnp.where(depth <= levels, depth * jnp.int32(settings.width + 2) + common, -1)
     return jnp.take_along_axis(log_p, jnp.argmax(order, axis=-1)[..., None], axis=1)
 
