@@ -200,4 +200,8 @@ def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
         near += [point._replace(branches=branches, levels=levels) for branches, levels in fronts]
     if point.passes:
         near += [point._replace(passes=passes) for passes in beside(PASSES, point.passes)]
-    return [at for at in near if at.levels <= at.window and (not at.nodes or at.window <= at.nodes)]
+    return [
+        at
+        for at in near
+        if at.levels <= at.window and (not at.nodes or at.window <= at.nodes <= 2 * at.window)
+    ]

@@ -45,15 +45,15 @@ def _led_one_level(settings: Any) -> Any:
 def _led_of_nodes(nodes: int) -> dict[str, int]:
     # Measured on the demo (docs/methods.md): a chain while there are few, then a front; many follow the gaps.
     if nodes <= 16:
-        return {"window": nodes}
+        return {"window": nodes, "branches": 1, "levels": 0}
     if nodes < 32:
         return {"window": nodes - 2, "branches": 3, "levels": 1}
-    return {"window": min(nodes * 5 // 7, MOST_PLACES), "nodes": nodes}
+    return {"window": min(nodes * 5 // 7, MOST_PLACES), "branches": 1, "levels": 0, "nodes": nodes}
 
 
 def _window_of_nodes(nodes: int) -> dict[str, int]:
     if nodes <= 16:
-        return {"window": nodes}
+        return {"window": nodes, "branches": 1, "levels": 0}
     # Three guesses for each of two places are ten nodes more than a chain.
     return {"window": min(nodes - 10, MOST_PLACES), "branches": 3, "levels": 2}
 

@@ -20,8 +20,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.settings import KNOBS, OURS, Settings
 
-# What a window's shape is given by.
-_SHAPE = ("window", "branches", "levels", "nodes")
+# What a window's size is given by.
+_SIZES = ("window", "nodes")
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
 
@@ -72,7 +72,7 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
             raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: {near}choose from {', '.join(KNOBS)}"
             )
-    values, shaped_by = _filled_in(given, defaults, platform, drafters)
+    values, sized_by = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)
     for name, declared in KNOBS.items():
@@ -80,7 +80,7 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
         declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
     if DRAFTINGS[values["drafting"]].nodes == WINDOW and given.get("tree") is None:
-        values |= _window(values, shaped_by)
+        values |= _window(values, given, sized_by)
     values["tree"] = _tree(values, given)
     values["mixture"] = _mixture(values["mixture"])
     _check_drafter(values, given, drafters)
@@ -89,7 +89,7 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
 
 
 def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> tuple[dict[str, Any], set[str]]:
-    """Returns every knob's value, that of the first layer which has one, and what a window is shaped by."""
+    """Returns every knob's value, that of the first layer which has one, and what a window is sized by."""
     method, was_named = _method(given, defaults, platform, drafters)
     preset = methods()[method].knobs
     for source in (given, defaults):
@@ -111,12 +111,12 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> tup
     plain = isinstance(values["tree"], str) and values["tree"] == NO_TREE
     if values["drafting"] is None or plain:
         values["drafting"] = next((kind for kind in DRAFTERS if kind in drafters), next(iter(DRAFTERS)))
-    return values, _shaped_by((given, *layers.maps[:-1]))
+    return values, _sized_by((given, *layers.maps[:-1]))
 
 
-def _shaped_by(layers: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Returns the names of ``_SHAPE`` that are given by the first layer that gives any of them."""
-    found = ({name for name in _SHAPE if layer.get(name) is not None} for layer in layers)
+def _sized_by(layers: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Returns the names of ``_SIZES`` that are given by the first layer that gives any of them."""
+    found = ({name for name in _SIZES if layer.get(name) is not None} for layer in layers)
     return next(filter(None, found), set())
 
 
@@ -137,16 +137,17 @@ def _steers(knobs: Mapping[str, Any]) -> bool:
     return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 
-def _window(values: Mapping[str, Any], shaped_by: set[str]) -> dict[str, Any]:
-    """Returns a window's tree and shape: by its nodes, if these and no guesses are given; with a window, a gap tree."""
-    shape, gaps = {name: values[name] for name in ("window", "branches", "levels")}, False
-    if "nodes" in shaped_by and not shaped_by & {"branches", "levels"}:
-        if "window" not in shaped_by:
-            shape |= DRAFTINGS[values["drafting"]].of_nodes(values["nodes"])
-        gaps = "window" in shaped_by or "nodes" in shape
-    if gaps:
-        tree = GapTree(shape["window"], values["nodes"], values["sharpness"])
-        return shape | {"branches": 1, "levels": 0, "tree": tree}
+def _window(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[str]) -> dict[str, Any]:
+    """Returns a window's tree and shape: by its nodes if these size it, by the gaps if a window does too."""
+    shape, nodes = {name: values[name] for name in ("window", "branches", "levels")}, 0
+    front = {name: given[name] for name in ("branches", "levels") if given.get(name) is not None}
+    if sized_by == {"nodes"}:
+        shape |= DRAFTINGS[values["drafting"]].of_nodes(values["nodes"]) | front
+        nodes = shape.pop("nodes", 0)
+    elif "nodes" in sized_by:
+        nodes = values["nodes"]
+    if nodes and not front:
+        return shape | {"tree": GapTree(shape["window"], nodes, values["sharpness"])}
     tree = DraftTree.window(shape["window"], shape["branches"], min(shape["levels"], shape["window"]))
     return shape | {"tree": tree}
 

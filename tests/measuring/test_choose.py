@@ -10,6 +10,7 @@ from lantern_jax.measuring import choose
 from lantern_jax.measuring.choose import Budget, best_trees, climb, tokens_a_second
 from lantern_jax.measuring.costs import Costs, Drafts, _rising, chains, draft_costs, filler
 from lantern_jax.measuring.paths import path_counts
+from lantern_jax.settings.choice import WindowPoint
 
 PASSES = {1: 4.0, 2: 5.0, 3: 5.5, 5: 6.1, 9: 8.6}
 
@@ -64,8 +65,8 @@ def test_costs_lie_on_lines_between_what_was_measured():
     assert costs.tree("a", 6, (1, 2)) == pytest.approx(6.1 + 0.625 + 1.0 + 0.5 + 0.6)
     window = DraftTree.window(4)
     assert costs.window(window) == pytest.approx(6.1 + 0.4)
-    assert costs.window(window, "a", 3) == pytest.approx(6.1 + 0.4 + 1.0 + 2 * 0.5)
-    assert costs.window(window, "a", 9) == costs.window(window, "a", 4)
+    assert costs.window(window, "a", 1) == pytest.approx(6.1 + 0.4 + 1.0)
+    assert costs.window(window, "a", 3) == pytest.approx(6.1 + 0.4 + 1.0 + 2 * 0.8)
 
 
 def test_drafts_are_what_rounds_cost_beyond_their_passes():
@@ -96,20 +97,22 @@ def test_climbing_finds_the_top_and_stops_in_time():
     def value(point):
         return -((point[0] - 12) ** 2) - 3 * (point[3] - 4) ** 2 - point[2]
 
-    starts = [(5, 1, 0, 2), (8, 1, 0, 0)]
+    starts = [WindowPoint(5, passes=2), WindowPoint(8)]
     seen = climb(starts, choose.window_neighbours, value)
-    assert max(seen, key=seen.get) == (12, 1, 0, 4)
-    assert len(seen) < len(choose.WINDOWS) * len(choose.REACHES) * len(choose.FRONTS) / 4
+    assert max(seen, key=seen.get) == WindowPoint(12, passes=4)
+    assert len(seen) < len(choose.WINDOWS) * len(choose.PASSES) * len(choose.FRONTS) / 4
     left = iter([True] * 3 + [False] * 99)
     assert len(climb(starts, choose.window_neighbours, value, lambda: next(left))) == 4
     assert len(climb(starts, choose.window_neighbours, value, lambda: False)) == 1
 
 
 def test_neighbours_of_a_window_are_windows():
-    for point in itertools.product(choose.WINDOWS, (1, 3), (0, 1, 2), (0, 1, 4)):
-        if point[2] > point[0] or point[3] > point[0]:
-            continue
-        for window, branches, levels, reach in choose.window_neighbours(point):
-            assert DraftTree.window(window, branches, levels).max_depth == window
-            assert reach <= window and (reach > 0) == (point[3] > 0)
+    for window, (branches, levels), passes in itertools.product(choose.WINDOWS, choose.FRONTS, (0, 1, 4)):
+        for nodes in (0, 56) if (branches, levels) == (1, 0) else (0,):
+            point = WindowPoint(window, branches, levels, passes, nodes)
+            if levels > window or (nodes and not window <= nodes <= 2 * window):
+                continue
+            for near in choose.window_neighbours(point):
+                assert near.tree.max_depth == near.window and (near.passes > 0) == (passes > 0)
+                assert (near.nodes > 0) == (nodes > 0)
     assert choose.beside(choose.WINDOWS, 5) == [6, 4] and choose.beside(choose.WINDOWS, 23) == [24, 20]

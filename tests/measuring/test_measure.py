@@ -112,14 +112,14 @@ def test_a_stopped_picture_is_reckoned_to_its_end():
 def test_levels_by_kind_of_draft():
     for levels, knobs in (
         (0, {"method": "ar"}), (0, {"method": "jacobi"}), (2, {"method": "gumbel"}),
-        (3, {"method": "led", "window": 8, "reach": 3}), (4, {"method": "echo", "depth": 4}),
+        (3, {"method": "led", "window": 8, "refine": 2}), (4, {"method": "echo", "depth": 4}),
     ):  # fmt: skip
         assert levels_of(tiny_pipeline().check(["a lake"], **knobs)) == levels
 
 
 def test_a_level_of_a_window():
     subject = random_tiny()
-    member = members(subject, configurations("led:window=4,reach=2"))[0][0][1]
+    member = members(subject, configurations("led:window=4,refine=1"))[0][0][1]
     run = subject.engine.start(member.job, subject.rows(0, 1))
     assert 0 <= seconds_a_level(subject, member.settings, run) < 0.05
 

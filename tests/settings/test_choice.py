@@ -18,8 +18,10 @@ from lantern_jax.settings.choice import (
     PLAIN,
     TOKENS,
     Known,
+    WindowPoint,
     chosen,
     point_of,
+    point_of_knobs,
     read_acceptance,
     window_knobs,
     window_name,
@@ -30,7 +32,7 @@ from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.tuned import Key, Shelf
 from tests.tiny_checkpoint import tiny_pipeline
 
-LED, JACOBI = (3, 1, 0, 2), (5, 1, 0, 0)
+LED, JACOBI = WindowPoint(3, passes=2), WindowPoint(5)
 KEY = Key("tiny", "0123", "a cpu", 2, "float32", 2.0, 1.0, 0, 1.0)
 
 
@@ -69,8 +71,8 @@ def test_few_pictures_get_guesses_and_many_none():
         assert last.way.point == PLAIN and last.way.knobs == {"method": "ar"}
         assert device is None or (first.way.point != PLAIN and first.way.speedup > 1.5)
     without = dataclasses.replace(costs(1, "h100"), drafts={})
-    assert not any(way.point[3] for way in chosen(without, {}, Known(), 1, 1024).ways)
-    assert all(way.point[1] <= 2 for way in chosen(without, {}, Known(), 1, 2).ways)
+    assert not any(way.point.passes for way in chosen(without, {}, Known(), 1, 1024).ways)
+    assert all(way.point.branches <= 2 for way in chosen(without, {}, Known(), 1, 2).ways)
 
 
 def test_what_was_noted_counts_before_what_is_expected():
@@ -100,7 +102,10 @@ def test_windows_have_names_knobs_and_a_form_in_files():
     pipeline = tiny_pipeline()
     for point in (PLAIN, *TOKENS):
         assert point_of(pipeline.settings(window_knobs(point))) == point
-    assert window_name((16, 3, 2, 4)) == "led, window 16, reach 4, 3 guesses for 2"
+        assert point_of_knobs(window_knobs(point)) == point
+    assert window_name(WindowPoint(16, 3, 2, 4)) == "led, window 16, refine 3, 3 guesses for 2"
+    assert window_name(WindowPoint(40, passes=4, nodes=56)) == "led, window 40, refine 3, 56 nodes by gaps"
+    assert point_of_knobs({"method": "led", "tree": "chain"}) is None
     for knobs in (
         {"rule": "near"},
         {"coupling": "rejection", "tree": "chain"},
@@ -110,14 +115,9 @@ def test_windows_have_names_knobs_and_a_form_in_files():
         assert point_of(pipeline.settings(knobs)) is None
     assert read_acceptance(write_acceptance(TOKENS.items())) == dict(TOKENS)
     wrong = {
-        "5,1,0": 2,
-        "a,1,0,0": 2,
-        "5,1,0,0": "2",
-        "3,1,0,9": 2,
-        "65,1,0,0": 2,
-        "2,1,0,0": 9,
-        "4,1,0,0": None,
-    }
+        "5,1,0,0": 2, "a,1,0,0,0": 2, "5,1,0,0,0": "2", "3,1,0,99,0": 2, "65,1,0,0,0": 2, "2,1,0,0,0": 9,
+        "4,1,0,0,0": None, "8,1,0,4,7": 2, "8,1,0,4,300": 2,
+    }  # fmt: skip
     assert read_acceptance(wrong) == read_acceptance(None) == read_acceptance([1]) == {}
 
 
@@ -163,7 +163,7 @@ def test_notes_of_runs_come_back(notes):
     assert Notes(notes.folder, dataclasses.replace(KEY, dtype="bfloat16")).known() == Known()
     for _ in range(20):
         notes.add(Run(LED, 2.5, 4.0))
-    assert len(json.loads(notes.file.read_text())["ms"]["2"]["3,1,0,2"]) == 8
+    assert len(json.loads(notes.file.read_text())["ms"]["2"]["3,1,0,2,0"]) == 8
     notes.add(Run(LED, float("nan"), 4.0), Run(JACOBI, 2.0, 0.0))
     assert JACOBI not in notes.known().ms
 
@@ -171,8 +171,9 @@ def test_notes_of_runs_come_back(notes):
 DAMAGED = [
     b"", b"{", b"[]", b"\xff\xfe", b"{}" * 100_000, b'{"format": "lantern_jax notes of runs", "version": 2}',
     *(json.dumps({"format": "lantern_jax notes of runs", "version": 1} | parts).encode() for parts in (
-        {"tokens": 3, "ms": []}, {"tokens": {"3,1,0,2": 1e300}}, {"ms": {"2": {"3,1,0,2": [-1]}}},
-        {"ms": {"2": {"3,1,0,2": ["1"], "9,9,9,9": [1], "x": [1]}}}, {"ms": {"2": {"3,1,0,2": 1}}}, {"ms": {"2": 1}},
+        {"tokens": 3, "ms": []}, {"tokens": {"3,1,0,2,0": 1e300}}, {"ms": {"2": {"3,1,0,2,0": [-1]}}},
+        {"ms": {"2": {"3,1,0,2,0": ["1"], "9,9,9,9,9": [1], "x": [1]}}},
+        {"ms": {"2": {"3,1,0,2,0": 1}}}, {"ms": {"2": 1}},
     )),
 ]  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_choices_are_what_decoding_knows():
 def test_the_defaults_are_valid():
     settings = resolve()
     for name, knob in KNOBS.items():
-        if name not in ("tree", *methods()["led"].knobs, "method"):
+        if name not in ("tree", "window", *methods()["led"].knobs, "method"):
             assert getattr(settings, name) == knob.default == getattr(Settings(), name)
         assert knob.help, name
     assert settings.tree == DraftTree.chain(5) and settings.drafting == "led"
@@ -65,13 +65,13 @@ VALUES = {
     "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]), "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
     "drafting": (["eagle", "medusa", "jacobi", "zipar"], ["oak", 3]),
     "tree": (["none", "chain", "dynamic", [[0]], DraftTree.chain(2)], ["oak", [[0], [0]], 7]),
-    "nodes": ([1, 4096], [0, 4097, 2.5]), "depth": ([1, 64], [0, 65]), "frontier": ([1, 256], [0, 257]),
+    "nodes": ([1, 17, 32, 256], [0, 4097, 2.5]), "depth": ([1, 64], [0, 65]), "frontier": ([1, 256], [0, 257]),
     "children": ([1, 256], [0, 257]), "ranking": (["probability", "gap"], ["loose"]),
     "sharpness": ([0.1, 9], [0, np.inf]), "threshold": ([0, 0.5], [1, -0.1]), "echo": (["off", "on"], ["loud", True]),
-    "mixture": (["0.8,0.25,0.3,0.8,0.2,0.9", [1, 0, 1, 0, 1, 0]], ["1,2", [1] * 5, [1, 0, 1, 0, 1, -1], 3]),
+    "mixture": (["0.8,0.25,0.3,0.8,0.2,0.9,0,1", [1, 0] * 4], ["1,2", [1] * 7, [1, 0, 1, 0, 1, 0, 1, -1], 3]),
     "window": ([1, 64], [0, 1.5]), "redraw": (["maximal", "shared"], ["loose"]),
     "initial": (["left", "above"], ["below"]), "branches": ([1, 4], [0, 65]), "levels": ([0, 3], [-1, 9]),
-    "reach": ([1, 8], [0, 65]), "ahead": ([1, 99], [0]), "rule": (["strict", "lantern"], ["loose", 3]),
+    "refine": ([0, 8], [-1, 65]), "ahead": ([1, 99], [0]), "rule": (["strict", "lantern"], ["loose", 3]),
     "k": ([0, 31], [-1, 32, 0.5]), "delta": ([0, 0.99], [1, -0.1, np.nan]), "lam": ([1, 100], [0.99, np.inf, np.nan]),
     "tau": ([0, 2.5], [-1, np.nan]), "ratio": ([1, 50], [0.5]), "omega": ([1, 2], [0.9]),
     "epsilon": ([0.01, 1], [0, 1.1]), "samples": ([1, 5], [0, 1.5]),

@@ -19,7 +19,7 @@ from lantern_jax.tensors import checksums
 from tests.command import must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
-KNOBS = {"method": "led", "window": 3, "reach": 1}
+KNOBS = {"method": "led", "window": 3, "refine": 1}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     pipeline = load(tiny_folder)
     assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
     settings = pipeline.check("a lake")
-    assert (settings.method, settings.window, settings.reach) == ("led", 3, 1)
+    assert (settings.method, settings.window, settings.refine) == ("led", 3, 1)
     note = pipeline.tuning(1).note
     assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
     # Off, or steered by whatever has to do with how to decode: as if there were none.
