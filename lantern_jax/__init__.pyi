@@ -19,12 +19,13 @@ from lantern_jax.decoding.completion import Completion as Completion
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target as drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter as Drafter
 from lantern_jax.decoding.drafting.eagle import eagle as eagle
-from lantern_jax.decoding.drafting.jacobi import Window as Window
 from lantern_jax.decoding.drafting.jacobi import jacobi as jacobi
 from lantern_jax.decoding.drafting.jacobi import pac as pac
 from lantern_jax.decoding.drafting.jacobi import speculative_jacobi as speculative_jacobi
 from lantern_jax.decoding.drafting.led import led_window as led_window
+from lantern_jax.decoding.drafting.window import Window as Window
 from lantern_jax.decoding.echo import Echo as Echo
+from lantern_jax.decoding.gap_tree import GapTree as GapTree
 from lantern_jax.decoding.gumbel import Greedy as Greedy
 from lantern_jax.decoding.gumbel import Gumbel as Gumbel
 from lantern_jax.decoding.gumbel import SharedNoise as SharedNoise

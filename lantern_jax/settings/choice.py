@@ -22,7 +22,7 @@ class WindowPoint(NamedTuple):
 
     Attributes:
         window: W; 0 is plain decoding.
-        branches, levels: guesses for each of so many first places.
+        branches, levels: guesses for each of the first places, and the number of those.
         passes: of the drafter in a round, the one included that takes in what was committed; 0 is no drafter.
         nodes: of a tree chosen by the gaps; 0 where it is static.
     """

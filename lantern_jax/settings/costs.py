@@ -68,7 +68,7 @@ class Costs:
         return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
 
     def window(self, tree: DraftTree | GapTree, kind: str | None = None, passes: int = 0) -> float:
-        """Returns the cost of a round with a window, of which a kind of drafter makes so many passes."""
+        """Returns the cost of a round with a window, and as many passes of a kind of drafter."""
         spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
         if kind is None:
             return spent

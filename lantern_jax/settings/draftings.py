@@ -69,7 +69,7 @@ class DraftingKind(Late):
         reads: names of the settings that some draftings read and others do not, and that this one reads.
         nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree
             is given; or ROWS of the picture, which nothing verifies.
-        of_nodes: number of nodes -> window, branches and levels of the best WINDOW that is known for so many; with
+        of_nodes: number of nodes -> window, branches and levels of the best WINDOW known for that number; with
             nodes too where it is a ``GapTree``.
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
         couplings: names of those it goes with; empty for all.

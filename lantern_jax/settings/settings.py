@@ -69,7 +69,7 @@ class Settings:
         by_platform=_TREES,
     )
     nodes: int = knob(
-        25, "nodes of a dynamic tree, or of the best window known for so many, the root not counted", "N",
+        25, "nodes of a dynamic tree, or of the best window known for that number, the root not counted", "N",
         low=1, high=4096,
     )  # fmt: skip
     depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)

@@ -10,7 +10,9 @@ target sees it. A round:
    (``echo.recalled``); the drafter passes over all guesses together, with the target's own feature of the recalled node
    before a token where that token agrees, and gives q of all places; and each place is guessed anew by
    log q' = a log q + b log p_old and the noise.
-3. The best guesses are put on a static window's tree, or on one chosen by the gaps of the race (``gap_tree``).
+3. The best guesses are put on a static window's tree, or on one chosen by the gaps of the race (``gap_tree``). Nodes
+   beside its spine stand after other tokens than a place's guess was made after, and are guessed again in their own
+   context, by recall alone.
 
 After k passes the first k + 1 guesses are what as many passes one after the other would have given, and all others are
 better than before. Coupling ``Gumbel``; strict decoding is plain decoding.
@@ -38,11 +40,14 @@ from lantern_jax.decoding.drafting.window import (
     window_draft,
     window_of,
 )
-from lantern_jax.decoding.echo import COMPARED, Echo, Memory, blended, nothing, recalled, remember
+from lantern_jax.decoding.echo import COMPARED, Echo, Memory, blended, histories, nothing, recalled, remember
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
-from lantern_jax.decoding.sampling import first_argmax, process_logits
+from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.sampling import first_argmax, process_logits, top_children
 from lantern_jax.io.errors import LanternError
+
+SWEEPS = 1
 
 
 @flax.struct.dataclass
@@ -141,6 +146,24 @@ class Led:
         old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
         return node, agreement, jnp.where((agreement > 0)[..., None], old, unseen)
 
+    def in_context(self, state: LedState, pending: Pending, guessed: Guessed, noise, draft: Draft) -> Draft:
+        """Guesses the nodes of a tree again, each after the tokens above it, with q of its place."""
+        topology = draft.topology
+        place = jnp.minimum(topology.depth, self.settings.width - 1)[..., None]
+        log_q, unseen = (jnp.take_along_axis(rows, place, axis=1) for rows in (guessed.log_q, guessed.old))
+        node, agreement = recalled(
+            state.memory, histories(draft, pending), pending.position[:, None] + topology.depth
+        )
+        old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
+        old = jnp.where((agreement > 0)[..., None], old, unseen)
+        noise = jnp.take_along_axis(jnp.broadcast_to(noise, (len(place), *noise.shape[1:])), place, axis=1)
+        width = min(topology.children.shape[-1], log_q.shape[-1])
+        _, best = top_children(blended(self.echo, log_q, old, agreement) + noise, width)
+        batch = jnp.arange(len(place), dtype=jnp.int32)[:, None, None]
+        # Children that are not there fall off the end.
+        below = jnp.where(topology.children < 0, topology.num_nodes, topology.children)[..., :width]
+        return draft.replace(tokens=draft.tokens.at[batch, below].set(best, mode="drop"))
+
 
 def _histories(pending: Pending, tokens: Int[Array, "B W"]) -> Int[Array, "B W H"]:
     """Returns the last tokens before each place."""
@@ -181,7 +204,11 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
     def propose(params, state: LedState, pending: Pending, draws, sampling):
         noise = window_noise(draws, settings)
         guessed, state = led.guess(params, state, pending, noise, sampling)
-        return window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise), state
+        draft = window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise)
+        if isinstance(settings.tree, GapTree):
+            for _ in range(SWEEPS):
+                draft = led.in_context(state, pending, guessed, noise, draft)
+        return draft, state
 
     def observe(params, state: LedState, outcome: Outcome) -> LedState:
         return LedState(
