@@ -15,6 +15,7 @@ def add(commands) -> None:
     )
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
+    encode.strict_words()
     encode.overwrite()
 
 

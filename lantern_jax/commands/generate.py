@@ -34,6 +34,7 @@ def add(commands) -> None:
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.strict_words()
     generate.group("sampling")
     generate.knobs(_SAMPLING)
     generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")

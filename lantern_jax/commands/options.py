@@ -126,6 +126,10 @@ class Command:
         """Adds ``--overwrite``."""
         self.switch("--overwrite", "replace outputs that exist")
 
+    def strict_words(self) -> None:
+        """Adds ``--strict-words``."""
+        self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
+
     def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
         """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
 
@@ -180,8 +184,9 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
 
     if keep:
         keep_compiled_programs()
-    tuned, mesh = vars(arguments).get("tuned"), mesh_of(arguments)
-    return load(arguments.model, arguments.dtype, tuned, mesh)
+    given = vars(arguments)
+    strict = given.get("strict_words", False)
+    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

@@ -42,6 +42,8 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    # A client reads the error; a warning would end in the server's log.
+    arguments.strict_words = True
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401

@@ -39,6 +39,7 @@ def add(commands) -> None:
     take("--shard-size", "N", "pictures a file; a stop loses those not written yet", SHARD_SIZE, type=whole())
     sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
     command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+    command.strict_words()
     command.knobs()
 
 
@@ -47,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums"
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words"
     fields = {name: getattr(arguments, name) for name in names}
     request = SetRequest(arguments.model, _prompts(arguments), arguments.knobs, **fields)
     check_knobs(request.knobs)

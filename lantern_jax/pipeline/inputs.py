@@ -34,8 +34,11 @@ def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
     return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
 
 
-def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:
+def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:
     """Returns what encodes prompts for a checkpoint's target; a text encoder is read when captions are encoded.
+
+    Args:
+        strict_words: as in ``load``.
 
     Raises:
         LanternError: the target's unconditional labels are not those of the checkpoint's vocabulary.
@@ -47,6 +50,7 @@ def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:
         checkpoint.text_tokenizer,
         checkpoint.text_encoder_config,
         partial(load_text_encoder, checkpoint, sharding=device),
+        strict_words,
     )
     return family_of(checkpoint.target_config).prompts(parts)
 

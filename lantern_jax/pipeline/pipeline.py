@@ -1,7 +1,6 @@
 """From prompts to pictures: ``load(...)`` gives a Pipeline, ``Pipeline.generate`` decodes and draws.
 
-Axes: n pictures of a call, T codes of a picture, P prefix length, C label slots, F caption feature width, H W height
-and width.
+Axes: n pictures of a call, T codes of a picture, P prefix length, C label slots, F caption feature width, H W pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +41,7 @@ def load(
     dtype: Any = None,
     tuned: str | Path | None = AUTO,
     mesh: str | Mesh | None = None,
+    strict_words: bool = False,
 ) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
@@ -58,6 +58,7 @@ def load(
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
+        strict_words: whether a word that the demo does not know is an error; else it is ignored with a warning.
 
     Raises:
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
@@ -65,7 +66,7 @@ def load(
     """
     devices = device_grid(mesh)
     checkpoint = store.load(store.model_directory(model), abstract=True)
-    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
+    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices, strict_words)
 
 
 class Pipeline:
@@ -73,19 +74,20 @@ class Pipeline:
 
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
-        dtype: as in ``load``.
+        dtype, strict_words: as in ``load``.
         tuned: files of tuned settings; None for none, and nothing is chosen.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
-    ):
+        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None,
+        strict_words: bool = False,
+    ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
-        self._encoder = prompt_encoder(checkpoint)
+        self._encoder = prompt_encoder(checkpoint, strict_words)
         self._grid = Grid.of(checkpoint)
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
@@ -109,8 +111,8 @@ class Pipeline:
     def check_draws(self) -> None:
         """Raises LanternError where the checkpoint has no VQ tokenizer."""
         if not self.draws:
-            what = f"{self.checkpoint.model} has no VQ tokenizer to draw with"
-            raise LanternError(f"{what}: convert it again with one")
+            model = self.checkpoint.model
+            raise LanternError(f"{model} has no VQ tokenizer to draw with: convert it again with one")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
@@ -174,7 +176,7 @@ class Pipeline:
     def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
         """Encodes prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
 
-        The text encoder, where there is one, is read for the call and dropped, or kept inside ``text_encoder_kept``.
+        A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
         Raises:
             LanternError: as ``generate`` of its prompts.
@@ -189,9 +191,7 @@ class Pipeline:
     def generate_from(
         self,
         conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
-        *,
-        mask: Bool[np.ndarray, "n P"] | None = None,
-        num: int = 1, seed: int = 0, first: int = 0,
+        *, mask: Bool[np.ndarray, "n P"] | None = None, num: int = 1, seed: int = 0, first: int = 0,
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
         compare: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
     ) -> Generation:  # fmt: skip

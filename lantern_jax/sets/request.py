@@ -30,6 +30,7 @@ class SetRequest:
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
         sums: whether to keep sums of the demo's features; None: for the demo.
+        strict_words: as ``pipeline.load`` takes it.
 
     Raises:
         LanternError: as ``check_size``.
@@ -45,6 +46,7 @@ class SetRequest:
     dtype: str | None = None
     mesh: str | None = None
     sums: bool | None = None
+    strict_words: bool = False
 
     def __post_init__(self):
         check_size(len(self.prompts), self.num, self.shard_size)
@@ -83,7 +85,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
-    pipeline = load(request.model, request.dtype, mesh=request.mesh)
+    pipeline = load(request.model, request.dtype, mesh=request.mesh, strict_words=request.strict_words)
     pipeline.settings(request.knobs)
     _check_prompts(request.prompts, pipeline)
     pipeline.check_draws()
