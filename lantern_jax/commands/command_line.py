@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from lantern_jax.io import errors, streams
+from lantern_jax.io import errors, streams, terminal
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import Signals, at_work
 
@@ -237,7 +237,7 @@ def _say(line: str, status: int) -> int:
     # A line may quote a file or an argument: names of tensors, words, sizes.
     # The longest is a quoted value with its marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    with contextlib.suppress(OSError):  # The terminal may be gone.
+    with contextlib.suppress(OSError), terminal.hidden():  # It may be gone.
         print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
     return status

@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> None:
             show_choice(pipeline.auto.choice(plan.count, arguments.knobs))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare) as progress:
+        with decoding_progress(plan.count, compare, arguments.model) as progress:
             generation = plan.run(progress, compare)
         if writes:
             _write(outputs, plan, generation)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lantern_jax.commands.arguments import seed, typed, whole
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import leave_to_another, say, telling
 from lantern_jax.settings.settings import KNOBS
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Command:
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
-        self._run(arguments)
+        with telling("loading JAX and the model"):
+            self._run(arguments)
 
     def switch(self, flag: str, about: str, **how: Any) -> None:
         """Adds an option without a value."""
@@ -168,6 +169,7 @@ def join_hosts(given: str | None) -> bool:
     hosts.join(given)
     if not hosts.is_first():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_to_another()
     return hosts.is_first()
 
 

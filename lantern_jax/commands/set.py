@@ -134,7 +134,7 @@ def _progress(plan: SetPlan, count: int, tells: bool) -> Iterator[tuple[Callable
         yield (lambda now: None), (lambda shard, now: None)
         return
 
-    with decoding_progress(count, compare=False) as bar:
+    with decoding_progress(count, False, str(plan.model)) as bar:
 
         def written(shard, now) -> None:
             if bar is None:
