@@ -32,16 +32,16 @@ def telling(text: Text) -> Iterator[Callable[[Text], None]]:
     """Says on stderr what a block of work is about as soon as it takes long; yields a function that says what now.
 
     On a terminal that is one line, which is gone in the end; elsewhere a line every few seconds. Inside another such
-    block the text takes the place of the other's.
+    block the text takes the place of the other's for good.
     """
     global _teller
     outer, teller = _teller, _teller or _Teller()
-    before, _teller = teller.text, teller
+    _teller = teller
     teller.tell(text)
     try:
         yield teller.tell
     finally:
-        teller.tell(before)
+        teller.tell(None)
         _teller = outer
         if outer is None:
             teller.end()
