@@ -135,7 +135,7 @@ class Pipeline:
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times per second; with ``compare`` for both decodings as one. None: a bar in notebooks.
+            progress: called several times per second; with ``compare`` for both as one. None: a bar in notebooks.
             knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
 
         Raises:

@@ -130,7 +130,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
     ("model", TOKEN, "give OWNER/NAME"),
     (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
-    ("no/extra", TOKEN, "pip install lantern-jax[hub]"),
+    ("no/extra", TOKEN, "pip install huggingface_hub"),
 ])  # fmt: skip
 def test_a_push_that_cannot_be_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)
