@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> None:
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra(
-            'lantern serve needs Starlette and uvicorn: pip install "lantern-jax[serve]"'
+            "lantern serve needs Starlette and uvicorn: pip install starlette uvicorn"
         ) from None
     bound = _bound(arguments.host, arguments.port)
 

@@ -28,6 +28,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
+from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.recipe import Recipe, without_effect
@@ -46,7 +47,7 @@ def load(
     """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
-    programs are kept for later processes if ``lantern_jax.keep_compiled_programs()`` was called.
+    programs are kept for later processes in notebooks, and after ``lantern_jax.keep_compiled_programs()``.
 
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
@@ -64,8 +65,8 @@ def load(
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
-    devices = device_grid(mesh)
-    checkpoint = store.load(store.model_directory(model), abstract=True)
+    keep_programs_in_notebooks()
+    devices, checkpoint = device_grid(mesh), store.load(store.model_directory(model), abstract=True)
     return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices, strict_words)
 
 
@@ -111,8 +112,7 @@ class Pipeline:
     def check_draws(self) -> None:
         """Raises LanternError where the checkpoint has no VQ tokenizer."""
         if not self.draws:
-            model = self.checkpoint.model
-            raise LanternError(f"{model} has no VQ tokenizer to draw with: convert it again with one")
+            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: convert it again with one")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
@@ -137,8 +137,8 @@ class Pipeline:
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times per second, and at the end; with ``compare`` for both decodings as one.
-            knobs: see ``Settings``; by keyword, None for the default.
+            progress: called several times per second; with ``compare`` for both as one. None: a bar in notebooks.
+            knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
 
         Raises:
             LanternError: an argument that is not valid, before any computation; a model whose numbers are not finite.
