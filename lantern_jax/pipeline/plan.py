@@ -53,6 +53,7 @@ class Plan:
         num: pictures per prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
         keep_rows: rows of codes that stay of given pictures; None without such pictures.
+        negatives: the negative prompt of each prompt; empty where there are none.
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
@@ -76,6 +77,14 @@ class Plan:
     encode: Callable[[], Conditioning]
     draws: bool
     note: Callable[[WindowPoint | None, Statistics], None] | None = None
+    negatives: tuple[str, ...] = ()
+
+    def with_negatives(self, negatives: tuple[str, ...]) -> "Plan":
+        """Returns the plan of prompts with these negative ones."""
+        idle = ("negative_prompt has no effect with guidance 1",) * (
+            bool(negatives) and self.settings.guidance == 1
+        )
+        return dataclasses.replace(self, negatives=negatives, notes=(*self.notes, *idle))
 
     @property
     def count(self) -> int:
