@@ -115,7 +115,7 @@ class Pipeline:
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         negative_prompt: str | Sequence[str] | None = None,
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
-        progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+        log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
     ) -> Generation:  # fmt: skip
         """Makes ``num`` pictures of every prompt. A knob left out is the tuned one (see ``load``) if there is one for
         such a call, else the checkpoint's default, else that of ``Settings``.
@@ -137,6 +137,7 @@ class Pipeline:
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
+            log_probs: also read the tokens once more, for ``Generation.log_probs``.
             progress: called several times per second, and at the end; with ``compare`` for both decodings as one.
             knobs: see ``Settings``; by keyword, None for the default.
 
@@ -151,7 +152,8 @@ class Pipeline:
             (2, 0.0)
         """
         call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
-        return self.plan(prompts, negative_prompt=negative_prompt, **call, **knobs).run(progress, compare)
+        plan = self.plan(prompts, negative_prompt=negative_prompt, **call, **knobs)
+        return plan.run(progress, compare, log_probs)
 
     def plan(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
@@ -198,7 +200,7 @@ class Pipeline:
         self,
         conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         *,
-        mask: Bool[np.ndarray, "n P"] | None = None, compare: bool = False,
+        mask: Bool[np.ndarray, "n P"] | None = None, compare: bool = False, log_probs: bool = False,
         progress: Callable[[Progress], None] | None = None, **call: Unpack[Call],
     ) -> Generation:  # fmt: skip
         """Generates from encoded prompts or conditioning arrays instead of prompts.
@@ -215,7 +217,7 @@ class Pipeline:
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        return self._plan(prompts, lambda: rows, **call).run(progress, compare)
+        return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
 
     def prepare(self, conditioning: EncodedPrompts, **call: Unpack[Call]) -> tuple[Plan, Job]:
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
