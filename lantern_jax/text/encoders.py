@@ -184,22 +184,34 @@ class LabelEncoder(PromptEncoder):
         return self.parts.vocabulary is not None
 
     def encode(self, prompts, dtype=np.float32, negative=None):
-        if negative is not None:
-            return np.stack([self.encode(prompts), self.encode(negative)], axis=1)
-        if not len(prompts):
-            raise LanternError("no prompts: give at least one")
         vocabulary = self.parts.vocabulary
         if vocabulary is None:
+            self._check_some(prompts)
             return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
+        labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
+        if negative is None:
+            return labels
+        # What is to be kept away is what is named, and no more.
+        return np.stack([labels, vocabulary.label_ids(self._parsed(negative))], axis=1)
+
+    def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Returns the values that prompts name; warns of words that are ignored."""
+        vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
+        self._check_some(prompts)
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise LanternError(
                     f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
                 )
-        parsed = [vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
-        if not self.parts.strict_words:
+        parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
+        if not strict:
             _warn_of_ignored(vocabulary, prompts)
-        return vocabulary.label_ids([vocabulary.completed(values) for values in parsed])
+        return parsed
+
+    @staticmethod
+    def _check_some(prompts: Sequence[Any]) -> None:
+        if not len(prompts):
+            raise LanternError("no prompts: give at least one")
 
     def from_arrays(self, conditioning, mask=None):
         return self._checked(np.asarray(conditioning))
