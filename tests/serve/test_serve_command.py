@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
-    ("--hosts auto", "--hosts"), ("", 'pip install "lantern-jax[serve]"'),
+    ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
 ])  # fmt: skip
 def test_what_is_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
     Path("empty").write_text("\n")

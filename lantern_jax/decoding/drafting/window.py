@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.decoding.couplings import base_of
 from lantern_jax.decoding.drafting.gaps import gap_draft
 from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
 from lantern_jax.decoding.echo import accepted_above
@@ -245,5 +246,5 @@ def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B 
 
 def window_of(settings: Any, target: Target, grid: int) -> Window:
     """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
-    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    redraw = None if base_of(settings.coupling) == "gumbel" else settings.redraw
     return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // grid)

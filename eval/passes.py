@@ -1,0 +1,95 @@
+"""How few passes strict decoding takes at a number of nodes, and whether its tokens are plain decoding's.
+
+    python -m eval.passes [--model demo] [--pictures 64] [--seed 555] [--prompts 2] [--methods A,B:knob=value]
+
+Prompts are drawn by the seed ``--prompts``: other ones, and another ``--seed``, than weights were fitted on (0). A row:
+nodes of a round's draft, passes of the drafter in a round, tokens per pass of the target with the standard error over
+pictures, and the tokens that are not plain decoding's. Where a picture parts from plain decoding in float32, the two
+tokens' scores log p + g are told, which then are as good as equal. Speed is measured elsewhere (``lantern bench``).
+
+Axes: n pictures, T tokens.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.decoding.sampling import gumbel_noise
+from lantern_jax.engine.generation import Generation
+from lantern_jax.io.console import Console, table
+from lantern_jax.measuring.costs import levels_of
+from lantern_jax.measuring.subject import sample_prompts
+from lantern_jax.measuring.sweep import parse_methods
+from lantern_jax.pipeline.pipeline import Pipeline, load
+
+METHODS = (
+    "led:nodes=5,refine=1,led:nodes=9,refine=2,led:nodes=16,refine=3,led:nodes=25,refine=3,led:nodes=56,refine=3,"
+    "jacobi:nodes=5,jacobi:nodes=16,jacobi:nodes=25,jacobi:nodes=56,echo:nodes=25"
+)
+TITLES = ("method", "nodes", "drafter passes", "tokens per pass", "other tokens than plain's")
+
+
+def tokens_per_pass(made: Generation) -> tuple[float, float]:
+    """Returns tokens per pass after the first token of each picture, and the standard error over pictures."""
+    rounds = made.round_of_token.max(axis=1)
+    each = (made.tokens.shape[1] - 1) / rounds
+    return made.statistics.step_compression, float(each.std(ddof=1) / len(each) ** 0.5)
+
+
+def partings(made: Generation, plain: Generation, seed: int, codes: int) -> Iterator[str]:
+    """Tells where pictures part from plain decoding, and by how much the two tokens' scores differ."""
+    for row in np.flatnonzero((made.tokens != plain.tokens).any(axis=1)):
+        place = int(np.argmax(made.tokens[row] != plain.tokens[row]))
+        key = jax.random.fold_in(jax.random.key(seed), int(made.numbers[row]))
+        noise = np.asarray(gumbel_noise(key[None], np.array([[place]], np.int32), codes))[0, 0]
+        ours, theirs = (
+            float(one.log_probs[row, place]) + float(noise[one.tokens[row, place]]) for one in (made, plain)
+        )
+        yield f"picture {row} from token {place} on, where log p + g are {ours:.6f} and {theirs:.6f}"
+
+
+def rows(
+    pipeline: Pipeline, methods: dict[str, dict], prompts: Sequence[str | int], seed: int, batch: int
+) -> Iterator[tuple[str, ...]]:
+    """Yields a row of each method."""
+    codes = pipeline.checkpoint.target_config.num_codes
+    plain = pipeline.generate(prompts, method="ar", seed=seed, batch=batch, log_probs=True)
+    for name, knobs in methods.items():
+        made = pipeline.generate(prompts, seed=seed, batch=batch, log_probs=True, **knobs)
+        settings = pipeline.settings(knobs)
+        mean, error = tokens_per_pass(made)
+        parting = "; ".join(partings(made, plain, seed, codes)) or "none"
+        yield (
+            name, str(settings.tree.num_nodes - 1), str(levels_of(settings)), f"{mean:.2f} ± {error:.2f}", parting,
+        )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", default="demo", help="checkpoint (default: demo)")
+    add(
+        "--methods",
+        default=METHODS,
+        help="methods of the shared noise, with knobs (default: led and jacobi by nodes)",
+    )
+    add("--pictures", type=arguments.whole(), default=64, help="how many (default: 64)")
+    add("--batch", type=arguments.whole(), default=16, help="pictures decoded together (default: 16)")
+    add("--seed", type=arguments.whole(0), default=555, help="of the pictures (default: 555)")
+    add("--prompts", type=arguments.whole(0), default=2, help="seed that prompts are drawn by (default: 2)")
+    options = parser.parse_args(argv)
+    pipeline = load(options.model, "float32", tuned="off")
+    prompts = sample_prompts(pipeline.checkpoint, options.pictures, options.prompts)
+    console, made = Console(), []
+    for row in rows(pipeline, parse_methods(options.methods), prompts, options.seed, options.batch):
+        made.append(row)
+        console.error(" | ".join(row))
+    console.print(table([TITLES, *made]))
+
+
+if __name__ == "__main__":
+    run_script(main)
