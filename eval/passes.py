@@ -84,11 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     pipeline = load(options.model, "float32", tuned="off")
     prompts = sample_prompts(pipeline.checkpoint, options.pictures, options.prompts)
-    console, made = Console(), []
-    for row in rows(pipeline, parse_methods(options.methods), prompts, options.seed, options.batch):
-        made.append(row)
-        console.error(" | ".join(row))
-    console.print(table([TITLES, *made]))
+    methods = parse_methods(options.methods)
+    Console().print(table(TITLES, rows(pipeline, methods, prompts, options.seed, options.batch)))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class GapTree:
     Attributes:
         window: W, places that are guessed, 1 to 64.
         nodes: kept, the root not counted, 1 to 1024.
-        sharpness: beta, a finite number > 0.
+        sharpness: beta, a finite number > 0; the default is fitted on the demo.
 
     Raises:
         LanternError: a size that is out of range.
@@ -68,7 +68,7 @@ class GapTree:
 
     window: int
     nodes: int
-    sharpness: float = 2.0
+    sharpness: float = 2.83
 
     def __post_init__(self):
         for name, most in (("window", 64), ("nodes", 1024)):

@@ -235,7 +235,7 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         )
     if isinstance(tree, GapTree) and (coupling != "gumbel" or DRAFTINGS[drafting].nodes != WINDOW):
         raise LanternError(
-            f"a gap tree needs a window and the coupling gumbel: give drafting led, not {called(drafting)} with {coupling}"
+            f"a gap tree needs drafting led and the coupling gumbel, not {called(drafting)} and {coupling}"
         )
     if coupling == "rejection" and not dynamic and tree.has_rank_gaps:
         raise LanternError(
