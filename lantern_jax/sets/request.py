@@ -25,7 +25,7 @@ class SetRequest:
 
     Attributes:
         model: "demo" or a checkpoint's directory.
-        prompts, num, seed, format, shard_size: as in ``SetPlan``.
+        prompts, num, seed, format, shard_size, tar: as in ``SetPlan``.
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
@@ -47,6 +47,7 @@ class SetRequest:
     mesh: str | None = None
     sums: bool | None = None
     strict_words: bool = False
+    tar: bool = False
 
     def __post_init__(self):
         check_size(len(self.prompts), self.num, self.shard_size)
@@ -111,6 +112,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         format=request.format,
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
+        tar=request.tar,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
     return OpenedSet(pipeline, plan, knobs, notes, reader)
