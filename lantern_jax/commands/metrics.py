@@ -177,7 +177,7 @@ def _show(report: dict[str, Any]) -> None:
     console = Console(soft_wrap=True)
     tables = [_lines(row, READERS[row["features"]].distance) for row in report["distances"]]
     if report["scores"]:
-        tables.append([(row["name"], f"{_with_interval(row, 'mean')}, {row['pictures']:,} pictures")
+        tables.append([(row["name"], f"{_with_interval(row, 'mean')}, pictures: {row['pictures']:,}")
                        for row in report["scores"]])  # fmt: skip
     for lines in tables:
         table = Table(box=None, pad_edge=False, show_header=False)

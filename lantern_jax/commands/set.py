@@ -127,9 +127,9 @@ def _resumable(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Call
             yield check
     except KeyboardInterrupt:
         there = len(left) - len(plan.missing(directory, left))
-        raise KeyboardInterrupt(
-            f"interrupted, {there} of {len(left)} shards were written to {directory}: give the same command to go on"
-        ) from None
+        more = ", other pictures that were done are kept" if any(directory.glob(".*.kept")) else ""
+        wrote = f"{there} of {len(left)} shards were written to {directory}{more}"
+        raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
 
 
 def _merge(arguments: argparse.Namespace, directory: Path) -> None:

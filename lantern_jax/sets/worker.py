@@ -155,7 +155,8 @@ def _drawn_shards(
         return all(number in held for number in plan.numbers(shard).tolist())
 
     every = np.concatenate([np.zeros(0, int), *(plan.numbers(shard) for shard in shards)])
-    numbers, done = np.array([number for number in every.tolist() if number not in held], int), len(held)
+    numbers = np.array([number for number in every.tolist() if number not in held], int)
+    kept = done = len(held)
     for shard in filter(is_known, shards):
         yield Progress(done, len(every), done, 0.0), drawn(shard)
     if not len(numbers):
@@ -170,6 +171,8 @@ def _drawn_shards(
             held.update(zip(fresh, decoded, strict=True))
         known = done * run.total + int(run.lengths[~run.finished].sum())
         spent = time.perf_counter() - began - run.timing.compiling
+        # As if those that were kept had come at the same speed.
+        spent *= known / max(known - kept * run.total, 1)
         now = Progress(known, len(every) * run.total, done, spent)
         yield now, None
         for shard in filter(is_known, sorted({number // plan.shard_size for number in fresh})):
