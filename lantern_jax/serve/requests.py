@@ -35,7 +35,8 @@ PARTIAL_IMAGES = 3
 _WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
-    "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
+    "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "refine": 8,
+    "samples": 16,
 }  # fmt: skip
 _quoted = partial(errors.quoted, most=60)
 # No field takes a longer whole number.
