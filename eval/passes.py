@@ -71,7 +71,7 @@ def rows(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--model", default="demo", help="checkpoint (default: demo)")
+    add("--model", type=arguments.model, default="demo", help="checkpoint directory (default: demo)")
     add(
         "--methods",
         default=METHODS,
@@ -82,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seed", type=arguments.whole(0), default=555, help="of the pictures (default: 555)")
     add("--prompts", type=arguments.whole(0), default=2, help="seed that prompts are drawn by (default: 2)")
     options = parser.parse_args(argv)
+    methods = parse_methods(options.methods)
     pipeline = load(options.model, "float32", tuned="off")
     prompts = sample_prompts(pipeline.checkpoint, options.pictures, options.prompts)
-    methods = parse_methods(options.methods)
     Console().print(table(TITLES, rows(pipeline, methods, prompts, options.seed, options.batch)))
 
 

@@ -128,6 +128,7 @@ WRONG = {
     ],
     "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
     "eval.never_slower": wrong("", {"model": "empty", "batches": "0 x", "minutes": "0", "out": "empty"}),
+    "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
     "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
     "eval.accelerator": wrong("", {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",
