@@ -24,12 +24,13 @@ _TOPICS = {
         "decoding.methods": ("Method", "methods"),
         "devices.compilation": ("keep_compiled_programs",),
         "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
-        "io.errors": ("LanternError",),
+        "io.errors": ("IgnoredWords", "LanternError"),
     },
     "Decoding, for any model and any way of guessing that fill their records": {
         "decoding.loop": ("autoregressive_decode", "speculative_decode"),
         "decoding.program": ("Program",),
         "decoding.completion": ("Completion",),
+        "decoding.scoring": ("stream_log_probs",),
         "decoding.stream": ("Decoded",),
         "decoding.protocols": (
             "Draft",

@@ -29,11 +29,13 @@ def add(commands) -> None:
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
     take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
+    generate.shared("--negative")
     first = "number of the first picture: a set made in several calls is the set made in one"
     take("--first", "N", first, 0, type=seed)
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.strict_words()
     generate.group("sampling")
     generate.knobs(_SAMPLING)
     generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")
@@ -76,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> None:
     pipeline = open_pipeline(arguments)
     plan = pipeline.plan(
         arguments.prompts or arguments.encoded,
+        negative_prompt=arguments.negative,
         num=arguments.num,
         seed=arguments.seed,
         first=arguments.first,
@@ -90,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
             show_choice(pipeline.auto.choice(plan.count, arguments.knobs))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare) as progress:
+        with decoding_progress(plan.count, compare, arguments.model) as progress:
             generation = plan.run(progress, compare)
         if writes:
             _write(outputs, plan, generation)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lantern_jax.commands.arguments import seed, typed, whole
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import leave_to_another, say, telling
 from lantern_jax.settings.settings import KNOBS
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS:PORT,i/N|auto",
         "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
+    "--negative": {
+        "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
+    },
     "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole()},
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
@@ -88,14 +91,17 @@ class Command:
         self._parser.knows_all = True
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
-        for flag in shared:
+        self.shared(*shared)
+
+    def shared(self, *flags: str) -> None:
+        """Adds options that other subcommands take too."""
+        for flag in flags:
             self.take(flag, **_SHARED[flag])
 
     def group(self, title: str, *shared: str) -> None:
         """Begins a part of the help, to which what follows belongs; ``shared`` as for a new command."""
         self._group = self._parser.add_argument_group(title)
-        for flag in shared:
-            self.take(flag, **_SHARED[flag])
+        self.shared(*shared)
 
     def take(
         self, flag: str, metavar: str | None, about: str, default: Any = None, *, read: Any = None, **how: Any
@@ -116,7 +122,8 @@ class Command:
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
-        self._run(arguments)
+        with telling("loading JAX and the model"):
+            self._run(arguments)
 
     def switch(self, flag: str, about: str, **how: Any) -> None:
         """Adds an option without a value."""
@@ -125,6 +132,10 @@ class Command:
     def overwrite(self) -> None:
         """Adds ``--overwrite``."""
         self.switch("--overwrite", "replace outputs that exist")
+
+    def strict_words(self) -> None:
+        """Adds ``--strict-words``."""
+        self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
 
     def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
         """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
@@ -164,6 +175,7 @@ def join_hosts(given: str | None) -> bool:
     hosts.join(given)
     if not hosts.is_first():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_to_another()
     return hosts.is_first()
 
 
@@ -180,8 +192,9 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
 
     if keep:
         keep_compiled_programs()
-    tuned, mesh = vars(arguments).get("tuned"), mesh_of(arguments)
-    return load(arguments.model, arguments.dtype, tuned, mesh)
+    given = vars(arguments)
+    strict = given.get("strict_words", False)
+    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

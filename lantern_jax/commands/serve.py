@@ -12,7 +12,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
 from lantern_jax.io.interruption import left_alone
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import say, telling
 
 TOKEN = "LANTERN_TOKEN"
 # Bytes of its file.
@@ -48,6 +48,8 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    # A client reads the error; a warning would end in the server's log.
+    arguments.strict_words = True
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
@@ -91,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
         # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
-        with contextlib.suppress(KeyboardInterrupt), left_alone():
+        with telling(None), contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
         say("lantern: stopped", error=True)
 

@@ -24,7 +24,8 @@ class ProgramKey:
     """What decides a compiled program; ``dataclasses.replace`` makes that of a related one.
 
     Attributes:
-        kind: the function of ``programs``: "start", "advance", "refill", "regroup", "draw" or "encode".
+        kind: the function of ``programs``: "start", "advance", "refill", "regroup", "log_probs", "draw" or
+            "encode".
         size, groups: sequences B, and the groups of devices that they are spread over.
         shapes: per sequence, of conditioning, codes or pictures.
         program: the static half of a generation.

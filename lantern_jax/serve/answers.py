@@ -18,7 +18,6 @@ from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import KNOBS, settings_json
-from lantern_jax.text.landscapes import Vocabulary
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
@@ -150,7 +149,10 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
     vocabulary = pipeline.checkpoint.vocabulary
     taken: list[str] = []
     why = None
-    for prompt in [*_EXAMPLES, *(vocabulary.known_words() if vocabulary is not None else ())]:
+    known = (
+        [] if vocabulary is None else [value for values in vocabulary.grouped().values() for value in values]
+    )
+    for prompt in [*_EXAMPLES, *known]:
         if len(taken) == _SHOWN:
             break
         try:
@@ -168,19 +170,6 @@ def picture_side(pipeline: Pipeline) -> int:
     checkpoint = pipeline.checkpoint
     pipeline.check_draws()
     return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
-
-
-def _words(vocabulary: Vocabulary) -> dict[str, dict[str, list[str]]]:
-    """Returns attribute -> value -> the words that mean it, the value itself first."""
-
-    def meaning(*sought: str) -> list[str]:
-        words = (word for word, meaning in vocabulary.words.items() if tuple(meaning) == sought)
-        return sorted(words, key=lambda word: (word != sought[1], word))
-
-    return {
-        name: {value: meaning(name, value) for value in values}
-        for name, values in vocabulary.attributes.items()
-    }
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -208,7 +197,7 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         "columns": config.grid,
         "tokens": config.grid**2,
         "examples": example_prompts(pipeline),
-        "words": {} if vocabulary is None else _words(vocabulary),
+        "words": {} if vocabulary is None else vocabulary.grouped(),
         "methods": able,
         "knobs": knobs,
     }

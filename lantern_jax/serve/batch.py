@@ -266,6 +266,8 @@ class Batch:
 
         def make() -> Done:
             request, settings = order.ticket.request, settings_json(order.ticket.settings)
+            if request.negative_prompt is not None:
+                settings["negative_prompt"] = request.negative_prompt
             text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
             file, digest = request.output.encode(picture, text), tokens_digest(codes)
             return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)

@@ -28,8 +28,8 @@ HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
     "user": None,
 }
 OWN = (
-    "details", "keep_rows", "model", "n", "output_compression", "output_format", "partial_images", "prompt",
-    "response_format", "seed", "size", "start", "stream",
+    "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
+    "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
 PARTIAL_IMAGES = 3
 _WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
@@ -58,6 +58,7 @@ class PictureRequest:
         keep_rows: how many of them; None for half.
         output: what becomes of the pictures.
         notes: lines for people on what is not done as it was asked for.
+        negative_prompt: words that guidance leads away from; None for none.
     """
 
     prompt: str | int
@@ -69,6 +70,7 @@ class PictureRequest:
     details: bool
     start: tuple[int, ...] | Image.Image | None = None
     keep_rows: int | None = None
+    negative_prompt: str | None = None
     output: Output = field(default_factory=lambda: Output("auto"))
     notes: tuple[str, ...] = ()
 
@@ -98,8 +100,10 @@ def read_request(
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, value in fields.items():
         _check_field(name, value)
-    prompt = fields.get("prompt")
-    _check_prompt(prompt, limits.prompt_letters)
+    prompt, negative = fields.get("prompt"), fields.get("negative_prompt") or None
+    _check_prompt("prompt", prompt, limits.prompt_letters)
+    if negative is not None:
+        _check_prompt("negative_prompt", negative, limits.prompt_letters)
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
@@ -121,6 +125,7 @@ def read_request(
         keep_rows=fields.get("keep_rows"),
         output=output,
         notes=notes,
+        negative_prompt=negative,
     )
 
 
@@ -156,17 +161,19 @@ def _check_field(name: str, value: Any) -> None:
         raise Refused(400, f"unknown field {_quoted(name)}: choose from {known}", errors.printable(name[:60]))
 
 
-def _check_prompt(prompt: Any, letters: int) -> None:
-    if isinstance(prompt, int) and not isinstance(prompt, bool) and 0 <= prompt < 2**31:
+def _check_prompt(name: str, prompt: Any, letters: int) -> None:
+    is_class = isinstance(prompt, int) and not isinstance(prompt, bool) and 0 <= prompt < 2**31
+    if is_class and name == "prompt":
         return
     if not isinstance(prompt, str):
-        raise Refused(400, f"prompt {_quoted(prompt)} is not text: say in words what to draw", "prompt")
+        raise Refused(400, f"{name} {_quoted(prompt)} is not text: say in words what to draw", name)
     if len(prompt) > letters:
-        message = f"the prompt has {len(prompt)} letters: give at most {letters}"
-        raise Refused(400, message, "prompt", "prompt_too_long")
+        raise Refused(
+            400, f"the {name} has {len(prompt)} letters: give at most {letters}", name, "prompt_too_long"
+        )
     # Half a surrogate pair is no text; control characters are no prompt.
     if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\t\r\n" for letter in prompt):
-        raise Refused(400, "the prompt holds characters that cannot be shown: leave them out", "prompt")
+        raise Refused(400, f"the {name} holds characters that cannot be shown: leave them out", name)
 
 
 def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
