@@ -56,9 +56,9 @@ class PictureRequest:
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
         start: a picture, or the codes of one, whose first rows stay; or None.
         keep_rows: how many of them; None for half.
+        negative_prompt: words that guidance leads away from; None for none.
         output: what becomes of the pictures.
         notes: lines for people on what is not done as it was asked for.
-        negative_prompt: words that guidance leads away from; None for none.
     """
 
     prompt: str | int
@@ -123,9 +123,9 @@ def read_request(
         details=_flag(fields, "details"),
         start=_codes(fields.get("start")) if picture is None else picture,
         keep_rows=fields.get("keep_rows"),
+        negative_prompt=negative,
         output=output,
         notes=notes,
-        negative_prompt=negative,
     )
 
 

@@ -25,7 +25,7 @@ class SetRequest:
 
     Attributes:
         model: "demo" or a checkpoint's directory.
-        prompts, num, seed, format, shard_size, negatives: as in ``SetPlan``.
+        prompts, num, seed, format, shard_size, tar, negatives: as in ``SetPlan``.
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
@@ -48,6 +48,7 @@ class SetRequest:
     sums: bool | None = None
     strict_words: bool = False
     negatives: tuple[str, ...] = ()
+    tar: bool = False
 
     def __post_init__(self):
         check_negatives(self.negatives, len(self.prompts))
@@ -114,6 +115,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
         negatives=request.negatives,
+        tar=request.tar,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
     return OpenedSet(pipeline, plan, knobs, notes, reader)
