@@ -53,6 +53,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS:PORT,i/N|auto",
         "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
+    "--size": {
+        "metavar": "WxH", "dest": "picture_size",
+        "about": "width and height of pictures in pixels, for models that draw others than their own",
+    },
     "--negative": {
         "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
     },
@@ -186,8 +190,9 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
 
     if keep:
         keep_compiled_programs()
-    tuned, mesh = vars(arguments).get("tuned"), mesh_of(arguments)
-    return load(arguments.model, arguments.dtype, tuned, mesh)
+    options = vars(arguments)
+    size = {"size": options["picture_size"]} if options.get("picture_size") else {}
+    return load(arguments.model, arguments.dtype, options.get("tuned"), mesh_of(arguments), **size)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

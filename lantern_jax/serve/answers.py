@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import PictureRequest
@@ -47,12 +49,12 @@ def encode_event(value: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (value["type"].encode("ascii"), encode_json(value))
 
 
-def whole_answer(ticket: Ticket, made: Sequence[Done], side: int) -> dict[str, Any]:
+def whole_answer(ticket: Ticket, made: Sequence[Done], size: str) -> dict[str, Any]:
     """Returns the answer that holds all pictures of a request."""
     data = [{"b64_json": _text(done.png), "lantern": _figures(ticket.request, done)} for done in made]
     return {
         "created": int(time.time()),
-        **_common(side),
+        **_common(size),
         "data": data,
         "usage": _usage(made),
         "lantern": _settings(ticket),
@@ -64,33 +66,33 @@ def queued_event(ticket: Ticket, ahead: int) -> dict[str, Any]:
     return {"type": "lantern.queued", "ahead": ahead, "lantern": _settings(ticket)}
 
 
-def progress_event(now: Progress, side: int) -> dict[str, Any]:
+def progress_event(now: Progress, size: str) -> dict[str, Any]:
     """Returns the event of an unfinished picture: a partial image if one was requested, else its progress."""
     event: dict[str, Any] = {"type": "lantern.progress", "index": now.index}
     if now.partial is not None:
         event["type"] = "image_generation.partial_image"
-        event |= {"partial_image_index": now.partial, "created_at": int(time.time()), **_common(side)}
+        event |= {"partial_image_index": now.partial, "created_at": int(time.time()), **_common(size)}
     if now.png is not None:
         event["b64_json"] = _text(now.png)
     figures = {"tokens": now.tokens, "total": now.total, "rounds": now.rounds}
     return {**event, "lantern": {**figures, "seconds": round(now.seconds, 4)}}
 
 
-def completed_event(ticket: Ticket, done: Done, side: int) -> dict[str, Any]:
+def completed_event(ticket: Ticket, done: Done, size: str) -> dict[str, Any]:
     """Returns the event of a finished picture."""
     return {
         "type": "image_generation.completed",
         "index": done.index,
         "b64_json": _text(done.png),
         "created_at": int(time.time()),
-        **_common(side),
+        **_common(size),
         "usage": _usage([done]),
         "lantern": {**_settings(ticket), **_figures(ticket.request, done)},
     }
 
 
-def _common(side: int) -> dict[str, str]:
-    return {"size": f"{side}x{side}", "quality": "high", "background": "opaque", "output_format": "png"}
+def _common(size: str) -> dict[str, str]:
+    return {"size": size, "quality": "high", "background": "opaque", "output_format": "png"}
 
 
 def _settings(ticket: Ticket) -> dict[str, Any]:
@@ -150,11 +152,10 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
     return taken
 
 
-def picture_side(pipeline: Pipeline) -> int:
-    """Returns the pixels of a side of the model's pictures. Raises LanternError where it draws none."""
-    checkpoint = pipeline.checkpoint
+def size_of(pipeline: Pipeline) -> str:
+    """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
     pipeline.check_draws()
-    return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+    return size_text(picture_size(pipeline.checkpoint))
 
 
 def _words(vocabulary: Vocabulary) -> dict[str, dict[str, list[str]]]:
@@ -172,7 +173,9 @@ def _words(vocabulary: Vocabulary) -> dict[str, dict[str, list[str]]]:
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and knobs."""
-    config, vocabulary = pipeline.checkpoint.target_config, pipeline.checkpoint.vocabulary
+    pipeline.check_draws()
+    checkpoint, vocabulary = pipeline.checkpoint, pipeline.checkpoint.vocabulary
+    (width, height), (rows, columns) = picture_size(checkpoint), shape_of(checkpoint.target_config)
     defaults = pipeline.settings({})
     able = {}
     for method, description in methods().items():
@@ -191,9 +194,11 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         if knob.type in (int, float) and knob.name != "batch"
     }
     described = {
-        "side": picture_side(pipeline),
-        "columns": config.grid,
-        "tokens": config.grid**2,
+        "width": width,
+        "height": height,
+        "rows": rows,
+        "columns": columns,
+        "tokens": rows * columns,
         "examples": example_prompts(pipeline),
         "words": {} if vocabulary is None else _words(vocabulary),
         "methods": able,

@@ -58,8 +58,8 @@ def application(
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     connections = Connections(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
-    entry, side = answers.model_entry(pipeline, name), answers.picture_side(pipeline)
-    server = _Server(worker, connections, entry, side, page)
+    entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
+    server = _Server(worker, connections, entry, size, page)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -86,12 +86,12 @@ def application(
 
 @dataclass(frozen=True)
 class _Server:
-    """Answers requests for one model: its ``entry`` in a list, the ``side`` of its pictures, and the page's HTML."""
+    """Answers requests for one model: its ``entry`` in a list, the ``size`` of its pictures, and the page's HTML."""
 
     worker: Worker
     connections: Connections
     entry: dict[str, Any]
-    side: int
+    size: str
     html: str
 
     async def page(self, request: Request) -> Response:
@@ -129,7 +129,7 @@ class _Server:
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
         content = await _body(request, self.worker.limits)
-        wanted = read_request(content, self.worker.limits, self.entry["id"], self.side)
+        wanted = read_request(content, self.worker.limits, self.entry["id"], self.size)
         ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
         ahead = self.worker.submit(ticket)
         if wanted.stream:
@@ -141,7 +141,7 @@ class _Server:
         if made is None:
             return Response(status_code=400)  # The client is gone.
         self.worker.counters.answered(time.perf_counter() - began)
-        return answers.json_answer(answers.whole_answer(ticket, made, self.side))
+        return answers.json_answer(answers.whole_answer(ticket, made, self.size))
 
     async def _all(self, ticket: Ticket) -> list[Done]:
         async with _in_time(self.worker.limits.seconds):
@@ -157,11 +157,11 @@ class _Server:
                     if event is None:
                         yield b": waiting\n\n"
                     elif isinstance(event, Done):
-                        yield answers.encode_event(answers.completed_event(ticket, event, self.side))
+                        yield answers.encode_event(answers.completed_event(ticket, event, self.size))
                     elif isinstance(event, Queued):
                         yield answers.encode_event(answers.queued_event(ticket, event.ahead))
                     else:
-                        yield answers.encode_event(answers.progress_event(event, self.side))
+                        yield answers.encode_event(answers.progress_event(event, self.size))
             self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})

@@ -67,8 +67,8 @@ class PictureRequest:
     negative_prompt: str | None = None
 
 
-def read_request(content: bytes, limits: Limits, model: str, side: int) -> PictureRequest:
-    """Reads the body of a request to a server of ``model``, whose pictures have sides of ``side`` pixels.
+def read_request(content: bytes, limits: Limits, model: str, drawn: str) -> PictureRequest:
+    """Reads the body of a request to a server of ``model``, whose pictures have the size ``drawn``, "512x512".
 
     Raises:
         Refused: a request that is not served.
@@ -83,9 +83,9 @@ def read_request(content: bytes, limits: Limits, model: str, side: int) -> Pictu
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    size, wanted = fields.get("size", "auto"), f"{side}x{side}"
-    if size not in ("auto", wanted):
-        message = f"size {_quoted(size)} is not what this model draws: give {wanted} or auto"
+    size = fields.get("size", "auto")
+    if size not in ("auto", drawn):
+        message = f"size {_quoted(size)} is not what this model draws: give {drawn} or auto"
         raise Refused(400, message, "size")
     seed = fields.get("seed")
     return PictureRequest(

@@ -123,4 +123,4 @@ def test_a_request_has_one(made):
         assert refusal.status_code == 400 and "zebra" in refusal.text
     body = b'{"prompt": "a lake", "negative_prompt": 7}'
     with pytest.raises(Refused, match="negative_prompt 7 is not text"):
-        read_request(body, Limits(), "tiny", 16)
+        read_request(body, Limits(), "tiny", "16x16")
