@@ -20,6 +20,8 @@ from lantern_jax.serve.limits import Refused
 from lantern_jax.settings.settings import KNOBS
 
 MOST_PARTS = 64
+# Of a picture: a small file may hold very many.
+MOST_PIXELS = 2**24
 # Fields that are no text, besides knobs that are numbers or trees.
 _JSON = (
     "details",
@@ -138,10 +140,12 @@ def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: str) -> int:
 def _picture(content: bytes, name: str) -> Image.Image:
     try:
         picture = open_image(io.BytesIO(content))
+        if picture.width * picture.height > MOST_PIXELS:
+            raise LanternError(f"{picture.width}x{picture.height} pixels, more than {MOST_PIXELS}")
         picture.load()
     except Exception as error:
         why = str(error) if isinstance(error, LanternError) else errors.short(error)
         raise Refused(
-            400, f"the file {name} is no picture that can be read ({why}): send a PNG", name
+            400, f"the file {name} is no picture that can be read ({why}): send another one", name
         ) from None
     return picture
