@@ -30,6 +30,7 @@ _TOPICS = {
         "decoding.loop": ("autoregressive_decode", "speculative_decode"),
         "decoding.program": ("Program",),
         "decoding.completion": ("Completion",),
+        "decoding.scoring": ("stream_log_probs",),
         "decoding.stream": ("Decoded",),
         "decoding.protocols": (
             "Draft",

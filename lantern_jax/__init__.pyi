@@ -58,6 +58,7 @@ from lantern_jax.decoding.sampling import gumbel_argmax as gumbel_argmax
 from lantern_jax.decoding.sampling import gumbel_noise as gumbel_noise
 from lantern_jax.decoding.sampling import process_logits as process_logits
 from lantern_jax.decoding.sampling import top_children as top_children
+from lantern_jax.decoding.scoring import stream_log_probs as stream_log_probs
 from lantern_jax.decoding.stream import Decoded as Decoded
 from lantern_jax.decoding.topology import Topology as Topology
 from lantern_jax.decoding.topology import topology_of as topology_of

@@ -11,7 +11,13 @@ from lantern_jax.io.terminal import say
 def add(commands) -> None:
     """Adds ``encode`` to a parser's commands."""
     encode = Command(
-        commands, "encode", "encode prompts once, to generate from later", _run, "--model", "--dtype"
+        commands,
+        "encode",
+        "encode prompts once, to generate from later",
+        _run,
+        "--model",
+        "--dtype",
+        "--negative",
     )
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
@@ -28,6 +34,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
     pipeline = open_pipeline(arguments)
     with working("encoding"):
-        encoded = pipeline.encode(arguments.prompts)
+        encoded = pipeline.encode(arguments.prompts, arguments.negative)
     save_encoded(out, encoded.kind, encoded.prompts, encoded.arrays)
     say(f"wrote {out}")

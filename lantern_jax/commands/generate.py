@@ -29,6 +29,7 @@ def add(commands) -> None:
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
     take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
+    generate.shared("--negative")
     first = "number of the first picture: a set made in several calls is the set made in one"
     take("--first", "N", first, 0, type=seed)
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
@@ -77,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> None:
     pipeline = open_pipeline(arguments)
     plan = pipeline.plan(
         arguments.prompts or arguments.encoded,
+        negative_prompt=arguments.negative,
         num=arguments.num,
         seed=arguments.seed,
         first=arguments.first,

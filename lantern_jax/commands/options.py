@@ -53,6 +53,9 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS:PORT,i/N|auto",
         "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
+    "--negative": {
+        "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
+    },
     "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole()},
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
@@ -88,14 +91,17 @@ class Command:
         self._parser.knows_all = True
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
-        for flag in shared:
+        self.shared(*shared)
+
+    def shared(self, *flags: str) -> None:
+        """Adds options that other subcommands take too."""
+        for flag in flags:
             self.take(flag, **_SHARED[flag])
 
     def group(self, title: str, *shared: str) -> None:
         """Begins a part of the help, to which what follows belongs; ``shared`` as for a new command."""
         self._group = self._parser.add_argument_group(title)
-        for flag in shared:
-            self.take(flag, **_SHARED[flag])
+        self.shared(*shared)
 
     def take(
         self, flag: str, metavar: str | None, about: str, default: Any = None, *, read: Any = None, **how: Any

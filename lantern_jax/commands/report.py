@@ -78,8 +78,13 @@ def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[
     settings = settings_json(plan.settings)
     if plan.keep_rows is not None:
         settings["keep_rows"] = plan.keep_rows
+
+    def negative(number: int) -> dict[str, str]:
+        row = (number - plan.first) // plan.num
+        return {"negative_prompt": plan.negatives[row]} if plan.negatives else {}
+
     origins = [
-        origin_text(prompt, plan.seed, int(number), settings, tokens)
+        origin_text(prompt, plan.seed, int(number), settings | negative(int(number)), tokens)
         for prompt, number, tokens in zip(
             generation.prompts, generation.numbers, generation.tokens, strict=True
         )

@@ -25,11 +25,12 @@ def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
     command = Command(
         commands, "set", "make a large set of pictures", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed",
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--negative",
     )  # fmt: skip
     take = command.take
     take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
     take("--column", "NAME", "column of the table that holds the prompts")
+    take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
     part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
@@ -52,7 +53,8 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar"
     fields = {name: getattr(arguments, name) for name in names}
-    request = SetRequest(arguments.model, _prompts(arguments), arguments.knobs, **fields)
+    prompts, negatives = _prompts(arguments), _negatives(arguments)
+    request = SetRequest(arguments.model, prompts, arguments.knobs, negatives=negatives, **fields)
     check_knobs(request.knobs)
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
@@ -86,6 +88,18 @@ def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
             raise LanternError("--column names a column of a table: give it with --prompts")
         return class_list(arguments.classes)
     return read_prompts(arguments.prompts, arguments.column)
+
+
+def _negatives(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if arguments.negative_column is None:
+        return () if arguments.negative is None else (arguments.negative,)
+    if arguments.negative is not None:
+        raise LanternError("give --negative TEXT or --negative-column NAME: one of the two")
+    if arguments.column is None:
+        raise LanternError(
+            "--negative-column names a column of a table: give --prompts FILE and --column NAME"
+        )
+    return read_prompts(arguments.prompts, arguments.negative_column)
 
 
 def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:

@@ -11,6 +11,7 @@ Axes: G guidance rows, B batch, K given tokens, N nodes, R pending tokens at mos
 feature width.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -88,29 +89,41 @@ def check(target: Target, conditioning: Any, in_rows: bool) -> None:
         )
 
 
-def read(target: Target, params, cache, given: Int[Array, "B K"]) -> tuple[Any, Float[Array, "G B K-1 D"]]:
-    """Commits the given tokens but the last; returns (cache, the target's features at them)."""
+def read(
+    target: Target, params, cache, given: Int[Array, "B K"], take: Callable[..., Array], axis: int
+) -> tuple[Any, Array]:
+    """Commits the given tokens but the last, some at a time.
+
+    Args:
+        take: (logits [B, M, V], features [G, B, M, D], the token after each [B, M]) -> what is wanted of a piece.
+        axis: of the M positions in it, along which pieces are joined.
+
+    Returns:
+        (cache, what was taken of all K - 1 tokens).
+    """
     batch, count = given.shape[0], given.shape[1] - 1
 
-    def piece(cache, tokens: Int[Array, "B M"]):
+    def piece(cache, tokens: tuple[Int[Array, "B M"], Int[Array, "B M"]]):
+        tokens, following = tokens
         width = tokens.shape[1]
         steps = np.arange(width, dtype=np.int32)
-        _, features, block = contracts.run_score(
+        logits, features, block = contracts.run_score(
             target, params, cache, tokens, steps, np.tri(width, dtype=bool)
         )
         path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
-        return target.commit(cache, block, path, jnp.full(batch, width, jnp.int32)), features
+        cache = target.commit(cache, block, path, jnp.full(batch, width, jnp.int32))
+        return cache, take(logits, features, following)
 
     # The remainder first: a piece that is not full would write beyond the end.
-    odd, found = count % PIECE, []
+    odd, found, pairs = count % PIECE, [], (given[:, :-1], given[:, 1:])
     if odd:
-        cache, features = piece(cache, given[:, :odd])
-        found.append(features)
+        cache, taken = piece(cache, tuple(tokens[:, :odd] for tokens in pairs))
+        found.append(taken)
     if count > odd:
-        pieces = given[:, odd:count].reshape(batch, -1, PIECE).swapaxes(0, 1)
-        cache, features = lax.scan(piece, varying_like(cache, given), pieces)
-        found.append(jnp.concatenate(list(features), axis=2))
-    return cache, jnp.concatenate(found, axis=2)
+        pieces = tuple(tokens[:, odd:].reshape(batch, -1, PIECE).swapaxes(0, 1) for tokens in pairs)
+        cache, taken = lax.scan(piece, varying_like(cache, given), pieces)
+        found.append(jnp.concatenate(list(taken), axis=axis))
+    return cache, jnp.concatenate(found, axis=axis)
 
 
 def along(

@@ -160,7 +160,8 @@ def _begun(program: Program, inputs: Inputs, first: Int[Array, "B K"], finite, c
 def _completed(program: Program, inputs: Inputs, given: Int[Array, "B K"], finite, cache, drafting) -> State:
     """Reads the given tokens, leads the drafting along them, and makes the state after them."""
     if given.shape[1] > 1:
-        cache, features = completion.read(program.target, inputs.target_params, cache, given)
+        model = program.target, inputs.target_params
+        cache, features = completion.read(*model, cache, given, lambda logits, features, _: features, axis=2)
         finite = finite & jnp.isfinite(features).all(axis=(0, 2, 3))
         if program.drafting.max_depth:
             short = Program(

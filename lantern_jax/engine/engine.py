@@ -13,10 +13,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, PyTree, UInt8
+from jaxtyping import Bool, Float, Int, PyTree, UInt8
 
 from lantern_jax.decoding import completion, contracts
-from lantern_jax.decoding.program import Inputs
+from lantern_jax.decoding.acceptance import Strict
+from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
 from lantern_jax.devices.compilation import run_timed
@@ -26,7 +27,7 @@ from lantern_jax.engine.compiler import Compiler
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.placement import Placement
-from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of, shapes_of
 from lantern_jax.engine.programs import Parameters, Sequences
 from lantern_jax.models.vq import VQModel
 
@@ -86,7 +87,7 @@ class Engine:
         taken, _ = completion.parts(conditioning)
         key = ProgramKey(
             "advance", size, groups, shapes_of(taken), job.program, job.sampling.greedy, job.sampling.filters,
-            job.guidance != 1, jax.tree.structure(job.rule),
+            job.guidance != 1, shape_of(job.rule), own=job.own,
         )  # fmt: skip
         conditioning = self.placement.given(conditioning)
         sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))
@@ -206,6 +207,32 @@ class Engine:
     def finish(self, run: Run) -> Decoded:
         """Fetches what is known of the n sequences; streams that are not done are known in part."""
         return jax.tree.map(lambda leaf: leaf[: len(run.lengths)], hosts.fetched(run.state.decoded))
+
+    def log_probs(
+        self, job: Job, conditioning: Any, tokens: Int[np.ndarray, "n T"], most: int | None = None
+    ) -> Float[np.ndarray, "n T"]:
+        """Returns log p of the tokens of whole streams under a job's target and sampling (``stream_log_probs``).
+
+        Args:
+            conditioning: as in ``start``, without given first tokens.
+            tokens: forced ones included.
+            most: as in ``start``.
+        """
+        count = len(tokens)
+        groups, size = self.placement.spread(count, most)
+        rows = np.minimum(np.arange(size), count - 1)
+        given = jax.tree.map(lambda leaf: leaf[rows], (conditioning, np.asarray(tokens, np.int32)))
+        job = replace(job, program=Program(job.program.target), rule=Strict(), drafter=None)
+        key = ProgramKey(
+            "log_probs", size, groups, shapes_of(given), job.program, job.sampling.greedy, job.sampling.filters,
+            job.guidance != 1,
+        )  # fmt: skip
+        conditioning, tokens = self.placement.given(given)
+        inputs = self.placement.inputs(job, groups, size)
+        inputs = programs.beginning(inputs, conditioning, inputs.guidance)
+        function = partial(programs.log_probs, job.program, self.placement.mesh(groups))
+        program, _ = self._compiler.obtain(key, function, inputs, tokens)
+        return hosts.fetched(program(inputs, tokens))[:count]
 
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None

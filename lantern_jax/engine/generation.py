@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
@@ -188,6 +188,9 @@ class Generation:
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: the same by plain decoding, with ``compare``; else None.
         notes: lines for people: tuned settings that were used or not, knobs without effect.
+        log_probs: float32 [n, T], with ``log_probs=True``: what the model itself, in raster order, says of each token
+            under the sampling distribution (guidance, temperature, filters); 0 for tokens that were given, -inf where
+            a relaxed rule chose what a filter takes out. At temperature 0 those of temperature 1. Else None.
 
     Example:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -205,6 +208,7 @@ class Generation:
     numbers: Int[np.ndarray, " n"]
     plain: "Generation | None" = None
     notes: tuple[str, ...] = ()
+    log_probs: Float[np.ndarray, "n T"] | None = None
 
     def __repr__(self) -> str:
         return f"<Generation: {figures_line(self)}>"

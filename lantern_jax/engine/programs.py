@@ -1,6 +1,6 @@
-"""The functions that an engine compiles: start, advance, refill, regroup and draw, on one device or over a mesh.
+"""The functions that an engine compiles: start, advance, refill, regroup, log_probs and draw, on one device or a mesh.
 
-Axes: B sequences of a program, F new ones of a refill, C codes of a picture, H W height and width.
+Axes: B sequences of a program, F new ones of a refill, T stream tokens, C codes of a picture, H W height and width.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from lantern_jax.decoding import completion, loop
 from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
+from lantern_jax.decoding.scoring import stream_log_probs
 from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
@@ -135,6 +136,20 @@ def advance(program: Program, mesh, inputs: Inputs, state: State, rounds):
     state = go_on(inputs, state, rounds)
     # A copy: the next piece donates the state.
     return state, jnp.copy(state.length)
+
+
+@_in_full
+def log_probs(program: Program, mesh, inputs: Inputs, tokens: Int[Any, "B T"]) -> Float[Array, "B T"]:
+    """Returns log p of streams; ``inputs`` have conditioning, and no keys, rule or codebook."""
+
+    def read(inputs: Inputs, tokens):
+        given = inputs.target_params, inputs.conditioning, tokens
+        return stream_log_probs(program.target, *given, guidance=inputs.guidance, sampling=inputs.sampling)
+
+    if mesh is not None:
+        rows = PartitionSpec(DATA)
+        read = over_mesh(read, mesh, DATA, (input_specs(DATA), rows), rows)
+    return read(inputs, tokens)
 
 
 @_in_full

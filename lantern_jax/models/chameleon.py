@@ -18,7 +18,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import TokenModel
+from lantern_jax.models.tokens import GuidedTokens, TokenModel, unconditional_tokens
 from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")
@@ -127,15 +127,18 @@ class Chameleon(TokenModel):
         ((1, 5, 16), (1, 5, 64))
     """
 
-    def unconditional(self, conditioning: TokenConditioning) -> TokenConditioning:
-        """Returns the rows that guidance compares prompts with, as ``unconditional_row``."""
+    def unconditional(self, conditioning: TokenConditioning | GuidedTokens) -> TokenConditioning:
+        """Returns the rows that guidance compares prompts with, as ``unconditional_row`` where they bring none."""
+        if isinstance(conditioning, GuidedTokens):
+            return unconditional_tokens(conditioning)
         return unconditional_row(conditioning, self.config.layout)
 
 
 def chameleon_target(
     config: ChameleonConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
-    """Returns the target record of a Chameleon model; conditioning is a TokenConditioning [B, P].
+    """Returns the target record of a Chameleon model; conditioning is a TokenConditioning [B, P], or
+    GuidedTokens where prompts bring their unconditional rows.
 
     ``taps``, the same record and errors as for ``llamagen_target``.
 

@@ -169,6 +169,7 @@ class CaptionConditioning(Record):
     Attributes:
         features: [B, P, F] from the text encoder, zeros at padding.
         mask: bool [B, P], False at padding. The unconditional row has the same mask.
+        negative, negative_mask: the same of captions for the unconditional row; None for the one that was learned.
 
     Example:
         >>> mask = np.arange(120)[None] >= 100  # a caption of 20 tokens
@@ -179,10 +180,12 @@ class CaptionConditioning(Record):
 
     features: Float[Array, "B P F"]
     mask: Bool[Array, "B P"]
+    negative: Float[Array, "B P F"] | None = None
+    negative_mask: Bool[Array, "B P"] | None = None
 
 
-# Label ids of each slot, or caption features: conditional rows.
-Conditioning = Int[Array, "B C"] | CaptionConditioning
+# Label ids of each slot, also of the unconditional row where it is not the config's, or caption features.
+Conditioning = Int[Array, "B C"] | Int[Array, "B 2 C"] | CaptionConditioning
 
 
 class LlamaGen(StreamModel):
@@ -212,19 +215,30 @@ class LlamaGen(StreamModel):
         """Raises LanternError unless labels are the model's, one per slot, and captions are padded on the left."""
         if not config.num_labels:
             check_padding(conditioning.mask, conditioning.features.shape[:-1])
+            if conditioning.negative is not None:
+                check_padding(conditioning.negative_mask, conditioning.features.shape[:-1])
             return
-        if conditioning.shape[-1:] != (config.label_slots,):
-            raise LanternError(f"labels have shape {conditioning.shape}: give ids [B, {config.label_slots}]")
+        shape = conditioning.shape
+        if shape[-1:] != (config.label_slots,) or shape[1:-1] not in ((), (2,)):
+            raise LanternError(f"labels have shape {shape}: give ids [B, {config.label_slots}]")
         check_ids("labels", conditioning, config.num_labels)
 
     def embed_prefix(self, conditioning: Conditioning, guided: bool):
         """Returns embeddings [G, B, P, D] and validity mask [G, B, P]; the second row, if guided, is unconditional."""
         rows = 2 if guided else 1
         if not self.config.num_labels:
+            if guided and conditioning.negative is not None:
+                rows = (
+                    (conditioning.features, conditioning.negative),
+                    (conditioning.mask, conditioning.negative_mask),
+                )
+                features, mask = map(jnp.stack, rows)
+                return self.caption(features), mask
             mask = jnp.broadcast_to(conditioning.mask[None], (rows, *conditioning.mask.shape))
-            return self.caption(conditioning.features, guided), mask
-        labels = jnp.asarray(conditioning, jnp.int32)[None]
-        if guided:
+            return self.caption(conditioning.features[None], guided), mask
+        labels = jnp.asarray(conditioning, jnp.int32)
+        labels = labels[None] if labels.ndim == 2 else labels.swapaxes(0, 1)[:rows]
+        if len(labels) < rows:
             null = jnp.asarray(self.config.unconditional_labels, jnp.int32)
             labels = jnp.concatenate([labels, jnp.broadcast_to(null[None, None], labels.shape)])
         return self.labels(labels), jnp.ones(labels.shape, bool)
@@ -264,12 +278,12 @@ class CaptionProjection(nn.Module):
     param_dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, features: Float[Array, "B P F"], guided: bool) -> Float[Array, "G B P D"]:
+    def __call__(self, features: Float[Array, "R B P F"], guided: bool = False) -> Float[Array, "G B P D"]:
         config = self.config
         shape = (config.caption_length, config.caption_dim)
         init = nn.initializers.normal(shape[1] ** -0.5)
         unconditional = self.param("unconditional", init, shape, self.param_dtype)
-        x = features.astype(self.dtype)[None]
+        x = features.astype(self.dtype)
         if guided:
             x = jnp.concatenate([x, jnp.broadcast_to(unconditional.astype(self.dtype)[None, None], x.shape)])
 
@@ -284,7 +298,8 @@ class CaptionProjection(nn.Module):
 def llamagen_target(
     config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
-    """Returns the target record of a LlamaGen GPT; conditioning is label ids int32 [B, C] or a CaptionConditioning.
+    """Returns the target record of a LlamaGen GPT; conditioning is label ids int32 [B, C], [B, 2, C] with
+    the unconditional row's, or a CaptionConditioning.
 
     With ``taps`` its features are the inputs of these layers side by side [..., taps * D], the number of layers
     standing for the final features; without, the final features. The same arguments return the same record, so

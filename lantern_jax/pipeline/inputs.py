@@ -22,16 +22,46 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import square
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
-from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.settings import Knobs, Settings
 from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
 # A picture or its codes: a PIL image, uint8 [H, W, 3], or whole numbers [C].
 Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
 
 
+class Call(Knobs, total=False):
+    """What a call says beside its prompts, as keyword arguments; ``Pipeline.generate`` says what it means."""
+
+    num: int
+    seed: int
+    first: int
+    start: Start | Sequence[Start] | None
+    keep_rows: int | None
+
+
 def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
     """Returns one prompt as a sequence of one."""
     return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
+
+
+def negatives(
+    encoder: PromptEncoder, negative_prompt: str | Sequence[str] | None, prompts: int
+) -> dict[str, list[str]]:
+    """Returns the negative prompt of every prompt as an encoder's argument, which None and blank text leave out.
+
+    Raises:
+        LanternError: a model that takes none, or neither one nor one a prompt.
+    """
+    if negative_prompt is None or (isinstance(negative_prompt, str) and not negative_prompt.strip()):
+        return {}
+    if not encoder.takes_negative:
+        raise LanternError("negative_prompt: this model takes none: leave it out")
+    given = list(listed(negative_prompt))
+    if len(given) not in (1, prompts):
+        raise LanternError(
+            f"negative_prompt holds {len(given)} texts for {prompts} prompts: give one, or one a prompt"
+        )
+    return {"negative": given * (prompts if len(given) == 1 else 1)}
 
 
 def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:

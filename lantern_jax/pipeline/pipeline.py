@@ -27,7 +27,8 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.drawing import draw_codes
-from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
+from lantern_jax.pipeline.inputs import Call, Grid, Start, first_tokens, listed, negatives, prompt_encoder
+from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.recipe import Recipe, without_effect
@@ -46,7 +47,7 @@ def load(
     """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
-    programs are kept for later processes if ``lantern_jax.keep_compiled_programs()`` was called.
+    programs are kept for later processes in notebooks, and after ``lantern_jax.keep_compiled_programs()``.
 
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
@@ -64,8 +65,8 @@ def load(
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
-    devices = device_grid(mesh)
-    checkpoint = store.load(store.model_directory(model), abstract=True)
+    keep_programs_in_notebooks()
+    devices, checkpoint = device_grid(mesh), store.load(store.model_directory(model), abstract=True)
     return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices, strict_words)
 
 
@@ -111,13 +112,13 @@ class Pipeline:
     def check_draws(self) -> None:
         """Raises LanternError where the checkpoint has no VQ tokenizer."""
         if not self.draws:
-            model = self.checkpoint.model
-            raise LanternError(f"{model} has no VQ tokenizer to draw with: convert it again with one")
+            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: convert it again with one")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
+        negative_prompt: str | Sequence[str] | None = None,
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
-        progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+        log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
     ) -> Generation:  # fmt: skip
         """Makes ``num`` pictures of every prompt. A knob left out is the tuned one (see ``load``) if there is one for
         such a call, else the checkpoint's default, else that of ``Settings``.
@@ -132,13 +133,16 @@ class Pipeline:
             num: pictures per prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
+            negative_prompt: what guidance leads away from, in words, for all prompts or one a prompt; None for what
+                the model was trained with.
             start: pictures to complete, or their codes, one a prompt or one for all: PIL images or uint8 [H, W, 3],
                 whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; with its own
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
-            progress: called several times per second, and at the end; with ``compare`` for both decodings as one.
-            knobs: see ``Settings``; by keyword, None for the default.
+            log_probs: also read the tokens once more, for ``Generation.log_probs``.
+            progress: called several times per second; with ``compare`` for both as one. None: a bar in notebooks.
+            knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
 
         Raises:
             LanternError: an argument that is not valid, before any computation; a model whose numbers are not finite.
@@ -150,30 +154,36 @@ class Pipeline:
             >>> len(generation.images), generation.statistics.substituted
             (2, 0.0)
         """
-        plan = self.plan(prompts, num=num, seed=seed, first=first, start=start, keep_rows=keep_rows, **knobs)
-        return plan.run(progress, compare)
+        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
+        plan = self.plan(prompts, negative_prompt=negative_prompt, **call, **knobs)
+        return plan.run(progress, compare, log_probs)
 
     def plan(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0,
-        first: int = 0, start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
-        **knobs: Unpack[Knobs],
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
+        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
     ) -> Plan:  # fmt: skip
         """Resolves and checks what ``generate`` is given, and computes nothing; ``Plan.run`` makes the pictures.
 
         Raises:
             LanternError: as ``generate``.
         """
-        call = (num, seed, first), start, keep_rows, knobs
         if isinstance(prompts, EncodedPrompts):
+            if negative_prompt is not None:
+                raise LanternError(
+                    "encoded prompts hold their negative prompts: encode them with negative_prompt"
+                )
             rows = self._encoder.from_encoded(prompts)
-            return self._plan(prompts.prompts, lambda: rows, *call)
-        prompts = listed(prompts)
-        names, encode = tuple(map(str, prompts)), lambda: self._encoder.from_encoded(self.encode(prompts))
-        plan = self._plan(names, encode, *call)
-        self._encoder.check_prompts(prompts)
-        return plan
+            return self._plan(prompts.prompts, lambda: rows, **call)
+        prompts, names = listed(prompts), tuple(map(str, listed(prompts)))
+        against = negatives(self._encoder, negative_prompt, len(prompts))
+        encode = partial(self.encode, prompts, negative_prompt)
+        plan = self._plan(names, lambda: self._encoder.from_encoded(encode()), **call)
+        self._encoder.check_prompts(prompts, **against)
+        return plan.with_negatives(tuple(against.get("negative", ())))
 
-    def encode(self, prompts: str | int | Sequence[str | int]) -> EncodedPrompts:
+    def encode(
+        self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
+    ) -> EncodedPrompts:
         """Encodes prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
 
         A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
@@ -182,7 +192,8 @@ class Pipeline:
             LanternError: as ``generate`` of its prompts.
         """
         prompts = listed(prompts)
-        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype))
+        against = negatives(self._encoder, negative_prompt, len(prompts))
+        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **against))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
         """Keeps a text encoder that was read in memory, inside this context."""
@@ -191,9 +202,9 @@ class Pipeline:
     def generate_from(
         self,
         conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
-        *, mask: Bool[np.ndarray, "n P"] | None = None, num: int = 1, seed: int = 0, first: int = 0,
-        start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
-        compare: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+        *,
+        mask: Bool[np.ndarray, "n P"] | None = None, compare: bool = False, log_probs: bool = False,
+        progress: Callable[[Progress], None] | None = None, **call: Unpack[Call],
     ) -> Generation:  # fmt: skip
         """Generates from encoded prompts or conditioning arrays instead of prompts.
 
@@ -209,39 +220,33 @@ class Pipeline:
         else:
             rows = self._encoder.from_arrays(conditioning, mask)
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        numbers = num, seed, first
-        return self._plan(prompts, lambda: rows, numbers, start, keep_rows, knobs).run(progress, compare)
+        return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
 
-    def prepare(
-        self, conditioning: EncodedPrompts, *, num: int = 1, seed: int = 0, first: int = 0,
-        **knobs: Unpack[Knobs],
-    ) -> tuple[Plan, Job]:  # fmt: skip
+    def prepare(self, conditioning: EncodedPrompts, **call: Unpack[Call]) -> tuple[Plan, Job]:
         """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
         one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
         """
-        rows, call = self._encoder.from_encoded(conditioning), ((num, seed, first), None, None, knobs)
-        plan = self._plan(conditioning.prompts, lambda: rows, *call, most=2**32)
+        rows = self._encoder.from_encoded(conditioning)
+        plan = self._plan(conditioning.prompts, lambda: rows, most=2**32, **call)
         return plan, plan.job
 
     def iterate(
-        self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
-        **knobs: Unpack[Knobs],
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
+        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
     ) -> Iterator[Picture]:  # fmt: skip
         """Generates a picture at a time: each is drawn as soon as its tokens are known.
 
         Raises:
             LanternError: as ``generate``, when the first picture is asked for.
         """
-        yield from self.plan(prompts, num=num, seed=seed, first=first, **knobs).pictures()
+        yield from self.plan(prompts, negative_prompt=negative_prompt, **call).pictures()
 
     def check(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *, num: int = 1, seed: int = 0,
-        first: int = 0, start: Start | Sequence[Start] | None = None, keep_rows: int | None = None,
-        **knobs: Unpack[Knobs],
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
+        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
     ) -> Settings:  # fmt: skip
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
-        return self.plan(prompts, **call, **knobs).settings
+        return self.plan(prompts, negative_prompt=negative_prompt, **call).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.
@@ -272,28 +277,23 @@ class Pipeline:
         self.check_draws()
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
-    def _plan(self, prompts, encode, numbers, start, keep_rows, knobs, most=MOST_PICTURES) -> Plan:
+    def _plan(
+        self, prompts, encode, *, num=1, seed=0, first=0, start=None, keep_rows=None, most=MOST_PICTURES, **knobs
+    ) -> Plan:  # fmt: skip
         """Settles a call of prompts of these names, whose conditioning ``encode`` returns."""
-        num, seed, first = numbers
         count = check_numbers(len(prompts), num, seed, first, most)
         found = self.tuning(count, **knobs)
         given = {name: value for name, value in knobs.items() if value is not None}
         settings = self.settings(found.under(given))
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
+        rows = None if begun is None else begun[1]
         return Plan(
-            settings=settings,
-            notes=(*filter(None, [found.note]), *without_effect(given, settings)),
-            prompts=prompts,
-            num=int(num),
-            seed=int(seed),
-            first=int(first),
-            keep_rows=None if begun is None else begun[1],
-            recipe=self.recipe,
-            engine=self.engine,
+            settings=settings, notes=(*filter(None, [found.note]), *without_effect(given, settings)),
+            prompts=prompts, num=int(num), seed=int(seed), first=int(first), keep_rows=rows,
+            recipe=self.recipe, engine=self.engine, draws=self.draws,
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
-            draws=self.draws,
             note=self.auto.noting(settings, count) if start is None else None,
-        )
+        )  # fmt: skip
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])

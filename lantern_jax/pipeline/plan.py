@@ -11,7 +11,7 @@ from functools import cached_property
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.stream import Decoded
@@ -32,6 +32,7 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
+from lantern_jax.pipeline.notebook import bar, is_notebook
 from lantern_jax.settings.choice import PLAIN, WindowPoint, point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
@@ -53,6 +54,7 @@ class Plan:
         num: pictures per prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
         keep_rows: rows of codes that stay of given pictures; None without such pictures.
+        negatives: the negative prompt of each prompt; empty where there are none.
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
@@ -76,6 +78,14 @@ class Plan:
     encode: Callable[[], Conditioning]
     draws: bool
     note: Callable[[WindowPoint | None, Statistics], None] | None = None
+    negatives: tuple[str, ...] = ()
+
+    def with_negatives(self, negatives: tuple[str, ...]) -> "Plan":
+        """Returns the plan of prompts with these negative ones."""
+        idle = ("negative_prompt has no effect with guidance 1",) * (
+            bool(negatives) and self.settings.guidance == 1
+        )
+        return dataclasses.replace(self, negatives=negatives, notes=(*self.notes, *idle))
 
     @property
     def count(self) -> int:
@@ -103,16 +113,26 @@ class Plan:
         """How a batch is decoded."""
         return self.recipe.job(self.settings)
 
-    def run(self, progress: Callable[[Progress], None] | None = None, compare: bool = False) -> Generation:
+    def run(
+        self,
+        progress: Callable[[Progress], None] | None = None,
+        compare: bool = False,
+        log_probs: bool = False,
+    ) -> Generation:
         """Decodes and draws all pictures; ``compare``: also by plain decoding, of which progress is told as of one.
+
+        With ``log_probs`` the tokens are read once more, apart from the statistics.
 
         Raises:
             LanternError: a model whose numbers are not finite.
             Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, with ``compare`` without plain
                 decoding's. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
+        if progress is None and is_notebook():
+            with bar(self.count) as shown:
+                return self.run(shown, compare)
         if not compare:
-            return self._generate(progress)
+            return self._generate(progress, log_probs)
 
         def first(one: Progress) -> None:
             progress(dataclasses.replace(one, total=2 * one.total))
@@ -122,13 +142,13 @@ class Plan:
             seconds = ours.statistics.seconds + one.seconds
             progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
 
-        ours = self._generate(progress and first)
+        ours = self._generate(progress and first, log_probs)
         try:
-            return compared(ours, self._generate(progress and second, plain=True))
+            return compared(ours, self._generate(progress and second, log_probs, plain=True))
         except KeyboardInterrupt:
             raise Interrupted(ours) from None
 
-    def _generate(self, progress: Callable[[Progress], None] | None, plain: bool = False) -> Generation:
+    def _generate(self, progress, log_probs: bool, plain: bool = False) -> Generation:
         count, held, batch = self.count, _Held(), self.settings.batch
         job = self.recipe.job(self.settings, plain)
         # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
@@ -150,12 +170,22 @@ class Plan:
             made = self._generation(held)
             if self.note is not None:
                 self.note(PLAIN if plain else point_of(self.settings), made.statistics)
-            return made
+            return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 # As many as the batches before, whose program is compiled.
                 held = self._draw_waiting(held, min(count, batch))
             raise Interrupted(self._generation(held) if held.drawn else None) from None
+
+    def _log_probs(self, made: Generation) -> Float[np.ndarray, "n T"]:
+        target, count = self.recipe.target(), len(made.tokens)
+        streams = np.tile(target.forced, (count, 1))
+        streams[:, self.free] = made.tokens
+        rows, batch, found = (made.numbers - self.first) // self.num, self.settings.batch, []
+        for part in batches(count, batch):
+            conditioning, _ = completion.parts(self._rows(rows[part]))
+            found.append(self.engine.log_probs(self.job, conditioning, streams[part], batch))
+        return np.where(self.free < self.given, np.float32(0), np.concatenate(found)[:, self.free])
 
     def pictures(self) -> Iterator[Picture]:
         """Yields each picture as soon as its tokens are known."""

@@ -30,7 +30,9 @@ GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
 # Besides knobs, words that an error can begin with, and the fields that they blame.
-_FIELDS = {"codes": "start", "keep_rows": "keep_rows", "n": "n", "prompt": "prompt", "seed": "seed"}
+_FIELDS = {"codes": "start"} | {
+    name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
+}
 _STOPPING = "the server is stopping: ask again later"
 
 
@@ -106,8 +108,8 @@ class Worker:
         """Returns the settings of a request, from any thread. Raises Refused where they do not fit the model."""
         try:
             settings = self.pipeline.check(
-                request.prompt, num=request.num, seed=request.seed, start=request.start,
-                keep_rows=request.keep_rows, **request.knobs,
+                request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
+                start=request.start, keep_rows=request.keep_rows, **request.knobs,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
@@ -185,8 +187,9 @@ class Worker:
     def _orders(self, ticket: Ticket) -> list[Order]:
         request, now = ticket.request, time.perf_counter()
         row, free, job = self._prepared(
-            request.prompt, num=request.num, start=request.start, keep_rows=request.keep_rows, **request.knobs
-        )
+            request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
+            keep_rows=request.keep_rows, **request.knobs,
+        )  # fmt: skip
         shapes = [leaf.shape for leaf in jax.tree.leaves(row)]
         kind = (dataclasses.replace(ticket.settings, batch=1), shapes)
         return [Order(ticket, index, kind, job, row, free, now) for index in range(request.num)]
@@ -292,6 +295,10 @@ class Worker:
             self._cold.clear()
             return
         self._cold.popleft()
+        if not self._cold:
+            _log.info(
+                "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
+            )
 
     def _tidy(self) -> None:
         """Counts dropped programs and returns their memory."""

@@ -49,6 +49,7 @@ class SetPlan:
         tar: whether a shard's pictures are one file, else they are files in a folder.
         shard_size: pictures of a shard; the last one may have fewer.
         sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
+        negatives: the negative prompt of all prompts, or one each; empty for none.
 
     Raises:
         LanternError: a field of another type or out of its range.
@@ -63,17 +64,25 @@ class SetPlan:
     format: str
     shard_size: int
     sums: str | None
+    negatives: tuple[str, ...] = ()
     tar: bool = False
 
     def __post_init__(self):
         # A plan may have been read from a stranger's file.
-        texts = [*self.prompts, self.model, self.dtype, *([] if self.sums is None else [self.sums])]
+        texts = [
+            *self.prompts,
+            *self.negatives,
+            self.model,
+            self.dtype,
+            *([] if self.sums is None else [self.sums]),
+        ]
         if not isinstance(self.prompts, tuple) or not all(isinstance(text, str) for text in texts):
             raise LanternError("prompts, model, dtype or sums are not texts")
         if not isinstance(self.settings, Mapping):
             raise LanternError("its settings are not an object")
         if self.format not in PICTURE_FORMATS:
             raise errors.unknown("format", self.format, PICTURE_FORMATS)
+        check_negatives(self.negatives, len(self.prompts))
         if not isinstance(self.tar, bool):
             raise LanternError("its tar is neither true nor false")
         check_size(len(self.prompts), self.num, self.shard_size)
@@ -125,6 +134,8 @@ class SetPlan:
         """Returns each prompt, setting and other field by what an error calls it."""
         facts = {name.replace("_", " "): value for name, value in dataclasses.asdict(self).items()}
         prompts = {f"prompt {number}": prompt for number, prompt in enumerate(facts.pop("prompts"), 1)}
+        negatives = enumerate(facts.pop("negatives"), 1)
+        prompts |= {f"negative prompt {number}": prompt for number, prompt in negatives}
         settings = facts.pop("settings")
         known = {name: settings[name] for name in KNOBS if name in settings}
         # The second time they win over settings of their names, which a stranger's file may have.
@@ -185,6 +196,17 @@ def check_size(prompts: int, num: Any, shard_size: Any) -> None:
         )
 
 
+def check_negatives(negatives: Any, prompts: int) -> None:
+    """Raises LanternError unless there are no negative prompts, one, or one for each prompt."""
+    if not isinstance(negatives, tuple) or len(negatives) not in {0, 1, prompts}:
+        raise LanternError(f"negative prompts are not one, or one for each of {prompts} prompts")
+
+
+def negatives_of(plan: Any, prompts: slice) -> tuple[str, ...] | None:
+    """Returns the negative prompts of some prompts of a plan or a request, as ``Pipeline.plan`` takes them."""
+    return (plan.negatives if len(plan.negatives) < 2 else plan.negatives[prompts]) or None
+
+
 def shard_paths(directory: Path, plan: SetPlan, shard: int) -> tuple[Path, Path]:
     """Returns a shard's file of arrays, and the file or folder of its pictures, in the order of writing."""
     suffixes = ".npz", ".tar" if plan.tar else ""
@@ -207,12 +229,13 @@ def read_plan(directory: Path) -> SetPlan:
     path = Path(directory) / PLAN_FILE
     names = {field.name for field in dataclasses.fields(SetPlan)}
     try:
-        content = read_json(path, _LARGEST)
+        content = {"negatives": []} | read_json(path, _LARGEST)
         if content.pop("written_by") != FORMAT or set(content) != names:
             raise LanternError("it has other entries")
-        if not isinstance(content["prompts"], list):
+        lists = {name: content[name] for name in ("prompts", "negatives")}
+        if not all(isinstance(values, list) for values in lists.values()):
             raise LanternError("its prompts are not a list")
-        return SetPlan(**content | {"prompts": tuple(content["prompts"])})
+        return SetPlan(**content | {name: tuple(values) for name, values in lists.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = errors.short(str(error).removeprefix(f"{path} "), 300)
         raise LanternError(

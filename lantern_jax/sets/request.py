@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.sets.plan import SetPlan, check_size, is_set, read_plan
+from lantern_jax.sets.plan import SetPlan, check_negatives, check_size, is_set, negatives_of, read_plan
 from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class SetRequest:
 
     Attributes:
         model: "demo" or a checkpoint's directory.
-        prompts, num, seed, format, shard_size, tar: as in ``SetPlan``.
+        prompts, num, seed, format, shard_size, tar, negatives: as in ``SetPlan``.
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
@@ -47,9 +47,11 @@ class SetRequest:
     mesh: str | None = None
     sums: bool | None = None
     strict_words: bool = False
+    negatives: tuple[str, ...] = ()
     tar: bool = False
 
     def __post_init__(self):
+        check_negatives(self.negatives, len(self.prompts))
         check_size(len(self.prompts), self.num, self.shard_size)
 
 
@@ -88,7 +90,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     keep_compiled_programs()
     pipeline = load(request.model, request.dtype, mesh=request.mesh, strict_words=request.strict_words)
     pipeline.settings(request.knobs)
-    _check_prompts(request.prompts, pipeline)
+    _check_prompts(request, pipeline)
     pipeline.check_draws()
     reader = _reader(request)
     # Looked up once for the whole set, so that all of it is decoded in the same way.
@@ -112,26 +114,29 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         format=request.format,
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
+        negatives=request.negatives,
         tar=request.tar,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
     return OpenedSet(pipeline, plan, knobs, notes, reader)
 
 
-def _check_prompts(prompts: tuple[str, ...], pipeline: "Pipeline") -> None:
-    """Raises LanternError for the first prompt that the model does not take."""
+def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:
+    """Raises LanternError for the first prompt that the model does not take, alone or with its negative one."""
+    prompts = request.prompts
     # A set has more pictures, and may have more prompts, than one call.
     for start in range(0, len(prompts), MOST_PICTURES):
-        part = prompts[start : start + MOST_PICTURES]
+        part = slice(start, start + MOST_PICTURES)
         try:
-            pipeline.check(part)
+            pipeline.check(prompts[part], negative_prompt=negatives_of(request, part))
         except ValueError:
-            for number, prompt in enumerate(part, start + 1):
+            for number in range(start, min(part.stop, len(prompts))):
+                prompt, negative = prompts[number], negatives_of(request, slice(number, number + 1))
                 try:
-                    pipeline.check([prompt])
+                    pipeline.check([prompt], negative_prompt=negative)
                 except ValueError as error:
                     shown = errors.short(repr(prompt), 200)
-                    raise LanternError(f"prompt {number} of the set, {shown}: {error}") from None
+                    raise LanternError(f"prompt {number + 1} of the set, {shown}: {error}") from None
             raise
 
 

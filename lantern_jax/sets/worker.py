@@ -189,7 +189,8 @@ def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job,
     wanted = np.arange(len(plan.prompts))
     if pipeline.checkpoint.text_encoder_config is not None:
         wanted = np.unique(numbers // plan.num)
-    encoded = pipeline.encode([plan.prompts[row] for row in wanted])
+    against = plan.negatives if len(plan.negatives) < 2 else [plan.negatives[row] for row in wanted]
+    encoded = pipeline.encode([plan.prompts[row] for row in wanted], against or None)
     call, job = pipeline.prepare(encoded, num=plan.num, seed=plan.seed, **opened.knobs)
     return call, job, np.searchsorted(wanted, numbers // plan.num)
 

@@ -31,8 +31,8 @@ class EncodedPrompts:
         kind: of conditioning: "labels", "captions", "tokens" or "guided tokens" from ``Pipeline.encode``; the encoder
             that takes them checks it.
         prompts: n texts.
-        arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask, and
-            those that guidance compares them with.
+        arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask; and
+            those that guidance compares them with, where prompts bring them.
 
     Example:
         >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])
@@ -75,7 +75,7 @@ def save_encoded(
         for name, array in arrays.items()
         if array.shape[:1] != (len(prompts),)
         or not (array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16)
-        or (name in packed and not np.array_equal(array.mask, arrays.get(MASK)))
+        or (name in packed and not np.array_equal(array.mask, arrays.get(_mask_of(name))))
     ]
     if wrong or not arrays or RECORD in arrays:
         raise LanternError(
@@ -93,6 +93,11 @@ def save_encoded(
         write_file(path, lambda file: np.savez(file, **stored))
     except OSError as error:
         raise LanternError(str(error)) from None
+
+
+def _mask_of(name: str) -> str:
+    """Returns the name of the mask of packed features."""
+    return MASK if name == "features" else f"{name}_{MASK}"
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
@@ -120,7 +125,7 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
                 raise LanternError("another dtype")
             arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
         for name in record.get("packed", ()):
-            arrays[name] = PackedRows(arrays[name], arrays[MASK])
+            arrays[name] = PackedRows(arrays[name], arrays[_mask_of(name)])
         prompts = tuple(record["prompts"])
         if any(array.shape[:1] != (len(prompts),) or array.dtype.kind == "U" for array in arrays.values()):
             raise LanternError("uneven arrays, or text")

@@ -25,6 +25,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
+from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
@@ -33,8 +34,13 @@ from lantern_jax.text.packed import PackedRows
 from lantern_jax.text.t5 import caption_tokens, check_tokenizer, encode_captions
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 
-# Labels [n, C], or the record of a caption or token model with leaves [n, ...]; caption features may be packed.
-Conditioning = Int[np.ndarray, "n C"] | CaptionConditioning | TokenConditioning
+# Labels [n, C] or [n, 2, C], or the record of a caption or token model with leaves [n, ...]; caption features may be
+# packed.
+Conditioning = (
+    Int[np.ndarray, "n C"] | Int[np.ndarray, "n 2 C"] | CaptionConditioning | TokenConditioning | GuidedTokens
+)
+# The negative prompt of each prompt, or of none.
+Negatives = Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -81,26 +87,33 @@ class PromptEncoder(ABC):
     Attributes:
         kind: what the target takes: "labels", "captions", "tokens" or "guided tokens".
         fields: the arrays of its encoded prompts.
+        negative_fields: those that prompts with negative prompts have besides.
+        takes_negative: whether prompts may have negative ones.
     """
 
     kind: str
     fields: tuple[str, ...]
+    negative_fields: tuple[str, ...] = ()
+    takes_negative: bool = False
 
     def __init__(self, parts: PromptParts):
         self.parts = parts
         self.config = parts.config
 
-    def check_prompts(self, prompts: Sequence[str | int]) -> None:
+    def check_prompts(self, prompts: Sequence[str | int], **negative: Negatives) -> None:
         """Raises what ``encode`` would raise for the prompts, without loading a text encoder."""
-        self.encode(prompts)
+        self.encode(prompts, **negative)
 
     @abstractmethod
-    def encode(self, prompts: Sequence[str | int], dtype: Any = np.float32) -> Conditioning:
+    def encode(
+        self, prompts: Sequence[str | int], dtype: Any = np.float32, negative: Negatives = None
+    ) -> Conditioning:
         """Encodes n prompts to conditioning with leaves [n, ...].
 
         Args:
             prompts: class numbers or ImageNet names for class-conditional models, else text.
             dtype: of a text encoder's parameters, matrix products and features.
+            negative: what guidance leads away from, n texts; only where the encoder ``takes_negative``.
 
         Raises:
             LanternError: no prompts, an empty one, an unknown word or class, or a checkpoint without the parts that
@@ -126,6 +139,8 @@ class PromptEncoder(ABC):
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""
         arrays = {name: getattr(conditioning, name, conditioning) for name in self.fields}
+        others = {name: getattr(conditioning, name, None) for name in self.negative_fields}
+        arrays |= {name: array for name, array in others.items() if array is not None}
         return EncodedPrompts(self.kind, tuple(map(str, prompts)), arrays)
 
     def from_encoded(self, encoded: EncodedPrompts) -> Conditioning:
@@ -134,7 +149,7 @@ class PromptEncoder(ABC):
             raise LanternError(
                 f"prompts were encoded as {encoded.kind}, this checkpoint takes {self.kind}: encode them with it"
             )
-        if sorted(encoded.arrays) != sorted(self.fields):
+        if set(encoded.arrays) not in ({*self.fields}, {*self.fields, *self.negative_fields}):
             raise LanternError(
                 f"encoded prompts hold {', '.join(encoded.arrays)}, expected {', '.join(self.fields)}: "
                 "encode them again"
@@ -143,11 +158,12 @@ class PromptEncoder(ABC):
 
     @abstractmethod
     def _checked(self, **arrays: np.ndarray) -> Conditioning:
-        """Makes conditioning of the arrays ``fields``; raises LanternError if they do not fit the target."""
+        """Makes conditioning of the arrays ``fields``, perhaps with ``negative_fields``; raises LanternError if they do
+        not fit the target."""
 
 
 class LabelEncoder(PromptEncoder):
-    """Words through the checkpoint's vocabulary, or classes if it has none.
+    """Words through the checkpoint's vocabulary, or classes, which have no negative ones, if it has none.
 
     Raises LanternError if the config's unconditional labels are not the vocabulary's.
     """
@@ -162,28 +178,48 @@ class LabelEncoder(PromptEncoder):
                 f"the config's null_labels {parts.config.null_labels} are not the vocabulary's: give it {null}"
             )
 
-    def encode(self, prompts, dtype=np.float32):
-        if not len(prompts):
-            raise LanternError("no prompts: give at least one")
+    @property
+    def takes_negative(self) -> bool:
+        """Whether prompts are words."""
+        return self.parts.vocabulary is not None
+
+    def encode(self, prompts, dtype=np.float32, negative=None):
         vocabulary = self.parts.vocabulary
         if vocabulary is None:
+            self._check_some(prompts)
             return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
+        labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
+        if negative is None:
+            return labels
+        # What is to be kept away is what is named, and no more.
+        return np.stack([labels, vocabulary.label_ids(self._parsed(negative))], axis=1)
+
+    def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Returns the values that prompts name; warns of words that are ignored."""
+        vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
+        self._check_some(prompts)
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise LanternError(
                     f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
                 )
-        parsed = [vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
-        if not self.parts.strict_words:
+        parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
+        if not strict:
             _warn_of_ignored(vocabulary, prompts)
-        return vocabulary.label_ids([vocabulary.completed(values) for values in parsed])
+        return parsed
+
+    @staticmethod
+    def _check_some(prompts: Sequence[Any]) -> None:
+        if not len(prompts):
+            raise LanternError("no prompts: give at least one")
 
     def from_arrays(self, conditioning, mask=None):
         return self._checked(np.asarray(conditioning))
 
     def _checked(self, labels):
         shape = (None, self.config.label_slots)
-        if not _fits(labels, shape) or labels.dtype.kind not in "iu":
+        both = _fits(labels, (None, 2, self.config.label_slots))
+        if not (both or _fits(labels, shape)) or labels.dtype.kind not in "iu":
             raise LanternError(
                 f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers {_shown(shape)}"
             )
@@ -198,9 +234,12 @@ class CaptionEncoder(PromptEncoder):
     """Captions through T5, whose parameters are read once per call and then dropped."""
 
     kind, fields = "captions", ("features", "mask")
+    negative_fields, takes_negative = ("negative", "negative_mask"), True
     _read: dict[np.dtype, PyTree] | None = None
 
-    def check_prompts(self, prompts):
+    def check_prompts(self, prompts, negative=None):
+        if negative is not None:
+            self.check_prompts(negative)
         check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
@@ -210,7 +249,14 @@ class CaptionEncoder(PromptEncoder):
             )
         caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
 
-    def encode(self, prompts, dtype=np.float32):
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        if negative is not None:
+            # Usually one for all prompts.
+            place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
+            with self.kept():
+                made, against = self.encode(prompts, dtype), self.encode(list(place), dtype)
+            features = against.features.repeated([place[text] for text in negative])
+            return made.replace(negative=features, negative_mask=features.mask)
         self.check_prompts(prompts)
         features = encode_captions(
             self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
@@ -239,7 +285,10 @@ class CaptionEncoder(PromptEncoder):
             features, np.ones(features.shape[:2], bool) if mask is None else np.asarray(mask)
         )
 
-    def _checked(self, features, mask):
+    def _checked(self, features, mask, negative=None, negative_mask=None):
+        if negative is not None:
+            made, against = self._checked(features, mask), self._checked(negative, negative_mask)
+            return made.replace(negative=against.features, negative_mask=against.mask)
         shape = (None, self.config.caption_length, self.config.caption_dim)
         if not _fits(features, shape) or features.dtype.kind not in "fV":
             raise LanternError(
@@ -254,24 +303,33 @@ class CaptionEncoder(PromptEncoder):
 
 
 class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens between the layout's own, as stream ids."""
+    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative ones likewise."""
 
     kind, fields = "tokens", ("tokens", "mask")
+    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
 
     @cached_property
     def vocabulary(self) -> ChameleonVocabulary:
         """Published ids and stream ids; raises LanternError without a text tokenizer, or if it is damaged."""
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
-    def encode(self, prompts, dtype=np.float32):
-        check_texts(prompts)
-        config = self.config
-        return prompt_rows(self.vocabulary, self.parts.tokenizer.encode, prompts, config.layout, config.grid)
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        texts, config, count = [*prompts, *(negative or ())], self.config, len(prompts)
+        check_texts(texts)
+        made = prompt_rows(self.vocabulary, self.parts.tokenizer.encode, texts, config.layout, config.grid)
+        if negative is None:
+            return made
+        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
 
     def from_arrays(self, conditioning, mask=None):
         raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
-    def _checked(self, tokens, mask):
+    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
+        if unconditional is not None:
+            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
+            if unconditional.shape != tokens.shape:
+                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
+            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
         if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
             raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
         if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:

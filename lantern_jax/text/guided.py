@@ -43,16 +43,18 @@ Rows = tuple[Sequence[int], Sequence[int]]
 class GuidedEncoder(PromptEncoder):
     """Encodes text as a family's ``rows`` say; both rows of all prompts have one length."""
 
-    kind = "guided tokens"
+    kind, takes_negative = "guided tokens", True
     fields = ("tokens", "mask", "unconditional", "unconditional_mask")
 
     @abstractmethod
-    def rows(self, prompt: str) -> Rows:
-        """Returns the published ids of a prompt and of its unconditional row."""
+    def rows(self, prompt: str, negative: str | None) -> Rows:
+        """Returns the published ids of a prompt and of its unconditional row: as published, or of a negative prompt."""
 
-    def encode(self, prompts, dtype=np.float32):
+    def encode(self, prompts, dtype=np.float32, negative=None):
         check_texts(prompts)
-        rows = [self.rows(prompt) for prompt in prompts]
+        check_texts(prompts if negative is None else negative)
+        negative = negative or [None] * len(prompts)
+        rows = [self.rows(*pair) for pair in zip(prompts, negative, strict=True)]
         for prompt, pair in zip(prompts, rows, strict=True):
             longest = max(map(len, pair))
             if longest > BUCKETS[-1]:
@@ -97,19 +99,24 @@ class GuidedEncoder(PromptEncoder):
 
 
 class JanusEncoder(GuidedEncoder):
-    """Janus-Pro's chat with the prompt for a question; the unconditional row is padding between its first and last id.
+    """Janus-Pro's chat with the prompt for a question; the unconditional row is padding between its first and last id,
+    or the chat with a negative prompt.
 
     Published by deepseek-ai/Janus (``generation_inference.py``).
     """
 
-    def rows(self, prompt):
+    def rows(self, prompt, negative):
         begin, padding, start = map(self.special, (*JANUS_MARKS, JANUS_START))
-        row = self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=prompt.strip()) + JANUS_START)
-        return [begin, *row], [begin, *[padding] * (len(row) - 1), start]
+
+        def chat(text: str) -> list[int]:
+            return [begin, *self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=text.strip()) + JANUS_START)]
+
+        row = chat(prompt)
+        return row, [begin, *[padding] * (len(row) - 2), start] if negative is None else chat(negative)
 
 
 class Emu3Encoder(GuidedEncoder):
-    """Emu3's prompts with the wish for quality, against the negative text of its published script.
+    """Emu3's prompts with the wish for quality, against a negative prompt or that of its published script.
 
     Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
     config's.
@@ -126,22 +133,23 @@ class Emu3Encoder(GuidedEncoder):
                 "convert it with its own tokenizer"
             )
 
-    def rows(self, prompt):
+    def rows(self, prompt, negative):
         _ = self._checked_ends
         picture = EMU3_PICTURE.format(size=self.config.grid)
-        texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, EMU3_NEGATIVE))
-        row, negative = map(self.parts.tokenizer.encode, texts)
-        return row, negative
+        texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, negative or EMU3_NEGATIVE))
+        row, against = map(self.parts.tokenizer.encode, texts)
+        return row, against
 
 
 class LiquidEncoder(GuidedEncoder):
-    """Liquid's prompts with the task behind, against the text "<unconditional>".
+    """Liquid's prompts with the task behind, against a negative prompt's or the text "<unconditional>".
 
     Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
     """
 
-    def rows(self, prompt):
+    def rows(self, prompt, negative):
         begin, _ = map(self.special, (LIQUID_BEGIN, LIQUID_PICTURE))
-        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, LIQUID_NOTHING))
+        against = LIQUID_NOTHING if negative is None else negative + LIQUID_TASK
+        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, against))
         row, nothing = ([begin, *self.parts.tokenizer.encode(text)] for text in texts)
         return row, nothing

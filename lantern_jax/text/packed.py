@@ -71,6 +71,11 @@ class PackedRows:
             row[kept] = self.values[self._starts[index] : self._starts[index + 1]]
         return padded
 
+    def repeated(self, rows: Sequence[int]) -> "PackedRows":
+        """Returns some rows, each as often as it is named, packed."""
+        pieces = [self.values[self._starts[row] : self._starts[row + 1]] for row in rows]
+        return PackedRows(np.concatenate(pieces), self.mask[np.asarray(rows)])
+
     def __repr__(self) -> str:
         return f"PackedRows({list(self.shape)}, {self.dtype.name}, {len(self.values)} kept)"
 

@@ -124,9 +124,10 @@ def test_methods_without_a_drafter(name, method, loaded):
 def test_a_mesh_changes_no_token(name, converted, loaded):
     """Heads, columns and codes are split over as many devices as they divide by."""
     split = load(converted(name), mesh="data=2,model=4")
-    made = split.generate(PROMPTS, method="jacobi", **KNOBS)
-    plain = loaded(name).generate(PROMPTS, method="ar", **KNOBS)
+    made = split.generate(PROMPTS, method="jacobi", log_probs=True, **KNOBS)
+    plain = loaded(name).generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
     np.testing.assert_array_equal(made.tokens, plain.tokens)
+    np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
 
 
 @decoded("liquid")

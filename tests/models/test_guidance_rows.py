@@ -6,7 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import CaptionConditioning, LlamaGen, LlamaGenConfig, apply_guidance, llamagen_target
+from lantern_jax import (
+    CaptionConditioning,
+    Chameleon,
+    ChameleonConfig,
+    GuidedTokens,
+    LlamaGen,
+    LlamaGenConfig,
+    TokenConditioning,
+    apply_guidance,
+    chameleon_target,
+    llamagen_target,
+)
 from lantern_jax.models.positions import padded_causal_mask
 
 BATCH = 3
@@ -72,3 +83,42 @@ def test_the_target_adds_the_unconditional_row(name):
     cache, alone, prefix = prefill(params, conditioning, None, 4)
     assert cache.guidance is None and prefix.features.shape[0] == 1
     np.testing.assert_allclose(alone, logits[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_negative_prompt_is_the_unconditional_row(name):
+    """Guided logits are those of both prompts run alone; without guidance it changes nothing."""
+    config = CONFIGS[name]
+    conditioning, target = conditioning_of(config), llamagen_target(config)
+    params = jax.jit(LlamaGen(config).init)(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+    other = jax.tree.map(lambda leaf: leaf[::-1], conditioning)
+    if config.num_labels:
+        both = np.stack([conditioning, other], axis=1)
+    else:
+        both = conditioning.replace(negative=other.features, negative_mask=other.mask)
+    scale, prefill = jnp.array([1.0, 2.5, 4.0]), jax.jit(target.prefill, static_argnums=3)
+    _, wanted, _ = prefill(params, conditioning, None, 4)
+    _, against, _ = prefill(params, other, None, 4)
+    _, guided, prefix = prefill(params, both, scale, 4)
+    expected = against + scale[:, None] * (wanted - against)
+    np.testing.assert_allclose(guided, expected, rtol=1e-4, atol=1e-4)
+    assert np.abs(wanted - against).max() > 0.01 and prefix.features.shape[:2] == (2, BATCH)
+    np.testing.assert_array_equal(prefill(params, both, None, 4)[1], wanted)
+    target.check(both)
+
+
+@pytest.mark.parametrize("layout", ["anole", "lumina"])
+def test_a_negative_prompt_of_chameleon(layout):
+    """A whole prompt in the place of the row without one."""
+    config = ChameleonConfig(16, 2, 2, 32, vocab_size=80, num_codes=64, grid=4, layout=layout)
+    tokens = np.random.default_rng(0).integers(66, 80, (2, BATCH, 6)).astype(np.int32)
+    mask = np.arange(6) >= np.array([[0, 2, 1], [3, 0, 1]])[..., None]
+    wanted, against = (TokenConditioning(*row) for row in zip(tokens, mask, strict=True))
+    target, model = chameleon_target(config), Chameleon(config)
+    params = jax.jit(model.init)(jax.random.key(0), wanted)
+    prefill, scale = jax.jit(target.prefill, static_argnums=3), jnp.array([1.0, 2.5, 4.0])
+    both = GuidedTokens(*wanted.__dict__.values(), *against.__dict__.values())
+    target.check(both)
+    one, two = (prefill(params, row, None, 4)[1] for row in (wanted, against))
+    expected = two + scale[:, None] * (one - two)
+    np.testing.assert_allclose(prefill(params, both, scale, 4)[1], expected, rtol=1e-4, atol=1e-4)

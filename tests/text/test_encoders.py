@@ -90,3 +90,15 @@ def test_encoded_prompts_of_another_size_are_refused():
             encoder._checked(**{"tokens": tokens, "mask": mask} | wrong)
     with pytest.raises(ValueError, match="no text tokenizer"):
         encoder.encode(["a"])
+
+
+def test_negative_captions_are_encoded_once_each(captions):
+    encoder, read = captions
+    prompts, negative = ["a lake", "x", "fog"], ["bad", "bad", "worse"]
+    made = encoder.encode(prompts, negative=negative)
+    alone = encoder.encode(negative)
+    assert read == ["float32"] * 2
+    np.testing.assert_array_equal(np.asarray(made.negative), np.asarray(alone.features))
+    np.testing.assert_array_equal(made.negative_mask, alone.mask)
+    again = encoder.from_encoded(encoder.to_encoded(prompts, made))
+    assert jax.tree.map(np.shape, again) == jax.tree.map(np.shape, made)

@@ -140,3 +140,25 @@ def test_rows_have_one_length_and_come_back_from_a_file(tmp_path):
     broken = encoder.to_encoded(["a lake", "b"], made.replace(tokens=made.tokens + 10**6))
     with refused("tokens are"):
         encoder.from_encoded(broken)
+
+
+def test_a_negative_prompt_takes_the_place_of_the_published_row(tmp_path):
+    """Janus: the chat of it; Emu3: it instead of the published text, without the wish; Liquid: with the task."""
+    path = layouts.write_byte_level(tmp_path / "bytes.json", layouts.JANUS_SPECIAL + layouts.LIQUID_SPECIAL)
+    emu3 = layouts.write_emu3_tokenizer(tmp_path / "emu3.json")
+    wanted, against = ["a lake", "b" * 80], ["snow " * 30, "fog"]
+    for encoder, config, row in (
+        (JanusEncoder, layouts.TINY_JANUS, "<|User|>: {}\n\n<|Assistant|>:<begin_of_image>"),
+        (LiquidEncoder, layouts.TINY_LIQUID, "{} Generate an image based on this description.<boi>"),
+        (Emu3Encoder, layouts.TINY_EMU3, "{}<|image start|>4*4<|image token|>"),
+    ):
+        encoder = encoder(PromptParts(config, text_tokenizer=emu3 if encoder is Emu3Encoder else path))
+        made, own = encoder.encode(wanted, negative=against), encoder.encode(wanted)
+        assert made.tokens.shape == made.unconditional.shape
+        for number, text in enumerate(against):
+            (here, row_ids), (there, own_ids) = (published_rows(some, config)[number] for some in (made, own))
+            assert here == there and row_ids != own_ids
+            ids = encoder.parts.tokenizer.encode(
+                row.format(text.strip() if config is layouts.TINY_JANUS else text)
+            )
+            assert row_ids[-len(ids) :] == ids and len(row_ids) - len(ids) in (0, 1)

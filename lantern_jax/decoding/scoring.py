@@ -1,0 +1,68 @@
+"""Log-probabilities of tokens that are known, by one more reading of them.
+
+They are the target's own, no matter what chose the tokens: what it says of the finished stream, token by token in
+raster order. Nothing of it is in the programs that decode.
+
+Axes: B batch, M positions of a piece, T stream tokens, V codes.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from lantern_jax.decoding import completion, contracts
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.sampling import SamplingParams, process_logits
+
+
+def stream_log_probs(
+    target: Target,
+    params,
+    conditioning,
+    tokens: Int[Array, "B T"],
+    *,
+    guidance: Float[Array, " B"] | None = None,
+    sampling: SamplingParams | None = None,
+) -> Float[Array, "B T"]:
+    """Returns log p of every token of a stream under the sampling distribution: after guidance, temperature, filters.
+
+    Tokens that the format forces have 0, those that a filter takes out (a relaxed rule may choose them) -inf. When
+    greedy they are those of temperature 1, as in ``process_logits``. Traceable: jit it, or differentiate it by
+    ``params``.
+
+    Args:
+        target, params, conditioning, guidance, sampling: as in ``speculative_decode``.
+        tokens: whole streams, forced tokens included, such as ``Decoded.tokens``.
+
+    Example:
+        >>> config = lantern_jax.LlamaGenConfig(
+        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
+        ... )
+        >>> target, labels = lantern_jax.llamagen_target(config), jnp.array([[3]])
+        >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
+        >>> params = lantern_jax.LlamaGen(config).init(jax.random.key(0), labels, tokens)
+        >>> found = lantern_jax.stream_log_probs(target, params, labels, tokens)
+        >>> found.shape, bool((found < 0).all())
+        ((1, 16), True)
+    """
+    sampling = SamplingParams.create() if sampling is None else sampling
+    batch, total = tokens.shape
+
+    def chosen(logits: Float[Array, "B M V"], tokens: Int[Array, "B M"]) -> Float[Array, "B M"]:
+        # A forced token may be no code: its place is overwritten below.
+        codes = jnp.minimum(tokens, target.vocab_size - 1)[..., None]
+        return jnp.take_along_axis(process_logits(logits, sampling), codes, axis=-1)[..., 0]
+
+    cache, logits, _ = contracts.run_prefill(target, params, conditioning, guidance, total, batch)
+    found = [chosen(logits[:, None], tokens[:, :1])]
+    if total > 1:
+        found.append(
+            completion.read(
+                target,
+                params,
+                cache,
+                tokens,
+                lambda logits, features, following: chosen(logits, following),
+                axis=1,
+            )[1]
+        )
+    return jnp.where(target.forced < 0, jnp.concatenate(found, axis=1), jnp.float32(0))

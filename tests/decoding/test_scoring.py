@@ -1,0 +1,56 @@
+"""Log-probabilities of streams: those of each token alone, for any length, forced tokens and padding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lantern_jax import LlamaGen, stream_log_probs
+from lantern_jax.decoding import completion
+from lantern_jax.decoding.sampling import SamplingParams, process_logits
+
+from . import toy_models as toys
+
+SAMPLINGS = {
+    "plain": {}, "filters": {"temperature": 1.3, "top_k": 12, "top_p": 0.9}, "greedy": {"temperature": 0}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("piece", [5, 64])
+def test_tokens_have_the_probabilities_of_whole_rows(name, piece, monkeypatch):
+    """Teacher-forced, each guidance row alone; pieces that do not divide the stream, and one that holds it."""
+    monkeypatch.setattr(completion, "PIECE", piece)
+    tokens, scale = toys.decode().tokens, jnp.full(toys.BATCH, 2.5)
+    apply, params = jax.jit(LlamaGen(toys.CONFIG).apply), toys.target_params()
+    labels, sampling = toys.conditioning(toys.BATCH), SamplingParams.create(**SAMPLINGS[name])
+    wanted, against = (apply(params, rows, tokens)[1] for rows in (labels, jnp.full_like(labels, 5)))
+    log_p = process_logits(against + 2.5 * (wanted - against), sampling)
+    expected = np.take_along_axis(np.asarray(log_p), tokens[..., None], axis=-1)[..., 0]
+    read = jax.jit(lambda tokens: stream_log_probs(
+        toys.llamagen(), params, labels, tokens, guidance=scale, sampling=sampling
+    ))  # fmt: skip
+    np.testing.assert_allclose(read(tokens), expected, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(expected).any() and (name != "filters" or np.isneginf(expected).any())
+
+
+def test_forced_tokens_are_certain():
+    """On a chain, whose probabilities are a table."""
+    target, params, conditioning = toys.stream("chain", 4)
+    tokens = toys.decode(name="chain", batch=4, guided=False).tokens
+    found = np.asarray(jax.jit(lambda tokens: stream_log_probs(target, params, conditioning, tokens))(tokens))
+    before = np.concatenate([np.full((4, 1), toys.VOCAB), tokens[:, :-1]], axis=1)
+    table = np.asarray(jax.nn.log_softmax(params, axis=-1))
+    expected = np.where(target.forced < 0, table[before, tokens], 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_forced_tokens_outside_the_codes_and_left_padding():
+    """Lumina's rows: a prompt alone, in a batch, and without its padding has the same."""
+    target, params, conditioning = toys.stream("lumina", 4)
+    tokens = toys.decode(name="lumina", batch=4, guided=False).tokens
+    whole = np.asarray(stream_log_probs(target, params, conditioning, jnp.asarray(tokens)))
+    assert (whole[:, target.forced >= 0] == 0).all() and (whole[:, target.forced < 0] < 0).all()
+    one = jax.tree.map(lambda leaf: leaf[:1, 1:], conditioning)
+    alone = stream_log_probs(target, params, one, jnp.asarray(tokens[:1]))
+    np.testing.assert_allclose(alone[0], whole[0], rtol=1e-4, atol=1e-4)

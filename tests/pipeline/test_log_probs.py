@@ -1,0 +1,62 @@
+"""Log-probabilities of a generation: the model's own, by any method, batch and mesh; nothing where nobody asks."""
+
+import numpy as np
+import pytest
+
+from tests.tiny_checkpoint import CODES, TOKENS, pipeline_on, tiny_pipeline
+
+PROMPTS, KNOBS = ["a lake", "a foggy forest", "hills"], {"seed": 3, "guidance": 2.0, "top_k": 20}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return tiny_pipeline().generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
+
+
+def test_they_are_those_of_the_sampling_distribution(plain):
+    """Tokens were drawn from them: mostly likely ones, none that a filter takes out."""
+    assert plain.log_probs.shape == (3, TOKENS) and plain.log_probs.dtype == np.float32
+    assert np.isfinite(plain.log_probs).all() and plain.log_probs.max() <= 0
+    assert plain.log_probs.mean() > -np.log(CODES)
+
+
+@pytest.mark.parametrize("knobs", [{"method": "jacobi"}, {"method": "led"}, {"batch": 1}, {"batch": 2}])
+def test_the_same_tokens_have_the_same(knobs, plain):
+    made = tiny_pipeline().generate(PROMPTS, log_probs=True, **KNOBS, **knobs)
+    np.testing.assert_array_equal(made.tokens, plain.tokens)
+    np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("knobs", [{"method": "lantern"}, {"method": "zipar", "ahead": 1}])
+def test_other_tokens_have_the_models_own(knobs):
+    """Of a relaxed rule's and of rows in parallel: as of the same tokens given."""
+    made = tiny_pipeline().generate(PROMPTS, log_probs=True, compare=True, **KNOBS, **knobs)
+    same = made.tokens == made.plain.tokens
+    until = np.logical_and.accumulate(same, axis=1)
+    np.testing.assert_allclose(made.log_probs[until], made.plain.log_probs[until], rtol=1e-4, atol=1e-4)
+    assert not same.all() and not np.isnan(made.log_probs).any()
+
+
+def test_devices_change_nothing(plain):
+    made = pipeline_on(2).generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
+    np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
+
+
+def test_given_tokens_have_none(plain):
+    """A picture completes itself: the rest has what it has in the whole."""
+    made = tiny_pipeline().generate(
+        PROMPTS, method="jacobi", log_probs=True, start=list(plain.tokens), keep_rows=2, **KNOBS
+    )
+    assert (made.log_probs[:, : TOKENS // 2] == 0).all()
+    np.testing.assert_allclose(
+        made.log_probs[:, TOKENS // 2 :], plain.log_probs[:, TOKENS // 2 :], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_nothing_is_compiled_or_run_without_being_asked_for():
+    pipeline = pipeline_on(1)
+    assert pipeline.generate(PROMPTS[0], method="ar", **KNOBS).log_probs is None
+    kinds = {key.kind for key in pipeline.engine.programs._held}
+    assert kinds == {"start", "advance", "draw"}
+    pipeline.generate(PROMPTS[0], method="ar", log_probs=True, **KNOBS)
+    assert {key.kind for key in pipeline.engine.programs._held} == kinds | {"log_probs"}
