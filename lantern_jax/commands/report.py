@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -41,10 +42,12 @@ def decoding_progress(count: int, compare: bool, key: str) -> Iterator[Callable[
     """
     count *= 2 if compare else 1
     told: list[Progress] = []
-    usual, began = compiling_noted(key), time.monotonic()
+    usual, began, compiles = compiling_noted(key), time.monotonic(), threading.Event()
 
     def now() -> str:
-        if is_compiling() and not told:
+        if is_compiling():
+            compiles.set()
+        if compiles.is_set() and not told:
             spent = time.monotonic() - began
             last = "a first run compiles" if usual is None else f"about {usual:.0f} s the last time"
             return f"compiling: {spent:.0f} s, {last}"
